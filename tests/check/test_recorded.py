@@ -81,7 +81,7 @@ VERDICTS = {
         ("eth1", "offloads"): ("note", "off: tso", "ethtool -K eth1 tso on"),
         ("eth2", "version"): ("note", "\"odd\" cannot be compared"),
         ("eth2", "module"): ("warn", "AUTOINSTALL"),
-        ("eth3", "driver"): ("note", "rare_nic, which is not in the table", "--rules"),
+        ("eth3", "driver"): ("note", "rare_nic, which is not in the table", "--drivers"),
         ("eth3", "link"): ("note", "down"),
     }),
     "vm-virtio": (1, {

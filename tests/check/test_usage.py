@@ -18,7 +18,7 @@ VIF = HOSTS / "ec2-vif.json"
 def options(ctx):
     text = run(ctx, "-h")
     equal((text.status, text.err), (0, ""), "help")
-    for option in ("-i", "-a", "-f", "--rules", "--facts", "--record", "--json", "-q", "--verbose", "--fail-on",
+    for option in ("-i", "-a", "-f", "--drivers", "--rules", "--facts", "--record", "--json", "-q", "--verbose", "--fail-on",
                    "--color", "-h", "-v", "Exit status"):
         check(option in text.out, f"the help does not show {option}")
     check(re.fullmatch(r"netacc_check \d+\.\d+\.\d+\n", run(ctx, "-v").out), "version")
@@ -108,16 +108,16 @@ def recordings_that_cannot_be_used(ctx):
 def tables_of_drivers(ctx):
     """A table of one's own counts; a wrong one is told with file and line."""
     mine = ctx.file("mine", b"[ena]\nname = ours\nkind = physical\nlevel = fail\nwhy = it is red\ndo = paint it\n")
-    answer = ask(ctx, "--rules", mine, "-i", "ens5", "--facts", ENA)
+    answer = ask(ctx, "--drivers", mine, "-i", "ens5", "--facts", ENA)
     equal(answer.status, 1, "status")
     expect(answer.one("ens5", "driver"), "fail", "ours (physical)", "it is red", "paint it")
     wrong = ctx.file("wrong", b"[ena]\nlevel = good\ncolour = red\n")
-    answer = run(ctx, "--rules", wrong)
+    answer = run(ctx, "--drivers", wrong)
     equal((answer.status, answer.out), (2, ""), "a wrong table")
     check(f"{wrong}:2: level: \"good\"; allowed: ok, note, warn, fail" in answer.err, answer.err)
     check(f"{wrong}:3: unknown key \"colour\"" in answer.err, answer.err)
     for path in (ctx.dir / "absent", ctx.dir, ctx.file("binary", b"\xff\xfe\0" * 99)):
-        answer = run(ctx, "--rules", path)
+        answer = run(ctx, "--drivers", path)
         equal(answer.status, 2, f"status for {path}")
         check(str(path) in answer.err, answer.err)
 

@@ -8,8 +8,11 @@ use crate::ini::{Line, lines};
 use crate::keys::{Config, KEYS, canonical};
 use crate::{ENV_CMDLINE, ENV_CONFIG_FILE, suggest, value};
 
-/// The section that holds our keys.
-const SECTION: &[u8] = b"netacc";
+/// The section that holds the keys.
+const KEY_SECTION: &[u8] = b"netacc";
+
+/// The section that holds the rules.
+const RULE_SECTION: &[u8] = b"rules";
 
 /// A file that is not a configuration file at all should not fill the log.
 const MAX_FILE_DIAGNOSTICS: usize = 50;
@@ -19,7 +22,8 @@ const MAX_FILE_DIAGNOSTICS: usize = 50;
 enum Section {
     /// None has begun yet.
     Missing,
-    Ours,
+    Keys,
+    Rules,
     Foreign,
 }
 
@@ -86,17 +90,26 @@ impl Config {
         let source = Source::File { line };
         match content {
             Line::Blank => {}
-            Line::Section(name) if name.eq_ignore_ascii_case(SECTION) => {
-                progress.section = Section::Ours;
+            Line::Section(name) if name.eq_ignore_ascii_case(KEY_SECTION) => {
+                progress.section = Section::Keys;
+            }
+            Line::Section(name) if name.eq_ignore_ascii_case(RULE_SECTION) => {
+                progress.section = Section::Rules;
             }
             Line::Section(name) => {
                 progress.section = Section::Foreign;
-                let message = format!("unknown section {}; allowed: [netacc]; its lines are ignored", Quoted(name));
+                let message =
+                    format!("unknown section {}; allowed: [netacc], [rules]; its lines are ignored", Quoted(name));
                 self.report(source, "", message, diags);
             }
-            // Said once, at the section's head.
+            // Reported once, at the section's head.
             _ if progress.section == Section::Foreign => {}
             Line::Bad(problem) => self.report(source, "", problem.into(), diags),
+            Line::Setting(key, value) if progress.section == Section::Rules => {
+                if let Err(problem) = self.rules.add(line, key, &value) {
+                    self.report(source, "", format!("{problem}; this rule is ignored"), diags);
+                }
+            }
             Line::Setting(key, value) => {
                 let Ok(key) = core::str::from_utf8(key) else {
                     let message = format!("{} is not UTF-8; ignored", Quoted(key));
@@ -104,7 +117,7 @@ impl Config {
                 };
                 if progress.section == Section::Missing {
                     // The intent is clear, so the values are used; the missing line is reported once.
-                    progress.section = Section::Ours;
+                    progress.section = Section::Keys;
                     let message = "the line [netacc] is missing before this; read as if it were there";
                     self.report(source, "", message.into(), diags);
                 }

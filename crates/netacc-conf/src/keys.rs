@@ -5,11 +5,12 @@ use alloc::string::{String, ToString};
 use core::time::Duration;
 
 use crate::diagnostic::Source;
+use crate::rules::Rules;
 use crate::value::{Field, Kind, LogLevel, Value, cpu_ranges};
 
 /// What a key's value must be to the value of another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum Relation {
     /// Nothing.
     None,
     /// The named key's value times 1, 2, 4, 8, ...
@@ -26,7 +27,7 @@ pub struct Key {
     /// The unit of a number; empty when it counts things.
     pub unit: &'static str,
     /// How it depends on another key.
-    pub rule: Rule,
+    pub relation: Relation,
     /// The option of `netacc_run` that sets it.
     pub option: Option<char>,
     /// What it means, in one or more lines.
@@ -46,14 +47,14 @@ impl Key {
         self.value(&Config::default()).to_string()
     }
 
-    /// Unit, range, rule and default, in one line.
+    /// Unit, range, relation and default, in one line.
     pub fn facts(&self) -> String {
         let mut facts = String::new();
         if !self.unit.is_empty() {
             facts.push_str(&format!("Unit: {}. ", self.unit));
         }
         facts.push_str(&format!("Allowed: {}", self.kind));
-        if let Rule::PowerOfTwoTimes(base) = self.rule {
+        if let Relation::PowerOfTwoTimes(base) = self.relation {
             facts.push_str(&format!(", {base} times 1, 2, 4, 8 and so on"));
         }
         let default = self.default_text();
@@ -66,19 +67,19 @@ impl Key {
 macro_rules! keys {
     ($(
         $field:ident: $type:ty = $default:expr,
-        $name:literal, $kind:expr, $unit:literal, $rule:expr, $option:expr,
+        $name:literal, $kind:expr, $unit:literal, $relation:expr, $option:expr,
         $help:literal;
     )*) => {
         /// The number of keys.
         const KEY_COUNT: usize = [$($name),*].len();
 
-        /// All keys, in the order of the manual. A key stands behind those its rule names.
+        /// All keys, in the order of the manual. A key stands after the key that its relation names.
         pub static KEYS: [Key; KEY_COUNT] = [$(
             Key {
                 name: $name,
                 kind: $kind,
                 unit: $unit,
-                rule: $rule,
+                relation: $relation,
                 option: $option,
                 help: $help,
                 get: |config| config.$field.value(),
@@ -96,6 +97,8 @@ macro_rules! keys {
             pub(crate) sources: [Source; KEY_COUNT],
             /// The name of the configuration file, for messages.
             pub(crate) file: String,
+            /// The rules of the file, in its order.
+            pub rules: Rules,
         }
 
         impl Default for Config {
@@ -104,6 +107,7 @@ macro_rules! keys {
                     $($field: $default,)*
                     sources: [Source::Default; KEY_COUNT],
                     file: String::new(),
+                    rules: Rules::default(),
                 }
             }
         }
@@ -122,56 +126,56 @@ const MIB: i64 = 1 << 20;
 
 keys! {
     msg_size: u32 = 16384,
-    "NACC_SOR_MSG_SIZE", Kind::Int { min: 1024, max: 16 * MIB }, "bytes", Rule::None, Some('s'),
+    "NACC_SOR_MSG_SIZE", Kind::Int { min: 1024, max: 16 * MIB }, "bytes", Relation::None, Some('s'),
     "The size of a buffer. Larger buffers carry large blocks of data faster; smaller ones save memory.";
 
     mr_min_inc_size: u32 = 16384,
     "NACC_RDMA_MR_MIN_INC_SIZE", Kind::Int { min: 1024, max: 512 * MIB }, "bytes",
-    Rule::PowerOfTwoTimes("NACC_SOR_MSG_SIZE"), None,
+    Relation::PowerOfTwoTimes("NACC_SOR_MSG_SIZE"), None,
     "The size of the first memory region. Each further region is at most twice as large as the largest before.
 Reduce it to save memory.";
 
     mr_max_inc_size: u32 = 8 << 20,
     "NACC_RDMA_MR_MAX_INC_SIZE", Kind::Int { min: MIB, max: 512 * MIB }, "bytes",
-    Rule::PowerOfTwoTimes("NACC_RDMA_MR_MIN_INC_SIZE"), None,
+    Relation::PowerOfTwoTimes("NACC_RDMA_MR_MIN_INC_SIZE"), None,
     "The size beyond which memory regions stop growing. Reduce it to save memory.";
 
     conn_per_qp: u32 = 1,
-    "NACC_SOR_CONN_PER_QP", Kind::Int { min: 1, max: 1024 }, "", Rule::None, Some('p'),
+    "NACC_SOR_CONN_PER_QP", Kind::Int { min: 1, max: 1024 }, "", Relation::None, Some('p'),
     "The number of connections that share a queue pair (QP). More of them make connecting cheaper
 and save memory; with 1 every connection has a QP of its own.";
 
     io_threads: u32 = 1,
-    "NACC_SOR_IO_THREADS", Kind::Int { min: 1, max: 64 }, "", Rule::None, Some('t'),
+    "NACC_SOR_IO_THREADS", Kind::Int { min: 1, max: 64 }, "", Relation::None, Some('t'),
     "The number of NetACC threads. Increase it if the throughput is high.";
 
     empty_qp_expire_ms: i32 = 60_000,
-    "NACC_EMPTY_QP_EXPIRE_MS", Kind::Int { min: -1, max: i32::MAX as i64 }, "milliseconds", Rule::None, None,
+    "NACC_EMPTY_QP_EXPIRE_MS", Kind::Int { min: -1, max: i32::MAX as i64 }, "milliseconds", Relation::None, None,
     "How long a QP without connections is kept for the next one. 0 means not at all, -1 for ever.";
 
     empty_qp_max_all: u32 = 100,
-    "NACC_EMPTY_QP_MAX_ALL", Kind::Int { min: 0, max: 65535 }, "", Rule::None, None,
+    "NACC_EMPTY_QP_MAX_ALL", Kind::Int { min: 0, max: 65535 }, "", Relation::None, None,
     "The number of empty QPs that are kept at most.";
 
     empty_qp_max_per: u32 = 10,
-    "NACC_EMPTY_QP_MAX_PER", Kind::Int { min: 0, max: 65535 }, "", Rule::None, None,
+    "NACC_EMPTY_QP_MAX_PER", Kind::Int { min: 0, max: 65535 }, "", Relation::None, None,
     "The number of empty QPs that are kept at most for each destination address.";
 
     connect_rdma_percent: u32 = 100,
-    "NACC_CONNECT_RDMA_PERCENT", Kind::Int { min: 0, max: 100 }, "percent", Rule::None, None,
+    "NACC_CONNECT_RDMA_PERCENT", Kind::Int { min: 0, max: 100 }, "percent", Relation::None, None,
     "The probability that a connection is accelerated. The others stay on TCP.";
 
     connect_rdma_ms: u32 = 300,
-    "NACC_CONNECT_RDMA_MS", Kind::Int { min: 0, max: 60_000 }, "milliseconds", Rule::None, None,
+    "NACC_CONNECT_RDMA_MS", Kind::Int { min: 0, max: 60_000 }, "milliseconds", Relation::None, None,
     "How long a connect to another host waits at most to learn whether its destination is reached by RDMA,
 where that is not known. Then it goes by TCP. One that must not block waits a sixth of that.";
 
     enable_rdma_default: bool = true,
-    "NACC_ENABLE_RDMA_DEFAULT", Kind::Bool, "", Rule::None, None,
+    "NACC_ENABLE_RDMA_DEFAULT", Kind::Bool, "", Relation::None, None,
     "Whether connections are accelerated by default. With 0 everything stays on TCP.";
 
     log_level: LogLevel = LogLevel::Warn,
-    "NACC_LOG_LEVEL", Kind::Level, "", Rule::None, None,
+    "NACC_LOG_LEVEL", Kind::Level, "", Relation::None, None,
     "The lowest level that is logged.
 0: TRACE
 1: DEBUG
@@ -181,36 +185,36 @@ where that is not known. Then it goes by TCP. One that must not block waits a si
 5: FATAL";
 
     log_path: String = "/tmp/netacc.log".to_string(),
-    "NACC_LOG_PATH", Kind::Path, "", Rule::None, None,
+    "NACC_LOG_PATH", Kind::Path, "", Relation::None, None,
     "The log file. With \"\" nothing is logged.";
 
     affinity: String = String::new(),
-    "NACC_SOR_AFFINITY", Kind::CpuList, "", Rule::None, Some('A'),
+    "NACC_SOR_AFFINITY", Kind::CpuList, "", Relation::None, Some('A'),
     "The CPUs on which the NetACC threads run. With \"\" they run on any.";
 
     conn_tcp_first: bool = false,
-    "NACC_CONN_TCP_FIRST", Kind::Bool, "", Rule::None, Some('T'),
+    "NACC_CONN_TCP_FIRST", Kind::Bool, "", Relation::None, Some('T'),
     "Whether a connection is made by TCP first and accelerated afterwards.";
 
     fast_connect: bool = false,
-    "NACC_FAST_CONNECT", Kind::Bool, "", Rule::None, Some('F'),
+    "NACC_FAST_CONNECT", Kind::Bool, "", Relation::None, Some('F'),
     "Fast connect mode: data may travel with the request to connect, without waiting for the answer.";
 
     tcp_companion: bool = true,
-    "NACC_TCP_COMPANION", Kind::Bool, "", Rule::None, None,
+    "NACC_TCP_COMPANION", Kind::Bool, "", Relation::None, None,
     "Whether a TCP connection is made beside each QP, over which its connections go on if the QP fails.
 With 0, or with fast connect mode, they are reset then.";
 
     debug: bool = false,
-    "NACC_DEBUG", Kind::Bool, "", Rule::None, Some('d'),
+    "NACC_DEBUG", Kind::Bool, "", Relation::None, Some('d'),
     "Debug mode: NetACC logs from level DEBUG on. A source of higher priority can still set another level.";
 
     poll_cq_ms: u32 = 0,
-    "NACC_POLL_CQ_MS", Kind::Int { min: 0, max: 60_000 }, "milliseconds", Rule::None, Some('P'),
+    "NACC_POLL_CQ_MS", Kind::Int { min: 0, max: 60_000 }, "milliseconds", Relation::None, Some('P'),
     "How long a NetACC thread polls a completion queue (CQ) before it sleeps. With 0 it sleeps at once.";
 
     comp_vector: u32 = 0,
-    "NACC_COMP_VECTOR", Kind::Int { min: 0, max: 1023 }, "", Rule::None, Some('i'),
+    "NACC_COMP_VECTOR", Kind::Int { min: 0, max: 1023 }, "", Relation::None, Some('i'),
     "The completion vector of CQs, that is, which interrupt of the RDMA device wakes NetACC.
 With several threads it is the first one's; each further one has the next.";
 }

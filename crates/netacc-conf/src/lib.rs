@@ -29,9 +29,11 @@ extern crate alloc;
 extern crate std;
 
 mod apply;
+mod choice;
 mod diagnostic;
 mod ini;
 mod keys;
+mod relations;
 mod rules;
 mod sample;
 mod suggest;
@@ -40,8 +42,10 @@ mod value;
 #[cfg(test)]
 mod tests;
 
+pub use choice::Choice;
 pub use diagnostic::{Diagnostic, Source};
-pub use keys::{Config, KEYS, Key, Rule};
+pub use keys::{Config, KEYS, Key, Relation};
+pub use rules::{Call, Rule, Rules, Transports};
 pub use sample::sample;
 pub use suggest::nearest_key;
 pub use value::{Kind, LogLevel, Value};
@@ -67,7 +71,7 @@ pub fn key(name: &str) -> Option<&'static Key> {
 /// Checks one value of one key as it would be written in a file, without its quotes.
 ///
 /// Returns the value in its canonical form, or what is wrong with it and what is allowed.
-/// Rules between keys are not looked at; [`Config::finish`] does that.
+/// Relations between keys are not checked; [`Config::finish`] does that.
 pub fn check_value(name: &str, value: &[u8]) -> Result<alloc::string::String, alloc::string::String> {
     use alloc::{format, string::ToString};
     let Some(key) = key(name) else {

@@ -1,103 +1,313 @@
-//! Rules between keys, which can only be checked once every source has spoken.
+//! The rules of the section `[rules]`: which programs, listeners and connects use which transports.
+//!
+//! A rule is a line `use=TRANSPORTS [program=NAME] [listen=ENDPOINT | connect=ENDPOINT]`. The first rule that matches
+//! decides; where none matches, `NACC_ENABLE_RDMA_DEFAULT` does. netacc.conf(5) describes the words.
 
-use alloc::string::{String, ToString};
-use alloc::{format, vec::Vec};
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
 
-use crate::diagnostic::{Diagnostic, Source};
-use crate::keys::{Config, KEYS, Key, Rule};
-use crate::value::{Kind, LogLevel, Value};
+use crate::diagnostic::Quoted;
 
-impl Config {
-    /// Checks the rules between keys; to be called after all sources have been applied.
-    ///
-    /// A value that breaks a rule is replaced by the nearest permitted one and reported. One that nobody chose
-    /// follows without a word: a default, or a line that repeats the default while a source of higher priority
-    /// (such as `netacc_run -s`) changed the key it depends on.
-    pub fn finish(&mut self, diags: &mut Vec<Diagnostic>) {
-        self.debug_talks();
-        for (at, key) in KEYS.iter().enumerate() {
-            let Rule::PowerOfTwoTimes(base_name) = key.rule else {
-                continue;
-            };
-            let Some(base_at) = self.position(base_name) else {
-                continue;
-            };
-            let Some(base_key) = KEYS.get(base_at) else {
-                continue;
-            };
-            let (Value::Int(value), Value::Int(base)) = (key.value(self), base_key.value(self)) else {
-                continue;
-            };
-            if multiples(key, base).any(|permitted| permitted == value) {
-                continue;
-            }
-            let Some(nearest) = multiples(key, base).min_by_key(|m| m.abs_diff(value)) else {
-                continue;
-            };
-            let source = self.source(key.name).unwrap_or(Source::Default);
-            let base_source = self.source(base_name).unwrap_or(Source::Default);
-            let is_default = value.to_string() == key.default_text();
-            (key.set)(self, Value::Int(nearest));
-            if source == Source::Default || (is_default && source.rank() < base_source.rank()) {
-                self.set_source(at, base_source);
-                continue;
-            }
-            let message = format!(
-                "{value} is not {base_name} ({base}, {}) times a power of two; allowed: {}; using {nearest}",
-                base_source.describe(&self.file),
-                listed(multiples(key, base)),
-            );
-            self.report(source, key.name, message, diags);
-        }
+/// The faster transports that a listener or a connection may use. Kernel TCP is always permitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transports {
+    /// Shared memory, within one host.
+    pub shm: bool,
+    /// RDMA, between hosts.
+    pub rdma: bool,
+}
+
+impl Transports {
+    /// Both faster transports.
+    pub const ALL: Transports = Transports { shm: true, rdma: true };
+    /// Kernel TCP only.
+    pub const TCP: Transports = Transports { shm: false, rdma: false };
+
+    /// Whether any transport but kernel TCP is permitted.
+    #[must_use]
+    pub fn any(self) -> bool {
+        self.shm || self.rdma
     }
+}
 
-    /// Debug mode logs from DEBUG on, unless a source of higher priority asked for something else.
-    fn debug_talks(&mut self) {
-        const LEVEL: &str = "NACC_LOG_LEVEL";
-        let source = |name| self.source(name).unwrap_or(Source::Default);
-        let (debug, level) = (source("NACC_DEBUG"), source(LEVEL));
-        if self.debug
-            && self.log_level > LogLevel::Debug
-            && debug.rank() >= level.rank()
-            && let Some(at) = self.position(LEVEL)
-        {
-            self.log_level = LogLevel::Debug;
-            self.set_source(at, debug);
-        }
-    }
-
-    /// Whether every value is in its range and every rule is kept, as is always so after [`Config::finish`].
-    pub fn is_valid(&self) -> bool {
-        KEYS.iter().all(|key| {
-            let value = key.value(self);
-            let in_range = crate::check_value(key.name, value.to_string().as_bytes()).is_ok();
-            let kept = match (key.rule, value) {
-                (Rule::PowerOfTwoTimes(base), Value::Int(value)) => crate::key(base)
-                    .map(|base| base.value(self))
-                    .is_some_and(|base| matches!(base, Value::Int(base) if multiples(key, base).any(|m| m == value))),
-                _ => true,
-            };
-            in_range && kept
+impl fmt::Display for Transports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match (self.shm, self.rdma) {
+            (true, true) => "shm,rdma",
+            (true, false) => "shm",
+            (false, true) => "rdma",
+            (false, false) => "tcp",
         })
     }
 }
 
-/// The values of `key` that are `base` times a power of two and in its range.
-fn multiples(key: &Key, base: i64) -> impl Iterator<Item = i64> {
-    let (min, max) = match key.kind {
-        Kind::Int { min, max } => (min, max),
-        _ => (1, 0),
-    };
-    core::iter::successors(Some(base), |m| m.checked_mul(2))
-        .take_while(move |m| *m > 0 && *m <= max)
-        .filter(move |m| *m >= min)
+/// What a program is about to do, and which rules are searched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// listen(2) on a socket with this local address.
+    Listen(SocketAddr),
+    /// connect(2) to this address.
+    Connect(SocketAddr),
 }
 
-/// The first few of the permitted values and the last.
-fn listed(values: impl Iterator<Item = i64>) -> String {
-    let values: Vec<String> = values.map(|value| value.to_string()).collect();
-    match values.as_slice() {
-        [a, b, c, _, .., last] => format!("{a}, {b}, {c}, ... {last}"),
-        few => few.join(", "),
+/// Addresses and ports of one side of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Endpoint {
+    /// An address and how many of its leading bits count; `None` for every address.
+    prefix: Option<(IpAddr, u8)>,
+    /// The first and the last port.
+    ports: (u16, u16),
+}
+
+/// What a rule applies to, besides the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Subject {
+    /// Listeners and connects.
+    Everything,
+    Listen(Endpoint),
+    Connect(Endpoint),
+}
+
+/// One rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Its line in the configuration file, counted from 1.
+    pub line: u32,
+    /// Its words, as in the file.
+    pub text: String,
+    /// What it permits.
+    pub transports: Transports,
+    /// The name of the program; one that ends with `*` stands for every name that begins so. `None` for every program.
+    program: Option<String>,
+    subject: Subject,
+}
+
+impl Rule {
+    /// Whether the rule is for a program with one of these names.
+    #[must_use]
+    pub fn is_for(&self, names: &[&[u8]]) -> bool {
+        let Some(wanted) = &self.program else { return true };
+        names.iter().any(|name| match wanted.strip_suffix('*') {
+            Some(start) => name.starts_with(start.as_bytes()),
+            None => *name == wanted.as_bytes(),
+        })
+    }
+
+    /// Whether the rule is for every listener and every connect of its program.
+    pub(crate) fn covers_everything(&self) -> bool {
+        self.subject == Subject::Everything
+    }
+
+    /// Whether the rule is about this call, of a program that it is for.
+    #[must_use]
+    pub fn covers(&self, call: Call) -> bool {
+        match (&self.subject, call) {
+            (Subject::Everything, _) => true,
+            (Subject::Listen(endpoint), Call::Listen(addr)) | (Subject::Connect(endpoint), Call::Connect(addr)) => {
+                endpoint.contains(addr)
+            }
+            (Subject::Listen(_), Call::Connect(_)) | (Subject::Connect(_), Call::Listen(_)) => false,
+        }
+    }
+}
+
+/// The rules of a configuration file, or of one program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules(Vec<Rule>);
+
+impl Rules {
+    /// The most rules that are kept. Every connect compares them one by one.
+    pub const MAX: usize = 64;
+
+    /// The most bytes of one rule's text.
+    const MAX_RULE: usize = 256;
+
+    /// The rules, in the order in which they are tried.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Rule] {
+        &self.0
+    }
+
+    /// Keeps the rules that are for a program with one of these names.
+    pub(crate) fn keep_for(&mut self, names: &[&[u8]]) {
+        self.0.retain(|rule| rule.is_for(names));
+    }
+
+    /// The first rule that covers a call, with its number.
+    pub(crate) fn covering(&self, call: Call) -> Option<(usize, &Rule)> {
+        self.0.iter().enumerate().find(|(_, rule)| rule.covers(call))
+    }
+
+    /// Appends the rule of one line, `KEY=VALUE`, or says what is wrong with it and what is allowed.
+    pub(crate) fn add(&mut self, line: u32, key: &[u8], value: &[u8]) -> Result<(), String> {
+        if !key.eq_ignore_ascii_case(b"use") {
+            let allowed = "allowed: use=TRANSPORTS [program=NAME] [listen=ENDPOINT | connect=ENDPOINT]";
+            return Err(format!("a rule cannot begin with {}; {allowed}", Quoted(key)));
+        }
+        let text = core::str::from_utf8(value).map_err(|_| format!("{} is not UTF-8", Quoted(value)))?;
+        if text.len() > Self::MAX_RULE {
+            return Err(format!("the rule has {} bytes; allowed: {}", text.len(), Self::MAX_RULE));
+        }
+        if self.0.len() >= Self::MAX {
+            return Err(format!("there are more than {} rules", Self::MAX));
+        }
+        self.0.push(parse(line, text)?);
+        Ok(())
+    }
+}
+
+impl Endpoint {
+    fn contains(&self, addr: SocketAddr) -> bool {
+        let (first, last) = self.ports;
+        let inside = match self.prefix {
+            None => true,
+            Some((net, bits)) => match (net, addr.ip().to_canonical()) {
+                (IpAddr::V4(net), IpAddr::V4(ip)) => shares(u128::from(net.to_bits() ^ ip.to_bits()), 32, bits),
+                (IpAddr::V6(net), IpAddr::V6(ip)) => shares(net.to_bits() ^ ip.to_bits(), 128, bits),
+                _ => false,
+            },
+        };
+        inside && (first..=last).contains(&addr.port())
+    }
+}
+
+/// Whether the first `bits` of `width` bits are zero in `difference`.
+fn shares(difference: u128, width: u32, bits: u8) -> bool {
+    difference.checked_shr(width.saturating_sub(u32::from(bits))).unwrap_or(0) == 0
+}
+
+/// Reads a rule behind its `use=`.
+fn parse(line: u32, text: &str) -> Result<Rule, String> {
+    let mut words = text.split_ascii_whitespace();
+    let transports = transports(words.next().unwrap_or(""))?;
+    let mut program = None;
+    let mut subject = Subject::Everything;
+    for word in words {
+        let (key, value) = word.split_once('=').unwrap_or((word, ""));
+        match key.to_ascii_lowercase().as_str() {
+            "program" if program.is_some() => return Err("program= stands there twice".to_owned()),
+            "program" if value.is_empty() || value.contains('/') => {
+                return Err(format!("program={} is no name of a program", Quoted(value.as_bytes())));
+            }
+            "program" => program = Some(value.to_owned()),
+            "listen" | "connect" if subject != Subject::Everything => {
+                return Err("listen= or connect= stands there twice; allowed: one of them, once".to_owned());
+            }
+            "listen" => subject = Subject::Listen(endpoint(value)?),
+            "connect" => subject = Subject::Connect(endpoint(value)?),
+            _ => {
+                return Err(format!(
+                    "{} is unknown; allowed: program=NAME, listen=ENDPOINT, connect=ENDPOINT",
+                    Quoted(word.as_bytes())
+                ));
+            }
+        }
+    }
+    Ok(Rule { line, text: format!("use={text}"), transports, program, subject })
+}
+
+fn transports(list: &str) -> Result<Transports, String> {
+    let mut found = Transports::TCP;
+    for name in list.split(',') {
+        match name.to_ascii_lowercase().as_str() {
+            "shm" => found.shm = true,
+            "rdma" => found.rdma = true,
+            "tcp" => {}
+            _ => {
+                return Err(format!(
+                    "use={} names no transports; allowed: shm, rdma, tcp, or several with commas",
+                    Quoted(list.as_bytes())
+                ));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Reads `PORTS`, `ADDRESS`, `ADDRESS:PORTS` or `*:PORTS`. An address may have `/BITS`; one of IPv6 with ports stands in
+/// brackets.
+fn endpoint(text: &str) -> Result<Endpoint, String> {
+    let wrong = || {
+        format!(
+            "{} is no endpoint; allowed: PORT, FIRST-LAST, ADDRESS, ADDRESS/BITS, each of these with :PORT, [IPV6/BITS]:PORT",
+            Quoted(text.as_bytes())
+        )
+    };
+    const EVERY_PORT: (u16, u16) = (0, u16::MAX);
+    if let Some(ports) = ports(text) {
+        return Ok(Endpoint { prefix: None, ports });
+    }
+    if let Some(prefix) = prefix(text) {
+        return Ok(Endpoint { prefix: Some(prefix), ports: EVERY_PORT });
+    }
+    let (address, ports) = match text.rsplit_once(':') {
+        Some((address, rest)) if !rest.ends_with(']') => (address, ports(rest).ok_or_else(wrong)?),
+        _ => (text, EVERY_PORT),
+    };
+    let bracketed = address.strip_prefix('[').and_then(|inner| inner.strip_suffix(']'));
+    let prefix = match (address, bracketed) {
+        ("*", None) => None,
+        ("", None) if !text.is_empty() => None,
+        (_, Some(inner)) => Some(prefix(inner).filter(|(ip, _)| ip.is_ipv6()).ok_or_else(wrong)?),
+        (address, None) => Some(prefix(address).filter(|(ip, _)| ip.is_ipv4()).ok_or_else(wrong)?),
+    };
+    Ok(Endpoint { prefix, ports })
+}
+
+/// Reads `PORT` or `FIRST-LAST`.
+fn ports(text: &str) -> Option<(u16, u16)> {
+    let port = |text: &str| text.parse::<u16>().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()));
+    let (first, last) = match text.split_once('-') {
+        Some((first, last)) => (port(first)?, port(last)?),
+        None => (port(text)?, port(text)?),
+    };
+    (first <= last).then_some((first, last))
+}
+
+/// Reads `ADDRESS` or `ADDRESS/BITS`.
+fn prefix(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, bits) = match text.split_once('/') {
+        Some((address, bits)) => (address, Some(bits)),
+        None => (text, None),
+    };
+    let ip: IpAddr = address.parse().ok()?;
+    let width: u8 = if ip.is_ipv4() { 32 } else { 128 };
+    let bits = match bits {
+        None => width,
+        Some(bits) if bits.bytes().all(|b| b.is_ascii_digit()) => bits.parse().ok().filter(|bits| *bits <= width)?,
+        Some(_) => return None,
+    };
+    // An IPv4 address in the form of IPv6 is compared as IPv4.
+    match (ip, ip.to_canonical()) {
+        (IpAddr::V6(_), v4 @ IpAddr::V4(_)) => Some((v4, bits.checked_sub(96)?)),
+        (ip, _) => Some((ip, bits)),
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_and_prefixes_at_their_ends() {
+        let at = |text: &str| endpoint(text).unwrap();
+        assert!(at("0.0.0.0/0").contains("255.255.255.255:65535".parse().unwrap()));
+        assert!(!at("0.0.0.0/0").contains("[2001::1]:1".parse().unwrap()));
+        assert!(at("::/0").contains("[2001::1]:1".parse().unwrap()));
+        assert!(at("[::1]").contains("[::1]:7".parse().unwrap()));
+        assert!(!at("::1").contains("[::2]:7".parse().unwrap()));
+        assert!(at(":80").contains("1.2.3.4:80".parse().unwrap()));
+        assert!(at("0-65535").contains("1.2.3.4:0".parse().unwrap()));
+        assert!(at("::ffff:10.0.0.0/104").contains("10.9.9.9:1".parse().unwrap()));
     }
 }

@@ -15,7 +15,17 @@ const HEAD: &str = "\
 [netacc]
 ";
 
-/// The text of the sample file: every key with its meaning, unit, range and default.
+const RULES: &str = "
+# Rules: which programs, listeners and connects use which transports. The first one that matches decides; where none
+# does, NACC_ENABLE_RDMA_DEFAULT does. See RULES in netacc.conf(5).
+#   use=TRANSPORTS [program=NAME] [listen=ENDPOINT | connect=ENDPOINT]
+[rules]
+# use=tcp program=sshd
+# use=shm program=redis-server listen=6379
+# use=shm,rdma connect=10.0.0.0/8:6379-6389
+";
+
+/// The text of the sample file: every key with its meaning, unit, range and default, and rules that are commented out.
 pub fn sample() -> String {
     let mut text = String::from(HEAD);
     let defaults = Config::default();
@@ -31,5 +41,6 @@ pub fn sample() -> String {
         let quote = if quoted { "\"" } else { "" };
         text.push_str(&format!("{}={quote}{value}{quote}\n", key.name));
     }
+    text.push_str(RULES);
     text
 }

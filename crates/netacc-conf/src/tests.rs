@@ -72,7 +72,7 @@ fn table_is_consistent() {
         assert!(key.name.starts_with("NACC_"));
         assert!(!KEYS[..at].iter().any(|other| other.name == key.name));
         assert!(KEYS[..at].iter().all(|other| other.option.is_none() || other.option != key.option));
-        if let Rule::PowerOfTwoTimes(base) = key.rule {
+        if let Relation::PowerOfTwoTimes(base) = key.relation {
             assert!(KEYS[..at].iter().any(|other| other.name == base), "{}", key.name);
         }
         assert_eq!(check_value(key.name, key.default_text().as_bytes()), Ok(key.default_text()));
@@ -148,7 +148,7 @@ fn unknown_keys_and_sections() {
         [
             "f:2: NACC_SOR_IO_THREAD: unknown key; ignored; did you mean NACC_SOR_IO_THREADS?",
             "f:3: foo: unknown key; ignored",
-            "f:4: unknown section \"other\"; allowed: [netacc]; its lines are ignored",
+            "f:4: unknown section \"other\"; allowed: [netacc], [rules]; its lines are ignored",
         ]
     );
     let mut diags = Vec::new();

@@ -2,7 +2,8 @@
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
-use netacc_conf::Config;
+use netacc_conf::{Call, Choice, Config, Transports};
+use netacc_stats::{Reason, SockEntry, page};
 use netacc_sys::{raw, reserved_fds};
 use rustix::fd::OwnedFd;
 
@@ -59,6 +60,27 @@ impl Runtime {
         RUNTIME.store(core::ptr::from_ref(self).cast_mut(), Ordering::Release);
     }
 
+    /// What the configuration permits for a listener or a connect. The rule that decides is counted.
+    pub fn choose(&self, call: Call) -> Choice {
+        let choice = self.conf.choose(call);
+        if let Some(rule) = choice.rule {
+            page().rule_decided(rule);
+        }
+        choice
+    }
+
+    /// What the configuration permits for a call about which [`Runtime::choose`] has been asked already.
+    pub fn permitted(&self, call: Call) -> Transports {
+        self.conf.choose(call).transports
+    }
+
+    /// Shows on the statistics page which rule decided about the socket, if one did.
+    pub fn show_rule(&self, entry: &SockEntry, call: Call) {
+        if let Some(rule) = self.conf.choose(call).rule {
+            entry.set_rule(rule);
+        }
+    }
+
     /// Draws for one connection: true with the configured probability.
     pub fn draw(&self) -> bool {
         let percent = u64::from(self.conf.connect_rdma_percent);
@@ -73,4 +95,9 @@ impl Runtime {
         self.random.store(x, Ordering::Relaxed);
         (x >> 33) % 100 < percent
     }
+}
+
+/// Why a listener or connection stays on kernel TCP for which no other transport is permitted.
+pub fn forbidden(choice: Choice) -> Reason {
+    if choice.rule.is_some() { Reason::Rule } else { Reason::Disabled }
 }

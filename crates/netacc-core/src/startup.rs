@@ -13,7 +13,7 @@ use netacc_sys::own_calls::OwnCall;
 use netacc_sys::{Lock, libc_kind, own_calls, raw, reserved_fds};
 use netacc_transport::shm::strangers::Offence;
 use rustix::fd::AsRawFd;
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{CWD, Mode, OFlags, open, readlinkat_raw};
 
 static STARTING: Lock = Lock::new();
 
@@ -59,11 +59,14 @@ fn start() -> Option<&'static Runtime> {
         conf.apply_cmdline(v, &mut diags);
     }
     conf.finish(&mut diags);
-    publish(&conf);
-    let own = if conf.enable_rdma_default { own_calls::loaded::own_call() } else { None };
+    let mut comm = [0u8; 64];
+    let comm = command_name(&mut comm);
+    keep_rules(&mut conf, comm);
+    publish(&conf, comm);
+    let own = if conf.accelerates() { own_calls::loaded::own_call() } else { None };
     match own {
         Some(call) => process_fallback::set(reason_of(call)),
-        None if conf.enable_rdma_default => drop(netacc_sys::prefault::populate()),
+        None if conf.accelerates() => drop(netacc_sys::prefault::populate()),
         None => {}
     }
     let seed = netacc_sys::time::now() ^ u64::from(raw::getpid()) << 32;
@@ -100,11 +103,26 @@ fn reason_of(call: OwnCall) -> Reason {
     }
 }
 
+/// The name of the program as the kernel has it (proc_pid_comm(5)): of a script its own, not its interpreter's.
+fn command_name(buf: &mut [u8]) -> &[u8] {
+    let n = read_into(b"/proc/self/comm", buf);
+    buf.get(..n).unwrap_or(&[]).trim_ascii_end()
+}
+
+/// Keeps the rules that are for this program, by the name that the kernel has for it or by that of its file.
+fn keep_rules(conf: &mut Config, comm: &[u8]) {
+    if conf.rules.as_slice().is_empty() {
+        return;
+    }
+    // On the heap, since the stack may be small. A path that does not fit has no name that a rule could have.
+    let mut path = alloc::vec![0u8; libc::PATH_MAX as usize];
+    let length = readlinkat_raw(CWD, "/proc/self/exe", path.as_mut_slice()).unwrap_or(0);
+    let file = path.get(..length).and_then(|path| path.rsplit(|b| *b == b'/').next());
+    conf.keep_rules_for(&[comm, file.unwrap_or_default()]);
+}
+
 /// Opens the stats page and tells it the configuration.
-fn publish(conf: &Config) {
-    let mut comm = [0u8; 64];
-    let n = read_into(b"/proc/self/comm", &mut comm);
-    let name = comm.get(..n).unwrap_or(&[]).trim_ascii_end();
+fn publish(conf: &Config, name: &[u8]) {
     if netacc_sys::mem::is_locking() {
         netacc_stats::note_locking();
     }
@@ -114,6 +132,12 @@ fn publish(conf: &Config) {
     let mut text = Vec::new();
     for (key, value, source) in conf.entries() {
         for part in [key, "\t", &value, "\t", &source, "\n"] {
+            text.extend_from_slice(part.as_bytes());
+        }
+    }
+    for rule in conf.rules.as_slice() {
+        let source = netacc_conf::Source::File { line: rule.line }.describe(conf.file());
+        for part in ["rule", "\t", &rule.text, "\t", &source, "\n"] {
             text.extend_from_slice(part.as_bytes());
         }
     }

@@ -85,7 +85,7 @@ static MAKING: AtomicU32 = AtomicU32::new(0);
 /// by libc.
 pub fn is_refused() -> bool {
     // Relaxed: a thread sees its own count.
-    let meant = MAKING.load(Ordering::Relaxed) == 0 && startup::ensure().is_some_and(|rt| rt.conf.enable_rdma_default);
+    let meant = MAKING.load(Ordering::Relaxed) == 0 && startup::ensure().is_some_and(|rt| rt.conf.accelerates());
     if !meant || process_fallback::reason().is_some() {
         return false;
     }

@@ -45,6 +45,8 @@ pub struct Snapshot {
     pub promotions: Vec<u64>,
     /// Demotions by the number of their reason.
     pub demotions: Vec<u64>,
+    /// How often each rule decided, in the order of the rules.
+    pub rules: Vec<u64>,
     /// The effective configuration.
     pub cfg: Vec<CfgLine>,
     /// The links in use, by rising number.
@@ -68,6 +70,11 @@ impl Snapshot {
     #[must_use]
     pub fn rdma_port(&self, tcp: u16) -> Option<u16> {
         self.rdma_ports.iter().find(|(port, _)| *port == tcp).map(|(_, rdma)| *rdma)
+    }
+
+    /// The rules of the program in the order in which they are tried, with the number of times that each decided.
+    pub fn rules(&self) -> impl Iterator<Item = (&CfgLine, u64)> {
+        self.cfg.iter().filter(|line| line.key == "rule").zip(self.rules.iter().copied())
     }
 
     /// How many connections fell back for `reason`.
@@ -248,6 +255,8 @@ pub struct Sock {
     pub peer: SockAddr,
     /// Process at the other end; 0 for not known.
     pub peer_pid: u32,
+    /// The number of the rule that decided about the socket, counted from 0.
+    pub rule: Option<u32>,
     /// The link that carries the connection; 0 for none.
     pub link: u64,
     /// When the entry was opened: CLOCK_REALTIME in nanoseconds.

@@ -8,7 +8,7 @@ use crate::{CfgLine, DeviceName, Known, Link, Moved, QueuePair, Snapshot, Sock, 
 use netacc_stats::layout::{Head, LIBRARY_LEN, PROGRAM_LEN, link, sock as at};
 use netacc_stats::{
     CFG_CAPACITY, COUNTER_SLOTS, Counter, LAYOUT_VERSION, LINK_ENTRIES, LinkEntry, LinkKind, MAGIC, PAGE_SIZE,
-    REASON_SLOTS, Reason, SOCK_ENTRIES, SockAddr, SockEntry, State, Transport,
+    REASON_SLOTS, RULE_SLOTS, Reason, SOCK_ENTRIES, SockAddr, SockEntry, State, Transport,
 };
 
 const ENTRY: usize = size_of::<SockEntry>();
@@ -112,6 +112,7 @@ pub(super) fn snapshot(source: &impl Source) -> Result<Snapshot, Error> {
         fallbacks: by_reason(offset_of!(Head, fallbacks)),
         promotions: by_reason(offset_of!(Head, promotions)),
         demotions: by_reason(offset_of!(Head, demotions)),
+        rules: words(&head, offset_of!(Head, rules), u32::MAX, RULE_SLOTS),
         cfg: cfg(&head),
         links,
         rdma_ports: rdma_ports(&head),
@@ -254,6 +255,7 @@ fn sock(source: &impl Source, fd: u64, first: &[u8]) -> std::io::Result<(Sock, M
         local: addr(at::LOCAL),
         peer: addr(at::PEER),
         peer_pid: u32_at(&entry, at::PEER_PID),
+        rule: u32_at(&entry, at::RULE).checked_sub(1),
         link: u64_at(&entry, at::LINK),
         since_ns: u64_at(&entry, at::SINCE),
         msgs_in: u64_at(&entry, at::MSGS_IN),

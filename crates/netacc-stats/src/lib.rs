@@ -26,7 +26,7 @@ pub use link::{LinkEntry, LinkKind, NewLink};
 pub use map::{init, note_locking, page, reinit_after_fork};
 pub use page::{
     CFG_CAPACITY, COUNTER_SLOTS, LAYOUT_VERSION, LINK_ENTRIES, MAGIC, PAGE_SIZE, Page, PageOf, REASON_SLOTS,
-    SOCK_ENTRIES,
+    RULE_SLOTS, SOCK_ENTRIES,
 };
 pub use reason::Reason;
 pub use sock::{SockEntry, State, Transport};

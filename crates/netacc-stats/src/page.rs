@@ -21,7 +21,9 @@ pub const LINK_ENTRIES: usize = 1024;
 /// Number of socket entries: descriptors beyond are not shown.
 pub const SOCK_ENTRIES: usize = 65536;
 /// Number of slots for counters, used or not.
-pub const COUNTER_SLOTS: usize = 256;
+pub const COUNTER_SLOTS: usize = 192;
+/// Number of slots for rules of the configuration file, used or not.
+pub const RULE_SLOTS: usize = 64;
 /// Number of slots for reasons, used or not.
 pub const REASON_SLOTS: usize = 64;
 /// Room for the configuration text, in bytes.
@@ -45,9 +47,10 @@ const _: () = {
     assert!(offset_of!(Head, magic) == 0 && offset_of!(Head, version) == 8);
     assert!(offset_of!(Head, program) == 56 && offset_of!(Head, library) == 120);
     assert!(offset_of!(Head, counters) == 256);
-    assert!(offset_of!(Head, fallbacks) == 256 + 8 * COUNTER_SLOTS);
-    assert!(offset_of!(Head, promotions) == 256 + 8 * (COUNTER_SLOTS + REASON_SLOTS));
-    assert!(offset_of!(Head, demotions) == 256 + 8 * (COUNTER_SLOTS + 2 * REASON_SLOTS));
+    assert!(offset_of!(Head, rules) == 256 + 8 * COUNTER_SLOTS && COUNTER_SLOTS + RULE_SLOTS == 256);
+    assert!(offset_of!(Head, fallbacks) == 256 + 8 * 256);
+    assert!(offset_of!(Head, promotions) == 256 + 8 * (256 + REASON_SLOTS));
+    assert!(offset_of!(Head, demotions) == 256 + 8 * (256 + 2 * REASON_SLOTS));
     assert!(offset_of!(Head, cfg) == 4096);
     assert!(size_of::<LinkEntry>() == 128 && align_of::<LinkEntry>() == 64);
     assert!(offset_of!(Head, links) == 4096 + CFG_CAPACITY);
@@ -82,6 +85,8 @@ pub struct Head {
     pub link_entry_size: AtomicU32,
     spare2: [AtomicU32; HEADER_SPARE],
     pub counters: [AtomicU64; COUNTER_SLOTS],
+    /// How often each rule of the program decided, in the order of the lines `rule` of `cfg`.
+    pub rules: [AtomicU64; RULE_SLOTS],
     pub fallbacks: [AtomicU64; REASON_SLOTS],
     /// By what had kept the connection on TCP.
     pub promotions: [AtomicU64; REASON_SLOTS],
@@ -128,6 +133,7 @@ impl PageOf<[SockEntry; 0]> {
                 link_entry_size: AtomicU32::new(0),
                 spare2: [const { AtomicU32::new(0) }; HEADER_SPARE],
                 counters: [const { AtomicU64::new(0) }; COUNTER_SLOTS],
+                rules: [const { AtomicU64::new(0) }; RULE_SLOTS],
                 fallbacks: [const { AtomicU64::new(0) }; REASON_SLOTS],
                 promotions: [const { AtomicU64::new(0) }; REASON_SLOTS],
                 demotions: [const { AtomicU64::new(0) }; REASON_SLOTS],
@@ -203,6 +209,14 @@ impl Page {
     pub fn fallbacks(&self, reason: Reason) -> u64 {
         let cell = self.head.fallbacks.get(reason as usize);
         cell.map_or(0, |cell| cell.load(Relaxed))
+    }
+
+    /// Counts a listener or a connect about which the rule with this number, counted from 0, decided.
+    pub fn rule_decided(&self, rule: usize) {
+        if let Some(cell) = self.head.rules.get(rule) {
+            // Relaxed: counters order nothing.
+            cell.fetch_add(1, Relaxed);
+        }
     }
 
     /// Counts a connection that went over to a faster transport, by what had kept it back.
@@ -320,7 +334,8 @@ impl Page {
         let reasons = self.head.fallbacks.iter().zip(&from.head.fallbacks);
         let promotions = self.head.promotions.iter().zip(&from.head.promotions);
         let demotions = self.head.demotions.iter().zip(&from.head.demotions);
-        for (to, from) in pairs.chain(reasons).chain(promotions).chain(demotions) {
+        let rules = self.head.rules.iter().zip(&from.head.rules);
+        for (to, from) in pairs.chain(rules).chain(reasons).chain(promotions).chain(demotions) {
             to.fetch_add(from.load(Relaxed), Relaxed);
         }
     }

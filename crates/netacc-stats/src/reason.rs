@@ -71,6 +71,8 @@ numbered! {
         FileSize = 31, "file-size-limit";
         /// The program enters the kernel by instructions of its own.
         OwnCalls = 32, "own-system-calls";
+        /// A rule of the configuration file leaves it on TCP.
+        Rule = 33, "rule";
     }
 }
 
@@ -216,6 +218,10 @@ impl Reason {
                 "The program, or a library of its own, enters the kernel by instructions of its own to wait or for calls on \
                  sockets (as Rust's rustix does), where nothing can stand before it; with an event loop that calls the C \
                  library (tokio, mio, libuv) it is accelerated."
+            }
+            Self::Rule => {
+                "A rule of the configuration file permits no faster transport here; change the section [rules] and start \
+                 the program again, netacc_check --rules PROGRAM HOST:PORT says which rule decides."
             }
         }
     }

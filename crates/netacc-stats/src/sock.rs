@@ -109,7 +109,9 @@ pub struct SockEntry {
     bytes_in: AtomicU64,
     /// Odd while addresses, transport and past volumes are being written; grows by 2 per change.
     addr_seq: AtomicU32,
-    spare: [AtomicU32; 3],
+    /// The rule that decided about the socket, counted from 1; 0: none did.
+    rule: AtomicU32,
+    spare: [AtomicU32; 2],
     msgs_out: AtomicU64,
     bytes_out: AtomicU64,
     local: AddrCell,
@@ -155,6 +157,7 @@ pub mod at {
     pub const MSGS_IN: usize = offset_of!(SockEntry, msgs_in);
     pub const BYTES_IN: usize = offset_of!(SockEntry, bytes_in);
     pub const ADDR_SEQ: usize = offset_of!(SockEntry, addr_seq);
+    pub const RULE: usize = offset_of!(SockEntry, rule);
     pub const MSGS_OUT: usize = offset_of!(SockEntry, msgs_out);
     pub const BYTES_OUT: usize = offset_of!(SockEntry, bytes_out);
     pub const PAST_TCP: usize = offset_of!(SockEntry, past_tcp);
@@ -185,7 +188,8 @@ impl SockEntry {
             msgs_in: AtomicU64::new(0),
             bytes_in: AtomicU64::new(0),
             addr_seq: AtomicU32::new(0),
-            spare: [const { AtomicU32::new(0) }; 3],
+            rule: AtomicU32::new(0),
+            spare: [const { AtomicU32::new(0) }; 2],
             msgs_out: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             local: AddrCell::new(),
@@ -212,6 +216,7 @@ impl SockEntry {
             self.peer.store(&SockAddr::default());
         });
         self.peer_pid.store(0, Relaxed);
+        self.rule.store(0, Relaxed);
         self.since_ns.store(now_ns, Relaxed);
         self.set_reason(reason);
         // Release: a reader that sees the entry in use sees none of the last socket's values.
@@ -250,6 +255,11 @@ impl SockEntry {
     /// Says why it is not something faster.
     pub fn set_reason(&self, reason: Reason) {
         self.reason.store(reason as u32, Relaxed);
+    }
+
+    /// Names the rule of the configuration file, counted from 0, that decided about the socket.
+    pub fn set_rule(&self, rule: usize) {
+        self.rule.store(u32::try_from(rule).map_or(0, |rule| rule + 1), Relaxed);
     }
 
     /// Names the process at the other end; 0 for not known.

@@ -15,6 +15,7 @@ use crate::{process_fallback, runtime};
 use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
+use netacc_conf::{Call, Transports};
 use netacc_stats::{Counter, Reason, State, Transport, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{addr, raw, reserved_fds, time};
@@ -171,6 +172,9 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
                 e.open(State::Established, Transport::Tcp, reason, time::realtime());
                 let local = addr::local_of(fd).unwrap_or(dest);
                 e.set_addrs(&local.into(), &dest.into());
+                if let Some(rt) = runtime::get() {
+                    rt.show_rule(e, Call::Connect(dest));
+                }
             }
             if reason == Reason::TcpFirst {
                 // The next connect(2) reports that the connection was established, even if it has gone over to shared
@@ -178,6 +182,13 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
                 s.set(CONNECTING, done.is_err());
                 let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
                 let remote = ports::local_source(target.ip(), time::coarse()).is_none();
+                let permitted = runtime::get().map_or(Transports::TCP, |rt| rt.permitted(Call::Connect(dest)));
+                if !(if remote { permitted.rdma } else { permitted.shm }) {
+                    if let Some(e) = s.stats() {
+                        e.set_reason(Reason::Rule);
+                    }
+                    return done.into();
+                }
                 if remote && !may_upgrade(target) {
                     return done.into();
                 }
@@ -210,7 +221,11 @@ fn may_upgrade(target: SocketAddr) -> bool {
 /// Connects over shared memory, or says why not. Nothing has happened to the socket on failure.
 fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result<(), Reason> {
     let s = r.obj;
-    let rt = runtime::get().filter(|rt| rt.conf.enable_rdma_default).ok_or(Reason::Disabled)?;
+    let rt = runtime::get().ok_or(Reason::Disabled)?;
+    let choice = rt.choose(Call::Connect(dest));
+    if !choice.transports.any() {
+        return Err(runtime::forbidden(choice));
+    }
     if let Some(why) = process_fallback::reason() {
         return Err(why);
     }
@@ -245,8 +260,9 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
         return Err(why);
     }
     let source = match ports::source_of_connect(target.ip(), now) {
-        Ok(source) => source,
-        Err(probe) => return reach(fd, r, target, probe),
+        Ok(source) if choice.transports.shm => source,
+        Err(probe) if choice.transports.rdma => return reach(fd, r, target, probe),
+        _ => return Err(Reason::Rule),
     };
     let mut bound = bound_to(fd, s);
     if let Some(b) = bound

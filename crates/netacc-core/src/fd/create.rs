@@ -41,7 +41,7 @@ pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
     };
     // Where nothing is accelerated a socket is the kernel's from the start, and we know it only so that the stats page
     // can say why.
-    let (made, mark) = if rt.conf.enable_rdma_default && process_fallback::reason().is_none() {
+    let (made, mark) = if rt.conf.accelerates() && process_fallback::reason().is_none() {
         (placeholder(domain, ty & SOCK_CLOEXEC != 0), PLACEHOLDER)
     } else {
         (raw::socket(domain, ty, proto), 0)

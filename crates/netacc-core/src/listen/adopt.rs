@@ -82,7 +82,7 @@ pub fn received(fd: i32) {
 fn note(fd: i32) {
     let int = |name| raw::getsockopt_int(fd, SOL_SOCKET, name);
     let (Ok(domain), Ok(IPPROTO_TCP)) = (int(libc::SO_DOMAIN), int(libc::SO_PROTOCOL)) else { return };
-    let wanted = || startup::ensure().is_some_and(|rt| rt.conf.enable_rdma_default);
+    let wanted = || startup::ensure().is_some_and(|rt| rt.conf.accelerates());
     if !matches!(domain, AF_INET | AF_INET6) || process_fallback::reason().is_some() || !wanted() {
         return;
     }

@@ -10,9 +10,10 @@ pub use crate::object::listener::{Listener, tcp_ready};
 use crate::object::socket::{ConnState, ListenState, NONBLOCK, Path, Socket};
 use crate::options::{kernel_options, remember};
 use crate::outcome::Outcome;
-use crate::process_fallback;
+use crate::{process_fallback, runtime};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
+use netacc_conf::{Call, Transports};
 use netacc_stats::{Reason, State, Transport, page};
 use netacc_sys::errno::Errno;
 use netacc_sys::{addr, raw, reserved_fds, time};
@@ -59,6 +60,7 @@ pub fn wake(s: &'static Socket) {
     let state = ConnState::Listener;
     if s.change(state(ListenState::Dormant), state(ListenState::Announced))
         && let Some(local) = s.local.get()
+        && runtime::get().is_some_and(|rt| rt.permitted(Call::Listen(local)).rdma)
         && !engine::listen(remote_names(s, local))
     {
         // Not if the listener has ended meanwhile.
@@ -120,17 +122,27 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
         Err(r) => r,
     };
     if let Some(e) = s.stats() {
-        let t = if reason == Reason::None { Transport::Shm } else { Transport::Tcp };
+        let permitted = runtime::get().map_or(Transports::TCP, |rt| rt.permitted(Call::Listen(local)));
+        let t = match reason {
+            Reason::None if permitted.shm => Transport::Shm,
+            Reason::None => Transport::Rdma,
+            _ => Transport::Tcp,
+        };
         e.open(State::Listening, t, reason, time::realtime());
         e.set_addrs(&local.into(), &Default::default());
+        if let Some(rt) = runtime::get() {
+            rt.show_rule(e, Call::Listen(local));
+        }
     }
     if reason != Reason::None {
         page().fallback(reason);
-        netacc_log::log!(
-            Warn,
-            "fd {fd}: listener at {local} has no rendezvous; clients use TCP: {}",
-            reason.sentence()
-        );
+        let why = reason.sentence();
+        // What the operator has written down is nothing to warn of.
+        if reason == Reason::Rule {
+            netacc_log::log!(Info, "fd {fd}: listener at {local} has no rendezvous; clients use TCP: {why}");
+        } else {
+            netacc_log::log!(Warn, "fd {fd}: listener at {local} has no rendezvous; clients use TCP: {why}");
+        }
     }
     if reason == Reason::None {
         netacc_log::log!(Info, "fd {fd}: listening at {local} and for shared memory");
@@ -168,8 +180,9 @@ fn rendezvous_for(
     backlog: i32,
     places: u16,
 ) -> core::result::Result<i32, Reason> {
-    if !crate::runtime::get().is_some_and(|rt| rt.conf.enable_rdma_default) {
-        return Err(Reason::Disabled);
+    let choice = runtime::get().ok_or(Reason::Disabled)?.choose(Call::Listen(local));
+    if !choice.transports.any() {
+        return Err(runtime::forbidden(choice));
     }
     if let Some(why) = process_fallback::reason() {
         return Err(why);
@@ -180,6 +193,8 @@ fn rendezvous_for(
     // With SO_REUSEPORT several listeners share the port. Each has a name of its own, which clients learn from the
     // kernel.
     let scope = match raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) {
+        // A name that no client looks for: the kernel counts its cookies upwards from 1.
+        _ if !choice.transports.shm => Scope::One(!cookie(fd).map_err(|_| Reason::Unsupported)?),
         Ok(1) => Scope::One(cookie(fd).map_err(|_| Reason::ReusePort)?),
         _ => scope_of(fd, local.ip()),
     };

@@ -57,11 +57,11 @@ pub enum Colour {
     version,
     disable_version_flag = true,
     disable_help_flag = true,
-    override_usage = "netacc_check [OPTIONS]\n       netacc_check [OPTIONS] PROGRAM [ARGS]\n       netacc_check [OPTIONS] HOST:PORT",
+    override_usage = "netacc_check [OPTIONS]\n       netacc_check [OPTIONS] PROGRAM [ARGS]\n       netacc_check [OPTIONS] HOST:PORT\n       netacc_check [OPTIONS] --rules PROGRAM HOST:PORT",
     after_help = "Lines begin with ok, note, warn or fail. Exit status: 0 ready (ok and notes only), 1 something\n\
                   is to be done (warn or fail; see --fail-on), 2 wrong usage or a file that cannot be read.\n\n\
                   Examples:\n  netacc_check\n  netacc_check -q -i eth0\n  netacc_check redis-server\n  \
-                  netacc_check localhost:6379\n  netacc_check --record > host.json; netacc_check --facts host.json"
+                  netacc_check localhost:6379\n  netacc_check --rules redis-cli 10.0.0.7:6379\n  netacc_check --record > host.json; netacc_check --facts host.json"
 )]
 pub struct Args {
     /// A program (looked up as the shell does), or HOST:PORT; without it this host is checked
@@ -87,7 +87,13 @@ pub struct Args {
     ///
     /// See `TABLE OF DRIVERS`.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub rules: Option<PathBuf>,
+    pub drivers: Option<PathBuf>,
+
+    /// Say which rule of the configuration file decides for PROGRAM, when it connects to HOST:PORT and when it listens there
+    ///
+    /// With `:PORT` it listens at every address. Nothing is connected, and whether a peer is there is not looked at.
+    #[arg(long, conflicts_with_all = ["facts", "record", "interface", "all", "drivers"])]
+    pub rules: bool,
 
     /// Check a recorded host; - is standard input
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["words", "config"])]

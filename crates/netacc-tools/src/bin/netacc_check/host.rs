@@ -3,10 +3,10 @@
 use netacc_conf::{Config, ENV_CMDLINE};
 use netacc_verbs::fork;
 
+use crate::drivers::{Drivers, compare};
 use crate::facts::{Config as Written, Host, Limits};
 use crate::finding::{Level, Report};
 use crate::interface;
-use crate::rules::{Rules, compare};
 
 const SUBJECT: &str = "host";
 /// What a link to another process maps, with few connections.
@@ -22,10 +22,10 @@ const MIB: u64 = 1 << 20;
 const RDMA_PORT_OFFSET: u32 = 20000;
 
 /// Judges everything; `only` one interface if that was asked for. `all` judges those without a device too.
-pub(crate) fn judge(host: &Host, rules: &Rules, only: Option<&str>, all: bool, report: &mut Report) {
+pub(crate) fn judge(host: &Host, drivers: &Drivers, only: Option<&str>, all: bool, report: &mut Report) {
     if let Some(name) = only {
         match host.interfaces.iter().find(|facts| facts.name == name) {
-            Some(facts) => interface::judge(host, facts, rules, report),
+            Some(facts) => interface::judge(host, facts, drivers, report),
             None if name == "lo" => {
                 report
                     .add(Level::Note, name, "interface", "the loopback has no device: there is nothing to check")
@@ -46,7 +46,7 @@ pub(crate) fn judge(host: &Host, rules: &Rules, only: Option<&str>, all: bool, r
         report.add(Level::Note, SUBJECT, "facts", format!("not to be found out: {problem}"));
     }
     for facts in host.interfaces.iter().filter(|facts| facts.device || all) {
-        interface::judge(host, facts, rules, report);
+        interface::judge(host, facts, drivers, report);
     }
     let virtuals: Vec<&str> =
         host.interfaces.iter().filter(|facts| !facts.device).map(|facts| facts.name.as_str()).collect();

@@ -2,39 +2,39 @@
 
 use std::cmp::Ordering;
 
+use crate::drivers::{Driver, Drivers, compare};
 use crate::facts::{Host, Interface, Module, Rdma, RdmaPort};
 use crate::finding::{Level, Report};
-use crate::rules::{Rule, Rules, compare};
 
 /// A device that waits longer (microseconds) before it tells of a packet is felt in a round trip.
 const LATE_USECS: u32 = 30;
 
 /// Judges one interface.
-pub(crate) fn judge(host: &Host, facts: &Interface, rules: &Rules, report: &mut Report) {
+pub(crate) fn judge(host: &Host, facts: &Interface, drivers: &Drivers, report: &mut Report) {
     for problem in &facts.problems {
         report.add(Level::Note, &facts.name, "facts", format!("not to be found out: {problem}"));
     }
-    let rule = facts.driver.as_deref().and_then(|driver| rules.find(driver, host));
-    driver(host, facts, rule, report);
+    let entry = facts.driver.as_deref().and_then(|driver| drivers.find(driver, host));
+    driver(host, facts, entry, report);
     if !facts.device {
-        link(facts, rule, report);
-        rdma(host, facts, rule, report);
+        link(facts, entry, report);
+        rdma(host, facts, entry, report);
         return;
     }
-    version(host, facts, rule, report);
+    version(host, facts, entry, report);
     module(host, facts, report);
-    pending(facts, rule, report);
-    name(host, facts, rule, report);
+    pending(facts, entry, report);
+    name(host, facts, entry, report);
     offloads(facts, report);
-    link(facts, rule, report);
+    link(facts, entry, report);
     queues(host, facts, report);
     coalescing(facts, report);
     ena_express(facts, report);
-    rdma(host, facts, rule, report);
-    image(facts, rule, report);
+    rdma(host, facts, entry, report);
+    image(facts, entry, report);
 }
 
-fn driver(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Report) {
+fn driver(host: &Host, facts: &Interface, entry: Option<&Driver>, report: &mut Report) {
     let Some(driver) = &facts.driver else {
         report.add(Level::Note, &facts.name, "driver", "its driver tells neither ethtool nor sysfs its name").advice(
             format!(
@@ -44,31 +44,31 @@ fn driver(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Repo
         );
         return;
     };
-    let Some(rule) = rule else {
+    let Some(entry) = entry else {
         report
             .add(Level::Note, &facts.name, "driver", format!("{driver}, which is not in the table of drivers"))
-            .advice("judge it yourself, or add it to a table of your own (--rules)");
+            .advice("judge it yourself, or add it to a table of your own (--drivers)");
         return;
     };
-    let kind = rule.kind.replace('-', " ");
+    let kind = entry.kind.replace('-', " ");
     // A bare device of the machine and a function passed to a virtual machine have one driver.
-    let text = match (&rule.kind[..], &facts.firmware) {
-        (_, Some(firmware)) => format!("{driver}: {} ({kind}), firmware {firmware}", rule.name),
-        (_, None) => format!("{driver}: {} ({kind})", rule.name),
+    let text = match (&entry.kind[..], &facts.firmware) {
+        (_, Some(firmware)) => format!("{driver}: {} ({kind}), firmware {firmware}", entry.name),
+        (_, None) => format!("{driver}: {} ({kind})", entry.name),
     };
     // Beside a virtual function with the same address the synthetic interface carries nothing.
-    if let Some(function) = passed_through(host, facts).filter(|_| rule.kind == "paravirtual") {
+    if let Some(function) = passed_through(host, facts).filter(|_| entry.kind == "paravirtual") {
         let text = format!("{text}; its packets go by the function {}", function.name);
         report.add(Level::Ok, &facts.name, "driver", text);
         return;
     }
-    let mut detail = report.add(rule.level.unwrap_or(Level::Ok), &facts.name, "driver", text);
-    if rule.recommended.is_none()
-        && let Some(why) = &rule.why
+    let mut detail = report.add(entry.level.unwrap_or(Level::Ok), &facts.name, "driver", text);
+    if entry.recommended.is_none()
+        && let Some(why) = &entry.why
     {
         detail = detail.why(why);
     }
-    if let Some(advice) = &rule.advice {
+    if let Some(advice) = &entry.advice {
         detail.advice(advice);
     }
 }
@@ -79,10 +79,11 @@ fn passed_through<'a>(host: &'a Host, facts: &Interface) -> Option<&'a Interface
     host.interfaces.iter().filter(|_| facts.mac.is_some()).find(same)
 }
 
-fn version(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Report) {
-    let wanted = rule.and_then(|rule| rule.minimum.as_ref().or(rule.recommended.as_ref()).map(|wanted| (rule, wanted)));
+fn version(host: &Host, facts: &Interface, entry: Option<&Driver>, report: &mut Report) {
+    let wanted =
+        entry.and_then(|entry| entry.minimum.as_ref().or(entry.recommended.as_ref()).map(|wanted| (entry, wanted)));
     let shown = facts.driver_version.as_deref().filter(|version| !version.is_empty());
-    let Some((rule, wanted)) = wanted else {
+    let Some((entry, wanted)) = wanted else {
         if let Some(version) = shown {
             let whose = if version == host.kernel { " (the kernel's)" } else { "" };
             report.add(Level::Ok, &facts.name, "version", format!("{version}{whose}"));
@@ -99,24 +100,24 @@ fn version(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Rep
         Some(version) if compare(version, wanted).is_none() => {
             (Level::Note, format!("\"{version}\" cannot be compared; recommended is {wanted} or newer"))
         }
-        Some(version) if below(&rule.recommended) && is_built(facts, wanted) => {
+        Some(version) if below(&entry.recommended) && is_built(facts, wanted) => {
             (Level::Warn, format!("{version} runs, a newer one waits for a restart; recommended is {wanted} or newer"))
         }
-        Some(version) if below(&rule.minimum) => (Level::Fail, format!("{version}; needed is {wanted} or newer")),
-        Some(version) if below(&rule.recommended) => {
-            let recommended = rule.recommended.as_deref().unwrap_or(wanted);
+        Some(version) if below(&entry.minimum) => (Level::Fail, format!("{version}; needed is {wanted} or newer")),
+        Some(version) if below(&entry.recommended) => {
+            let recommended = entry.recommended.as_deref().unwrap_or(wanted);
             (Level::Warn, format!("{version}; recommended is {recommended} or newer"))
         }
         Some(version) => (Level::Ok, format!("{version}; recommended is {wanted} or newer")),
     };
     let mut detail = report.add(level, &facts.name, "version", text);
     if level > Level::Ok {
-        if let Some(why) = &rule.why {
+        if let Some(why) = &entry.why {
             detail = detail.why(why);
         }
         if is_built(facts, wanted) {
             detail.advice("see 'module'");
-        } else if let Some(update) = &rule.update {
+        } else if let Some(update) = &entry.update {
             detail.advice(update);
         }
     }
@@ -138,7 +139,7 @@ fn waiting(module: &Module) -> Option<(&str, &str)> {
 }
 
 /// A module that was built or installed since the host was started runs after the next start only.
-fn pending(facts: &Interface, rule: Option<&Rule>, report: &mut Report) {
+fn pending(facts: &Interface, entry: Option<&Driver>, report: &mut Report) {
     let Some(module) = &facts.module else { return };
     let Some((runs, file)) = waiting(module) else { return };
     let name = &module.name;
@@ -147,7 +148,7 @@ fn pending(facts: &Interface, rule: Option<&Rule>, report: &mut Report) {
     } else {
         format!("{name} {file} is in place and waits for a restart: {runs} runs")
     };
-    let older = rule.and_then(|rule| rule.recommended.as_deref()).and_then(|wanted| compare(file, wanted));
+    let older = entry.and_then(|entry| entry.recommended.as_deref()).and_then(|wanted| compare(file, wanted));
     let advice = match older {
         Some(Ordering::Less) => "before the restart put a newer one there: this one is older than recommended",
         _ => {
@@ -187,8 +188,8 @@ fn ena_express(facts: &Interface, report: &mut Report) {
 }
 
 /// What was set up here by hand need not be again on the next host.
-fn image(facts: &Interface, rule: Option<&Rule>, report: &mut Report) {
-    let Some(kept) = rule.and_then(|rule| rule.image.as_deref()) else { return };
+fn image(facts: &Interface, entry: Option<&Driver>, report: &mut Report) {
+    let Some(kept) = entry.and_then(|entry| entry.image.as_deref()) else { return };
     let open = report.open(&facts.name);
     match open.is_empty() {
         true => {
@@ -258,13 +259,13 @@ fn newer(a: &str, b: &str) -> bool {
 }
 
 /// Whether the address stays where it is when the driver changes.
-fn name(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Report) {
+fn name(host: &Host, facts: &Interface, entry: Option<&Driver>, report: &mut Report) {
     let naming = &facts.naming;
     let counted = facts.name.strip_prefix("eth").is_some_and(|rest| rest.parse::<u32>().is_ok());
     let cmdline = host.cmdline.as_deref().unwrap_or_default();
     let ifnames_off = cmdline.split_ascii_whitespace().any(|word| word == "net.ifnames=0");
     let mut on = report.on(&facts.name, "name");
-    let outer = passed_through(host, facts).filter(|_| rule.is_none_or(|rule| rule.kind != "paravirtual"));
+    let outer = passed_through(host, facts).filter(|_| entry.is_none_or(|entry| entry.kind != "paravirtual"));
     if let Some(outer) = outer {
         on.add(Level::Ok, format!("does not matter: the addresses are on {}", outer.name));
     } else if let Some(file) = &naming.pinned_by {
@@ -275,7 +276,7 @@ fn name(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Report
         on.add(Level::Ok, "stays: interfaces are counted, and no udev renames them");
     } else {
         // Where a change of driver is what we advise, the name is what locks the door behind it.
-        let changing = rule.is_some_and(|rule| rule.kind == "paravirtual" && rule.level >= Some(Level::Warn));
+        let changing = entry.is_some_and(|entry| entry.kind == "paravirtual" && entry.level >= Some(Level::Warn));
         let level = if changing { Level::Warn } else { Level::Note };
         on.add(level, "not pinned: with another driver or place the interface gets another name")
             .why("the address is configured for the name; a host whose interface was renamed cannot be reached")
@@ -323,7 +324,7 @@ fn short(offload: &str) -> &str {
     }
 }
 
-fn link(facts: &Interface, rule: Option<&Rule>, report: &mut Report) {
+fn link(facts: &Interface, entry: Option<&Driver>, report: &mut Report) {
     let state = facts.state.as_deref().unwrap_or("unknown");
     let speed = facts.speed_mbit.map(|mbit| format!(", {mbit} Mbit/s")).unwrap_or_default();
     if state == "down" {
@@ -333,7 +334,7 @@ fn link(facts: &Interface, rule: Option<&Rule>, report: &mut Report) {
         return;
     }
     let Some(mtu) = facts.mtu else { return };
-    match rule.and_then(|rule| rule.mtu) {
+    match entry.and_then(|entry| entry.mtu) {
         Some(most) if mtu < most => report
             .add(
                 Level::Ok,
@@ -382,7 +383,7 @@ fn coalescing(facts: &Interface, report: &mut Report) {
 }
 
 /// The RDMA device on the interface.
-fn rdma(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Report) {
+fn rdma(host: &Host, facts: &Interface, entry: Option<&Driver>, report: &mut Report) {
     let on_us = |port: &&RdmaPort| port.interfaces.contains(&facts.name);
     let found: Vec<(&Rdma, &RdmaPort)> =
         host.rdma.iter().flat_map(|device| device.ports.iter().filter(on_us).map(move |port| (device, port))).collect();
@@ -394,7 +395,7 @@ fn rdma(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Report
         }
         compat_mode(&facts.name, device, report);
     }
-    let advice = rule.and_then(|rule| rule.rdma_advice.as_ref());
+    let advice = entry.and_then(|entry| entry.rdma_advice.as_ref());
     if let Some(advice) = advice.filter(|_| found.is_empty()) {
         report
             .add(Level::Note, &facts.name, "rdma", "no RDMA device on this interface")

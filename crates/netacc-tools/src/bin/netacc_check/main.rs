@@ -1,6 +1,7 @@
 //! `netacc_check`: is this host, a program or a peer ready for acceleration, and what is to be done?
 
 mod beside;
+mod drivers;
 mod facts;
 mod finding;
 mod host;
@@ -19,11 +20,11 @@ use clap::Parser;
 use netacc_tools::terminal::{self, print};
 
 use args::{Args, Colour};
+use drivers::Drivers;
 use facts::{live, record};
 use finding::{Level, Report};
 use netacc_tools::args::check as args;
 use peer::Target;
-use rules::Rules;
 use show::Style;
 
 /// The status where something is to be done.
@@ -57,13 +58,18 @@ fn check(args: &Args) -> Result<(String, Level), String> {
     let mut report = Report::default();
     let config = args.config.as_deref();
     match args.words.as_slice() {
+        [program, place] if args.rules => {
+            let config = host::configuration(&live::configuration(config), &mut report);
+            rules::judge(program, &place.to_string_lossy(), config, &mut report)?;
+        }
+        _ if args.rules => return Err("--rules takes PROGRAM HOST:PORT, or PROGRAM :PORT".into()),
         [] => {
-            let rules = Rules::load(args.rules.as_deref())?;
+            let drivers = Drivers::load(args.drivers.as_deref())?;
             let facts = match &args.facts {
                 Some(path) => record::read(path)?,
                 None => live::host(config),
             };
-            host::judge(&facts, &rules, args.interface.as_deref(), args.all, &mut report);
+            host::judge(&facts, &drivers, args.interface.as_deref(), args.all, &mut report);
         }
         [word, rest @ ..] => match word.to_str().filter(|_| rest.is_empty()).and_then(Target::parse) {
             // A program may have a colon in its name.

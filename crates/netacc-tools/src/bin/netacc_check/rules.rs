@@ -1,269 +1,98 @@
-//! The table of drivers: what each is, which version to have, and why.
+//! `--rules PROGRAM HOST:PORT`: which rule of the configuration file decides for a program, and what it permits.
 
-use std::cmp::Ordering;
-use std::fmt::Write;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::facts::Host;
-use crate::finding::Level;
+use netacc_conf::{Call, Config, Source};
 
-/// The table that is compiled in.
-const BUILT_IN: &str = include_str!("../../../data/drivers.conf");
+use crate::finding::{Level, Report};
 
-/// One driver, perhaps only on one platform.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rule {
-    pub(crate) driver: String,
-    /// Part of a name of the platform, in small letters.
-    platform: Option<String>,
-    /// What the driver is for.
-    pub(crate) name: String,
-    /// How the device comes to the machine.
-    pub(crate) kind: String,
-    /// How it is to be taken that an interface has this driver.
-    pub(crate) level: Option<Level>,
-    /// An older version fails, or is warned of.
-    pub(crate) minimum: Option<String>,
-    pub(crate) recommended: Option<String>,
-    pub(crate) why: Option<String>,
-    /// What to do about the driver.
-    pub(crate) advice: Option<String>,
-    /// What to do about an old version.
-    pub(crate) update: Option<String>,
-    /// What to do for an RDMA device where there is none.
-    pub(crate) rdma_advice: Option<String>,
-    /// The largest frames of the network.
-    pub(crate) mtu: Option<u32>,
-    /// What to do when all is as it should be: what else begins like this host.
-    pub(crate) image: Option<String>,
-}
+const ENABLE: &str = "NACC_ENABLE_RDMA_DEFAULT";
 
-/// All rules, in the order of the file.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Rules(Vec<Rule>);
-
-const KINDS: [&str; 5] = ["paravirtual", "virtual-function", "emulated", "physical", "virtual"];
-const KEYS: [&str; 11] =
-    ["name", "kind", "level", "minimum", "recommended", "why", "do", "update", "rdma-do", "mtu", "image"];
-
-impl Rules {
-    /// The built-in table, or that of a file.
-    pub(crate) fn load(file: Option<&Path>) -> Result<Rules, String> {
-        let Some(path) = file else { return parse("drivers.conf (built in)", BUILT_IN) };
-        let text = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let text = String::from_utf8(text).map_err(|_| format!("{}: not UTF-8", path.display()))?;
-        parse(&path.display().to_string(), &text)
-    }
-
-    /// The rule for a driver on a host: one for its platform before a general one.
-    pub(crate) fn find(&self, driver: &str, host: &Host) -> Option<&Rule> {
-        let on = |rule: &&Rule| {
-            let named = |part: &String| host.platform.iter().any(|name| name.to_lowercase().contains(part.as_str()));
-            rule.platform.as_ref().is_some_and(named)
-        };
-        let mut same = self.0.iter().filter(|rule| rule.driver == driver);
-        same.clone().find(on).or_else(|| same.find(|rule| rule.platform.is_none()))
-    }
-}
-
-/// A file that is no table at all should not fill the screen.
-const MAX_TOLD: usize = 10;
-
-/// Reads a table. All mistakes are told, each with file, line, value and what is allowed.
-fn parse(file: &str, text: &str) -> Result<Rules, String> {
-    let mut rules: Vec<Rule> = Vec::new();
-    let mut problems = String::new();
-    let mut told = 0;
-    for (number, line) in (1..).zip(text.lines()) {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let done = match line.strip_prefix('[') {
-            Some(head) => section(head, &rules).map(|rule| rules.push(rule)),
-            None => setting(line, rules.last_mut()),
-        };
-        let Err(problem) = done else { continue };
-        told += 1;
-        if told > MAX_TOLD {
-            let _ = writeln!(problems, "{file}:{number}: more problems, from here on, are not listed");
-            break;
-        }
-        let _ = writeln!(problems, "{file}:{number}: {problem}");
-    }
-    if problems.is_empty() && rules.is_empty() {
-        problems = format!("{file}: no [DRIVER] section; a table of drivers has at least one\n");
-    }
-    if problems.is_empty() { Ok(Rules(rules)) } else { Err(problems.trim_end().to_owned()) }
-}
-
-/// `DRIVER]` or `DRIVER @ PLATFORM]`.
-fn section(head: &str, rules: &[Rule]) -> Result<Rule, String> {
-    let Some(head) = head.strip_suffix(']') else { return Err(format!("\"[{head}\" has no closing bracket")) };
-    let (driver, platform) = match head.split_once('@') {
-        Some((driver, platform)) => (driver.trim(), Some(platform.trim().to_lowercase())),
-        None => (head.trim(), None),
-    };
-    let is_name = |name: &str| !name.is_empty() && !name.contains(['[', ']', '@']);
-    if !is_name(driver) || !platform.as_deref().is_none_or(is_name) {
-        return Err(format!("\"[{head}]\" names no driver; allowed: [DRIVER] or [DRIVER @ PLATFORM]"));
-    }
-    if rules.iter().any(|rule| rule.driver == driver && rule.platform == platform) {
-        return Err(format!("\"[{head}]\" is there already"));
-    }
-    Ok(Rule { driver: driver.to_owned(), platform, ..Rule::default() })
-}
-
-/// `KEY = VALUE` of the last section.
-fn setting(line: &str, rule: Option<&mut Rule>) -> Result<(), String> {
-    let Some((key, value)) = line.split_once('=') else { return Err(format!("\"{}\" is not KEY = VALUE", cut(line))) };
-    let (key, value) = (key.trim(), value.trim());
-    let Some(rule) = rule else { return Err(format!("\"{key}\" stands before the first [DRIVER]")) };
-    if value.is_empty() {
-        return Err(format!("\"{key}\" has no value"));
-    }
-    let text = Some(value.to_owned());
-    match key {
-        "name" => rule.name = value.to_owned(),
-        "kind" if KINDS.contains(&value) => rule.kind = value.to_owned(),
-        "kind" => return Err(format!("kind: \"{value}\"; allowed: {}", KINDS.join(", "))),
-        "level" => {
-            let allowed = Level::ALL.map(Level::name).join(", ");
-            rule.level = Some(Level::named(value).ok_or_else(|| format!("level: \"{value}\"; allowed: {allowed}"))?);
-        }
-        "minimum" | "recommended" => {
-            if numbers(value).is_empty() {
-                return Err(format!("{key}: \"{value}\" is no version; allowed: numbers and dots, as 2.14.2"));
-            }
-            if key == "minimum" { rule.minimum = text } else { rule.recommended = text }
-        }
-        "why" => rule.why = text,
-        "do" => rule.advice = text,
-        "update" => rule.update = text,
-        "rdma-do" => rule.rdma_advice = text,
-        "image" => rule.image = text,
-        "mtu" => match value.parse() {
-            Ok(mtu @ 68..=65535) => rule.mtu = Some(mtu),
-            _ => return Err(format!("mtu: \"{value}\"; allowed: 68..=65535")),
-        },
-        _ => return Err(format!("unknown key \"{}\"; allowed: {}", cut(key), KEYS.join(", "))),
+/// Reports for the program what is permitted when it listens at a place, and when it connects to it. `place` is
+/// `HOST:PORT`, or `:PORT` for a listener at every address. An error says why the place cannot be understood.
+pub(crate) fn judge(program: &OsStr, place: &str, mut config: Config, report: &mut Report) -> Result<(), String> {
+    let name = Path::new(program).file_name().unwrap_or(program);
+    config.keep_rules_for(&[name.as_bytes()]);
+    let shown = netacc_tools::text::clean(&name.to_string_lossy());
+    for call in calls(place)? {
+        let (level, text) = decision(call, &config);
+        report.add(level, &shown, "rule", text);
     }
     Ok(())
 }
 
-/// The beginning of foreign text, fit for a message.
-fn cut(text: &str) -> String {
-    text.chars().take(40).flat_map(char::escape_debug).collect()
-}
-
-/// Compares versions by the numbers that they begin with: `4.1.0-k` is 4.1.0, `2.12.1` is less than `2.14.2`.
-/// `None` if one of them does not begin with a number.
-pub(crate) fn compare(a: &str, b: &str) -> Option<Ordering> {
-    let (a, b) = (numbers(a), numbers(b));
-    if a.is_empty() || b.is_empty() {
-        return None;
+/// The calls that a place stands for.
+fn calls(place: &str) -> Result<Vec<Call>, String> {
+    if let Some(port) = place.strip_prefix(':').or_else(|| place.strip_prefix("*:")) {
+        let port = port.parse().map_err(|_| format!("\"{place}\": the port is \"{port}\"; allowed: 0..=65535"))?;
+        let everywhere = [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)];
+        return Ok(everywhere.map(|ip| Call::Listen(SocketAddr::new(ip, port))).to_vec());
     }
-    let at = |numbers: &[u64], i: usize| numbers.get(i).copied().unwrap_or(0);
-    (0..a.len().max(b.len())).map(|i| at(&a, i).cmp(&at(&b, i))).find(|order| order.is_ne()).or(Some(Ordering::Equal))
+    let found = place.to_socket_addrs().map_err(|error| {
+        format!("\"{place}\": {error}; allowed: HOST:PORT, [IPV6]:PORT, or :PORT for a listener at every address")
+    })?;
+    let addresses: BTreeSet<SocketAddr> = found.collect();
+    Ok(addresses.into_iter().flat_map(|addr| [Call::Connect(addr), Call::Listen(addr)]).collect())
 }
 
-/// The numbers that a version begins with. Of `2.8.9g` the letter ends it.
-fn numbers(version: &str) -> Vec<u64> {
-    let end = version.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(version.len());
-    let front = version.get(..end).unwrap_or_default();
-    front.split('.').map_while(|part| part.parse().ok()).collect()
+/// What is permitted for a call, and by what.
+fn decision(call: Call, config: &Config) -> (Level, String) {
+    let choice = config.choose(call);
+    let what = match call {
+        Call::Listen(addr) => format!("listening at {addr}"),
+        Call::Connect(addr) => format!("connecting to {addr}"),
+    };
+    let by = match choice.rule.and_then(|rule| config.rules.as_slice().get(rule)) {
+        Some(rule) => format!("by {}: {rule}", Source::File { line: rule.line }.describe(config.file())),
+        None => {
+            let source = config.source(ENABLE).unwrap_or(Source::Default).describe(config.file());
+            format!("no rule matches: {ENABLE}={} ({source})", u8::from(config.enable_rdma_default))
+        }
+    };
+    let level = if choice.transports.any() { Level::Ok } else { Level::Note };
+    (level, format!("{what} uses {}, {by}", choice.transports))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn on(platform: &str) -> Host {
-        Host { platform: vec![platform.into()], ..Host::default() }
+    fn told(program: &str, place: &str) -> Vec<String> {
+        let mut config = Config::default();
+        let file = b"[rules]\nuse=tcp program=redis-cli connect=127.0.0.0/8:6379\nuse=shm listen=6379\n";
+        config.apply_file("/etc/netacc.conf", file, &mut Vec::new());
+        let mut report = Report::default();
+        judge(program.as_ref(), place, config, &mut report).unwrap();
+        let json = report.json();
+        let findings = json["findings"].as_array().unwrap().iter();
+        findings.map(|finding| format!("{} {}", finding["level"], finding["text"]).replace('"', "")).collect()
     }
 
     #[test]
-    fn the_built_in_table_holds_together() {
-        let rules = Rules::load(None).unwrap();
-        for rule in &rules.0 {
-            assert!(!rule.name.is_empty() && !rule.kind.is_empty() && rule.level.is_some(), "{}", rule.driver);
-            let versioned = rule.minimum.is_some() || rule.recommended.is_some();
-            assert_eq!(
-                versioned,
-                rule.update.is_some(),
-                "{}: a version and how to get it belong together",
-                rule.driver
-            );
-            let to_do = rule.level >= Some(Level::Warn);
-            assert!(!to_do || (rule.advice.is_some() && rule.why.is_some()), "{}", rule.driver);
-        }
-        let ixgbevf = rules.find("ixgbevf", &Host::default()).unwrap();
-        assert_eq!(ixgbevf.recommended.as_deref(), Some("2.14.2"));
-        for driver in ["vif", "ena", "virtio_net", "mlx5_core", "gve", "hv_netvsc", "mana", "erdma"] {
-            assert!(rules.find(driver, &Host::default()).is_some(), "{driver}");
-        }
-    }
-
-    #[test]
-    fn a_rule_for_the_platform_comes_first() {
-        let rules = Rules::load(None).unwrap();
-        assert_eq!(rules.find("vif", &on("4.11.amazon")).unwrap().level, Some(Level::Warn));
-        assert_eq!(rules.find("vif", &on("Xen")).unwrap().level, Some(Level::Note));
-        assert_eq!(rules.find("no-such-driver", &on("Xen")), None);
-    }
-
-    #[test]
-    fn mistakes_are_told_with_file_and_line() {
-        for (text, wanted) in [
-            ("level = ok", "t:1: \"level\" stands before the first [DRIVER]"),
-            ("[a]\nlevel = good", "t:2: level: \"good\"; allowed: ok, note, warn, fail"),
-            ("[a]\n\n# x\nkind = odd", "t:4: kind: \"odd\"; allowed: paravirtual, virtual-function, emulated"),
-            ("[a]\nrecommended = new", "t:2: recommended: \"new\" is no version"),
-            ("[a]\nmtu = 70000", "t:2: mtu: \"70000\"; allowed: 68..=65535"),
-            ("[a]\ncolour = red", "t:2: unknown key \"colour\"; allowed: name, kind"),
-            ("[a]\nwhy =", "t:2: \"why\" has no value"),
-            ("[a]\nnonsense", "t:2: \"nonsense\" is not KEY = VALUE"),
-            ("[a", "t:1: \"[a\" has no closing bracket"),
-            ("[]", "names no driver"),
-            ("[a @ ]", "names no driver"),
-            ("[a]\n[a]", "t:2: \"[a]\" is there already"),
-            ("", "t: no [DRIVER] section"),
-        ] {
-            let error = parse("t", text).unwrap_err();
-            assert!(error.contains(wanted), "{text:?}: {error}");
-        }
-        assert_eq!(parse("t", "[a]\nx\nlevel = y\n").unwrap_err().lines().count(), 2, "all of them");
-        let error = parse("t", &"x\n".repeat(100)).unwrap_err();
-        assert!(
-            error.lines().count() == 11 && error.ends_with("t:11: more problems, from here on, are not listed"),
-            "{error}"
+    fn the_rule_is_named_with_its_line() {
+        assert_eq!(
+            told("/usr/bin/redis-cli", "127.0.0.1:6379"),
+            [
+                "note connecting to 127.0.0.1:6379 uses tcp, by /etc/netacc.conf:2: use=tcp program=redis-cli connect=127.0.0.0/8:6379",
+                "ok listening at 127.0.0.1:6379 uses shm, by /etc/netacc.conf:3: use=shm listen=6379",
+            ]
         );
-        assert!(Rules::load(Some(Path::new("/no/such/table"))).unwrap_err().starts_with("/no/such/table: "));
+        assert_eq!(
+            told("nginx", "127.0.0.1:6379").first().unwrap(),
+            "ok connecting to 127.0.0.1:6379 uses shm,rdma, no rule matches: NACC_ENABLE_RDMA_DEFAULT=1 (default)"
+        );
+        assert_eq!(told("redis-server", ":6379").len(), 2);
     }
 
     #[test]
-    fn versions_are_compared_by_number() {
-        for (a, b, order) in [
-            ("2.12.1", "2.14.2", Some(Ordering::Less)),
-            ("2.14.2", "2.14.2", Some(Ordering::Equal)),
-            ("3.1.2", "2.14.2", Some(Ordering::Greater)),
-            ("4.1.0-k", "2.14.2", Some(Ordering::Greater)),
-            ("2.8.9g", "2.2.9", Some(Ordering::Greater)),
-            ("2.14", "2.14.0", Some(Ordering::Equal)),
-            ("6.18.44-fc", "2.14.2", Some(Ordering::Greater)),
-            ("", "2.14.2", None),
-            ("unknown", "2.14.2", None),
-        ] {
-            assert_eq!(compare(a, b), order, "{a} {b}");
-        }
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn garbage_never_panics(text in "(?s)(\\[|@|\\]|=|[a-z]|mtu|[0-9]|\\.|\n|.){0,200}") {
-            let _ = parse("t", &text);
-            let _ = compare(&text, "1.2");
-            let _ = crate::peer::Target::parse(&text);
+    fn a_wrong_place_is_refused() {
+        for place in ["localhost", ":x", "[::1]", "127.0.0.1:99999"] {
+            let config = Config::default();
+            assert!(judge("x".as_ref(), place, config, &mut Report::default()).is_err(), "{place}");
         }
     }
 }

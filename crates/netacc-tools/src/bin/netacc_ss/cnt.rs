@@ -66,6 +66,9 @@ pub(crate) fn text(page: &Snapshot, style: Style, out: &mut String) {
             table.row([format!("{what}.{}", reasons::name(number)), count.to_string()]);
         }
     }
+    for (rule, count) in page.rules() {
+        table.row([format!("rules.{}", rule.source), count.to_string()]);
+    }
     table.row(["fallbacks".into(), total(&page.fallbacks).to_string()]);
     for (number, count) in reasons::occurred(&page.fallbacks) {
         table.row([format!("fallbacks.{}", reasons::name(number)), count.to_string()]);
@@ -90,6 +93,9 @@ pub(crate) fn json(page: &Snapshot) -> Value {
     let moved: Map<String, Value> =
         moved(page).into_iter().map(|(name, moved)| (name.into(), Map::from_iter(volume(moved)).into())).collect();
     map.insert("moved".into(), moved.into());
+    let rules =
+        page.rules().map(|(rule, count)| json!({ "rule": rule.value, "source": rule.source, "decided": count }));
+    map.insert("rules".into(), rules.collect());
     map.insert("promotion_reasons".into(), by_reason(&page.promotions));
     map.insert("demotion_reasons".into(), by_reason(&page.demotions));
     map.insert("fallbacks".into(), by_reason(&page.fallbacks));

@@ -129,7 +129,11 @@ fn because(page: &Snapshot, socket: &Sock) -> (String, String, String) {
     match reason {
         Known::Is(reason) => {
             let (why, remedy) = reason.why_and_remedy();
-            (reason.name().into(), format!("{}.{}", why.trim_end_matches('.'), facts(page, reason)), sentence(remedy))
+            (
+                reason.name().into(),
+                format!("{}.{}", why.trim_end_matches('.'), facts(page, socket, reason)),
+                sentence(remedy),
+            )
         }
         Known::Number(number) => (
             format!("?{number}"),
@@ -140,7 +144,7 @@ fn because(page: &Snapshot, socket: &Sock) -> (String, String, String) {
 }
 
 /// What this process has to do with a reason: the settings behind it.
-fn facts(page: &Snapshot, reason: Reason) -> String {
+fn facts(page: &Snapshot, socket: &Sock, reason: Reason) -> String {
     let key = match reason {
         Reason::Disabled => "NACC_ENABLE_RDMA_DEFAULT",
         Reason::PercentDraw => "NACC_CONNECT_RDMA_PERCENT",
@@ -149,6 +153,11 @@ fn facts(page: &Snapshot, reason: Reason) -> String {
             let limits = fs::read_to_string(format!("/proc/{}/limits", page.pid)).unwrap_or_default();
             let soft = limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next());
             return soft.map_or_else(String::new, |soft| format!(" Its limit is {soft}."));
+        }
+        Reason::Rule => {
+            let number = socket.rule.and_then(|rule| usize::try_from(rule).ok());
+            let rule = number.and_then(|number| page.rules().nth(number));
+            return rule.map_or_else(String::new, |(rule, _)| format!(" It is {}: {}.", rule.source, rule.value));
         }
         _ => return String::new(),
     };

@@ -99,6 +99,10 @@ impl<'a> One<'a> {
         let avoided = cnt::avoided(page);
         let help = "System calls that the program would have made by TCP beyond those made for it, at least.";
         self.add("netacc_syscalls_avoided", Gauge, help, &[], avoided);
+        let help = "Listeners and connects about which a rule of the configuration file decided.";
+        for (rule, count) in page.rules() {
+            self.add("netacc_rule_decisions", Sum, help, &[("rule", &rule.source)], count);
+        }
         let causes = [
             ("netacc_fallbacks", "Connections and listeners that stayed on TCP or fell back to it.", &page.fallbacks),
             ("netacc_promotions", "Connections moved to a faster transport, by what had kept them.", &page.promotions),
