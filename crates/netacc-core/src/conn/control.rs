@@ -241,8 +241,8 @@ fn shut(fd: i32, how: i32) -> Outcome {
             let _ = raw::shutdown(ep.old_subflow_fd(), libc::SHUT_RD);
         }
         drop(tx);
-        // A peer that demotes the connection stores `MOVED` and then looks for our end; we have stored our end and look
-        // for `MOVED`.
+        // A peer that demotes the connection stores `SWITCHED` and then loads our end; this side has stored its end and
+        // loads `SWITCHED`.
         fence(Ordering::SeqCst);
         ep.readiness();
         if ep.is_moving() {
