@@ -1,4 +1,5 @@
-//! How the library is linked: with nothing of the C compiler's, since it is to load where none of that is.
+//! Link arguments of the library: none of the C compiler's files and libraries, so that it loads on systems that have
+//! none of them.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,5 +1,5 @@
-//! What a process does that is accelerated no further: its listeners are left to the kernel, and where it needs the
-//! descriptors or the memory, its connections too.
+//! Process fallback: a process that is accelerated no further leaves its listeners to the kernel, and its connections
+//! too if it needs their descriptors.
 
 use crate::fd::{fd_cache, placeholder, table};
 use crate::listen::opening;
@@ -12,7 +12,7 @@ use netacc_stats::Reason;
 use netacc_sys::reserved_fds;
 use rustix::process::{Resource, getrlimit};
 
-/// Nothing more is accelerated; connections go on where they are.
+/// Ends acceleration of new sockets and of listeners. Connections stay on their path.
 pub fn from_here(why: Reason) {
     process_fallback::set(why);
     netacc_log::log!(Info, "process: further connections use kernel TCP: {}", why.sentence());
@@ -25,8 +25,8 @@ pub fn from_here(why: Reason) {
     fd_cache::close_all();
 }
 
-/// The process is about to install a filter on system calls (seccomp(2)), which allows what the program needs and knows
-/// nothing of us, or to give up all descriptors. From now on we need neither.
+/// Called when the process is about to install a filter on system calls (seccomp(2)), which may forbid ours, or to give
+/// up all descriptors: from now on no system call or descriptor of our own is needed.
 #[cold]
 pub fn before_filter() {
     netacc_sys::user::stop_probing();
@@ -34,9 +34,9 @@ pub fn before_filter() {
     netacc_log::end();
 }
 
-/// A server has used up its descriptors for connections. Some are ours: a link's, an epoll instance's, and one for each
-/// connection whose peer has forked. With TCP all of them would be the program's, so it gets them. False if ours are
-/// not the cause: then the error is the program's as well.
+/// Called when accept(2) finds no free descriptor. Some descriptors are ours: those of links and epoll instances, and
+/// one for each connection whose peer has forked. With TCP the program could use them, so they are released. False:
+/// ours are not the cause, and the program gets the error.
 #[cold]
 pub fn give_back_descriptors() -> bool {
     if reason().is_some() {
@@ -48,7 +48,7 @@ pub fn give_back_descriptors() -> bool {
             used += 1 + u64::from(ep.peer_liveness_fd() >= 0);
         }
     });
-    // A program whose other files have used them up would have run out with TCP, too.
+    // A program whose other files use up the limit would have run out with TCP, too.
     if used * 4 < getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) {
         return false;
     }
@@ -57,11 +57,11 @@ pub fn give_back_descriptors() -> bool {
     true
 }
 
-/// Nothing more is accelerated, and every connection becomes a kernel socket.
+/// Ends all acceleration and demotes every connection.
 #[cold]
 pub fn fall_back(why: Reason) {
-    // What frees descriptors comes first, since to leave takes a few: the listeners, then the connections that have
-    // two.
+    // Steps that free descriptors come first, since a demotion needs a few: the listeners, then the connections that
+    // have two.
     from_here(why);
     for two in [true, false] {
         table::each_socket(|fd, r| {
@@ -79,7 +79,7 @@ pub fn fall_back(why: Reason) {
     }
 }
 
-/// Whether the connection would need a process of its own to go to the kernel, though descriptors are wanted.
+/// Whether the demotion would need a relay process, which does not free descriptors.
 fn costs_more(r: Ref<Socket>, why: Reason) -> bool {
     why == Reason::NoDescriptors && r.obj.endpoint().is_some_and(|ep| !ep.link().trust_is_mutual())
 }

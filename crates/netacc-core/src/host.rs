@@ -1,4 +1,4 @@
-//! The socket layer as the transports below it see it (see [`netacc_transport::host`]).
+//! The socket layer's implementation of the trait that the transports below it use (see [`netacc_transport::host`]).
 
 use crate::conn::{pool, ports};
 use crate::fd::table;
@@ -23,13 +23,13 @@ use netacc_transport::shm::claim::Claim;
 use netacc_transport::shm::{Link, ShmEndpoint};
 use netacc_wire::companion::{OwnPort, TOKEN};
 
-/// This process.
+/// The program in this process.
 struct Program;
 
-/// What the transports are given.
+/// The object that is passed to the transports.
 pub(crate) static HOST: &dyn Host = &Program;
 
-/// The socket that a transport names. It may stand for another connection by now ([`Ref::valid`]).
+/// The socket of a token. The object may stand for another connection by now ([`Ref::valid`]).
 fn socket(token: ConnToken) -> Option<Ref<Socket>> {
     let obj = reference::at(token.object as *mut Socket)?;
     Some(Ref { obj, generation: token.generation })

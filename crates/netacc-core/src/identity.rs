@@ -1,7 +1,7 @@
 //! Calls by which a process becomes another user (setuid(2), setreuid(2), setresuid(2)).
 //!
-//! Only the real user id counts: it is what the kernel tells peers with each message. seteuid(2) and setfsuid(2) do not
-//! change it.
+//! Only the real user id counts, since the kernel passes it to peers with each message. seteuid(2) and setfsuid(2) do
+//! not change it.
 
 use netacc_transport::shm::identity;
 use rustix::process::getuid;

@@ -1,8 +1,7 @@
-//! What each intercepted call means: the socket layer of NetACC.
+//! The socket layer of NetACC: the meaning of each intercepted call.
 //!
-//! Every function here answers an [`Outcome`]: the call is done, it failed with an errno, or it is none
-//! of our business and goes on to the next libc symbol. Nothing here is called through libc, so nothing
-//! here can re-enter a hook.
+//! Every function here answers an [`Outcome`]: the call is done, it failed with an errno, or it is passed on to the
+//! next libc symbol. Our own work does not call libc's intercepted functions, so it cannot re-enter a hook.
 
 #![cfg_attr(not(test), no_std)]
 
@@ -30,6 +29,6 @@ pub mod switch;
 mod timeouts;
 pub mod wait;
 
-/// What a process that ends or executes another program has to tell the RDMA engines.
+/// The RDMA engines, which the library notifies when a process ends or executes another program.
 pub use netacc_transport::rdma::engine;
 pub use outcome::Outcome;

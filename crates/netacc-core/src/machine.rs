@@ -1,4 +1,4 @@
-//! What the state machines of this crate have in common.
+//! Common parts of the state machines of this crate.
 //!
 //! Each machine is an enum with a table of its transitions. The setter of a state looks the transition up in a debug
 //! build. The documents show the same table as a diagram, which a unit test compares with it.
@@ -7,7 +7,7 @@
 /// machine begins, or after it has ended.
 pub(crate) type Edge<S> = (Option<S>, Option<S>, &'static str);
 
-/// Whether the table has such a transition. To stay in a state needs none.
+/// Whether the table allows the transition. Staying in a state is always allowed.
 pub(crate) fn allows<S: PartialEq>(table: &[Edge<S>], from: &Option<S>, to: &Option<S>) -> bool {
     from == to || table.iter().any(|(before, after, _)| before == from && after == to)
 }

@@ -1,8 +1,8 @@
-//! Threads that go to another network namespace (setns(2), unshare(2)).
+//! Threads that move to another network namespace (setns(2), unshare(2)).
 //!
-//! Network namespaces belong to threads, what we know of addresses and servers belongs to the process. So a process
-//! that has begun to use TCP and then changes its namespace is accelerated no further: connections go on where they
-//! are, listeners are left to the kernel, new sockets are the kernel's.
+//! A network namespace belongs to a thread, but the library's knowledge of addresses and servers belongs to the
+//! process. So a process that has begun to use TCP and then changes its namespace is accelerated no further:
+//! connections stay on their path, listeners are left to the kernel, and new sockets are kernel sockets.
 
 use crate::fd::{placeholder, table};
 use crate::fork::namespace::identity;
@@ -20,7 +20,7 @@ fn network() -> Option<(u64, u64)> {
 pub fn may_change<T>(call: impl FnOnce() -> T, succeeded: impl FnOnce(&T) -> bool) -> T {
     let before = network();
     if !only_beginning() {
-        // A socket belongs to the namespace where it was made, which is here.
+        // A socket belongs to the namespace in which it was made, and these were made in the previous one.
         table::each_socket(|fd, r| {
             if r.obj.path() == Path::New {
                 let _ = placeholder::materialize(fd, r.obj);
@@ -34,9 +34,10 @@ pub fn may_change<T>(call: impl FnOnce() -> T, succeeded: impl FnOnce(&T) -> boo
     done
 }
 
-/// Whether this is a process with one thread that has not opened a TCP socket: such a process knows nothing yet that
-/// could be wrong.
+/// Whether this is a process with one thread that has not opened a TCP socket: it has no knowledge yet that could be
+/// wrong.
 fn only_beginning() -> bool {
-    // A folder has a link for itself, one in its parent and one for each folder in it, here one per thread (proc(5)).
+    // The link count of a directory is two plus its subdirectories, of which /proc/self/task has one per thread
+    // (proc(5)).
     runtime::get().is_none() && stat(c"/proc/self/task").is_ok_and(|s| s.st_nlink == 3)
 }

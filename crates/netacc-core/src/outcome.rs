@@ -2,12 +2,12 @@
 
 use netacc_sys::errno::{Errno, Result};
 
-/// What became of a call.
+/// The result of an intercepted call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Done; the application gets this value and errno stays as it is.
+    /// The call is done; the application gets this value, and errno is unchanged.
     Done(isize),
-    /// Failed; the application gets -1 and this errno.
+    /// The call failed; the application gets -1 and this errno.
     Failed(Errno),
     /// The call is not ours: the next libc symbol makes it.
     Pass,

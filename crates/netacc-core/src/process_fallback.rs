@@ -1,14 +1,14 @@
-//! A process that is accelerated no further: it went where what we know of the host is not true, confined itself so
-//! that our system calls may be forbidden, or enters the kernel by instructions of its own. Its new sockets are the
-//! kernel's, its listeners are left to it.
+//! The state of a process that is accelerated no further: it moved to a namespace where our knowledge of the host does
+//! not hold, installed a filter that may forbid our system calls, or makes system calls by its own instructions. Its
+//! new sockets are kernel sockets, and its listeners are left to the kernel.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::Reason;
 
-/// Why nothing more is accelerated, as a [`Reason`]; 0: the process is accelerated as ever.
+/// The [`Reason`] why the process is accelerated no further; 0: it is accelerated.
 static WHY: AtomicU32 = AtomicU32::new(0);
 
-/// Why nothing more is accelerated, if so.
+/// The reason why the process is accelerated no further, if so.
 #[inline]
 pub fn reason() -> Option<Reason> {
     // Relaxed: the thread that changed the word knows it; for other threads the change may come at any time.
@@ -18,8 +18,9 @@ pub fn reason() -> Option<Reason> {
     }
 }
 
-/// Nothing more is accelerated from here on. Connections and listeners stay where they are: see [`crate::fallback`].
+/// Ends acceleration of new sockets from here on. Connections and listeners are left unchanged: see
+/// [`crate::fallback`].
 pub(crate) fn set(why: Reason) {
-    // Relaxed: at the start of a process, the runtime, without which nothing is accelerated, is published afterwards.
+    // Relaxed: at the start of a process the runtime, without which no socket is accelerated, is published afterwards.
     WHY.store(why as u32, Ordering::Relaxed);
 }

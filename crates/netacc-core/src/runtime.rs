@@ -1,4 +1,4 @@
-//! What a process has once it opens its first TCP socket: configuration and stats page.
+//! The runtime of a process, from its first TCP socket on: configuration and stats page.
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use rustix::fd::OwnedFd;
 pub struct Runtime {
     /// The configuration in force.
     pub conf: Config,
-    /// State of the generator that draws for NACC_CONNECT_RDMA_PERCENT.
+    /// State of the random generator for NACC_CONNECT_RDMA_PERCENT.
     random: AtomicU64,
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn keep_page(fd: OwnedFd) {
     }
 }
 
-/// Makes a fresh stats page in the child of a fork: two processes must not write to the parent's.
+/// Makes a new stats page in the child of a fork, since two processes must not write to one page.
 pub fn after_fork(live: impl IntoIterator<Item = i32>) {
     if get().is_none() {
         return;
@@ -50,12 +50,12 @@ pub fn after_fork(live: impl IntoIterator<Item = i32>) {
 }
 
 impl Runtime {
-    /// A runtime with this configuration, for ever.
+    /// Makes a runtime with this configuration, which is never freed.
     pub(crate) fn new(conf: Config, seed: u64) -> &'static Runtime {
         Box::leak(Box::new(Runtime { conf, random: AtomicU64::new(seed | 1) }))
     }
 
-    /// From here on this is the runtime of the process.
+    /// Makes this the runtime of the process.
     pub(crate) fn publish(&'static self) {
         RUNTIME.store(core::ptr::from_ref(self).cast_mut(), Ordering::Release);
     }

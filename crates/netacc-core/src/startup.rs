@@ -1,4 +1,4 @@
-//! How a process gets its runtime, once it opens its first TCP socket: it reads the configuration and opens the stats page.
+//! Start of the runtime at a process's first TCP socket: reads the configuration and opens the stats page.
 
 use crate::runtime::Runtime;
 use crate::{host, process_fallback, runtime};
@@ -17,7 +17,7 @@ use rustix::fs::{CWD, Mode, OFlags, open, readlinkat_raw};
 
 static STARTING: Lock = Lock::new();
 
-/// The thread that makes the runtime; 0: none does.
+/// Number of the thread that is making the runtime; 0: none.
 static STARTER: AtomicU32 = AtomicU32::new(0);
 
 /// The runtime, made now if need be.
@@ -31,8 +31,8 @@ fn start() -> Option<&'static Runtime> {
     if !libc_kind::is_known() {
         return None;
     }
-    // A signal handler that opens a socket while its own thread makes the runtime must not wait for itself; other
-    // threads wait until the work is done.
+    // A signal handler that opens a socket while its own thread is making the runtime must not wait for that thread;
+    // other threads wait until it is done.
     let me = raw::gettid();
     if STARTER.load(Ordering::Relaxed) == me {
         return None;
@@ -89,13 +89,13 @@ fn start() -> Option<&'static Runtime> {
     Some(rt)
 }
 
-/// Logs what a peer did that ends its connection.
+/// Logs the protocol violation of a peer, which ends its connection.
 fn log_offence(o: &Offence) {
     let Offence { pid, uid, slot, what } = o;
     netacc_log::log!(Warn, "peer {pid} of user {uid}: {what} (slot {slot}); its connection is reset");
 }
 
-/// Why a program that makes such a call by itself is not accelerated.
+/// The reason for which a program that makes such a system call by its own instruction is not accelerated.
 fn reason_of(call: OwnCall) -> Reason {
     match call.kind {
         own_calls::Kind::Sockets => Reason::OwnCalls,
@@ -121,7 +121,7 @@ fn keep_rules(conf: &mut Config, comm: &[u8]) {
     conf.keep_rules_for(&[comm, file.unwrap_or_default()]);
 }
 
-/// Opens the stats page and tells it the configuration.
+/// Opens the stats page and writes the configuration to it.
 fn publish(conf: &Config, name: &[u8]) {
     if netacc_sys::mem::is_locking() {
         netacc_stats::note_locking();

@@ -1,7 +1,7 @@
-//! How long NetACC waits, believes and repeats: each constant says what it bounds and what a user sees when it ends.
+//! Time-outs, intervals and lifetimes of beliefs: each constant says what it limits and what a user sees when it ends.
 //!
-//! What a user sets (`NACC_CONNECT_RDMA_MS`, `NACC_EMPTY_QP_EXPIRE_MS`, `NACC_POLL_CQ_MS`) is in the configuration.
-//! Bounds that are counted are in [`limits`](crate::limits).
+//! The times that a user sets (`NACC_CONNECT_RDMA_MS`, `NACC_EMPTY_QP_EXPIRE_MS`, `NACC_POLL_CQ_MS`) are in the
+//! configuration. Limits that are counts are in [`limits`](crate::limits).
 
 use core::time::Duration;
 
@@ -25,7 +25,7 @@ pub const NUMBER_CLOSE: Duration = Duration::from_secs(1);
 /// Afterwards it is refused or withdrawn, and the connection stays on TCP.
 pub const PROMOTION_ANSWER: Duration = Duration::from_secs(2);
 
-/// How long an accepted TCP connection may still be upgraded to RDMA, and how long after a vain request.
+/// How long after its accept, or after an unsuccessful request, a TCP connection may still be upgraded to RDMA.
 /// Afterwards it stays on TCP.
 pub const UPGRADE_CANDIDATE: Duration = Duration::from_secs(2);
 
@@ -33,64 +33,65 @@ pub const UPGRADE_CANDIDATE: Duration = Duration::from_secs(2);
 /// Afterwards the connection is reset, and the log says so: the client may have switched already.
 pub const UPGRADE_DECISION: Duration = Duration::from_secs(1);
 
-/// How long a client that sends without a pause stops for the answer to its upgrade request.
-/// Afterwards it goes on by TCP and asks again later.
+/// How long a client that sends without a pause stops for the answer to its upgrade request. Afterwards it continues by
+/// TCP and repeats the request later.
 pub const UPGRADE_ANSWER_PAUSE: Duration = Duration::from_millis(10);
 
-/// How long after a vain upgrade request the client repeats it; each further interval is twice as long.
-/// Until then the connection stays on TCP.
+/// How long after an unsuccessful upgrade request the client repeats it; each further interval is twice as long. Until
+/// then the connection stays on TCP.
 pub const UPGRADE_RETRY_FIRST: Duration = Duration::from_millis(2);
 
 /// The longest interval between two upgrade requests of one connection.
 pub const UPGRADE_RETRY_LONGEST: Duration = Duration::from_secs(1);
 
-/// How long "nobody on that host is reached by RDMA" is believed.
-/// Until then connects to it go by TCP without a question.
+/// How long a host is believed not to be reachable by RDMA. Until then connects to it go by TCP without a probe.
 pub const UNREACHABLE_BELIEVED: Duration = Duration::from_secs(1);
 
-/// How long "the listener there refuses links" is believed.
-/// Until then connects to it go by TCP without a question.
+/// How long a listener is believed to refuse links. Until then connects to it go by TCP without an attempt.
 pub const REFUSING_BELIEVED: Duration = Duration::from_millis(200);
 
-/// How long the socket pair of a switch to the kernel may take to connect over loopback.
-/// A packet filter that drops is not waited for longer: the switch fails with `EAGAIN`.
+/// How long the socket pair of a switch to the kernel may take to connect over loopback. If a packet filter drops the
+/// packets, the switch fails with `EAGAIN` afterwards.
 pub const LOOPBACK_CONNECT: Duration = Duration::from_millis(200);
 
 /// How long the starting process waits for its own thread that reads the link of a relay.
 /// Afterwards the relay starts without what that thread was receiving.
 pub const RELAY_LINK_HANDOVER: Duration = Duration::from_millis(100);
 
-/// How often a relay asks whether its program has closed a socket that was shut down before.
-/// The other end of a connection hears of such a close this much later.
+/// How often a relay checks whether its program has closed a socket that was shut down before. The peer sees such a
+/// close at most this much later.
 pub const RELAY_CLOSE_CHECK: Duration = Duration::from_secs(4);
 
-/// How long the kernel may take to make a queued connect again on this host, with what was written.
-/// Afterwards the attempt has failed with `ETIMEDOUT`: a listener of this host answers at once.
+/// How long the kernel may take to make a queued connect again on this host and to send its bytes. Afterwards the
+/// attempt has failed with `ETIMEDOUT`: a listener of this host answers at once.
 pub const REDISPATCH_LOCAL: Duration = Duration::from_secs(1);
 
-/// As [`REDISPATCH_LOCAL`] for another host, where a lost first packet is sent again after a second.
+/// How long the kernel may take to make a queued connect again to another host: a lost first packet is sent again after
+/// a second. Afterwards the attempt has failed with `ETIMEDOUT`.
 pub const REDISPATCH_REMOTE: Duration = Duration::from_millis(1500);
 
-/// As [`REDISPATCH_REMOTE`] where that host has just been silent for as long: many connects may wait for the same host,
-/// and a call of the program makes them one after the other.
+/// How long the kernel may take to make a queued connect again to another host that was just silent for
+/// [`REDISPATCH_REMOTE`]: many connects may wait for the same host, and a call of the program makes them one after the
+/// other.
 pub const REDISPATCH_SILENT_HOST: Duration = Duration::from_millis(5);
 
-/// How long a connect that the program has closed already may wait for a queue pair.
-/// Afterwards what was written to it is sent by TCP.
+/// How long a connect that the program has closed already may wait for a queue pair. Afterwards the bytes that were
+/// written to it are sent by TCP.
 pub const REDISPATCH_CLOSED: Duration = Duration::from_secs(4);
 
-/// How long a connect waits for a server process that takes none before it goes to another one or to TCP.
+/// How long a connect waits for a server process that accepts none before it is redispatched to another one or to TCP.
 /// Longer than a busy server needs, and no longer than a user would notice.
 pub const QUEUED_CONNECT: Duration = Duration::from_millis(200);
 
-/// How long the kernel may take for a connect that bypasses a process which takes none, and could also stay queued there.
-/// On a busy host the kernel's own packets may be under way for tens of milliseconds. Afterwards the connect is queued anew.
+/// How long the kernel may take for a connect that bypasses a process which accepts none, and which could also stay
+/// queued there. On a busy host the kernel's own packets may take tens of milliseconds. Afterwards the connect is
+/// queued anew.
 pub const BYPASS_CONNECT: Duration = Duration::from_millis(100);
 
-/// How long the kernel is not asked again after [`BYPASS_CONNECT`] has passed: its listener's queue is full, and it would try
-/// again only after a second. Until then connects wait for their process.
+/// How long no further connect bypasses its process after [`BYPASS_CONNECT`] has passed: the kernel listener's queue is
+/// full, and the kernel would try again only after a second. Until then connects wait for their process.
 pub const KERNEL_QUEUE_FULL: Duration = Duration::from_secs(1);
 
-/// How long a process that ends looks after connections whose peers are about to leave the rings; the last one may take
-/// a second more.
+/// How long an ending process waits for connections whose peers are leaving the rings; the last one may take a second
+/// more.
 pub const SWITCHES_AT_EXIT: Duration = Duration::from_secs(1);

@@ -5,13 +5,13 @@ use core::ffi::{c_int, c_void};
 use netacc_core::switch::demote;
 use netacc_stats::Reason;
 
-/// `struct aiocb`, which has the descriptor first on every system of glibc's.
+/// `struct aiocb`, whose first member is the descriptor on every architecture that glibc supports.
 type Request = *mut c_int;
 
 /// # Safety
 /// `r` points to a request, or is null.
 unsafe fn named(r: Request) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees what this function's contract says of its pointer.
     if let Some(fd) = unsafe { r.as_ref() } {
         demote::by_number_if_connected(*fd, Reason::Unsupported);
     }
@@ -22,7 +22,7 @@ unsafe fn named(r: Request) {
 unsafe fn all_named(list: *const Request, n: c_int) {
     let n = if list.is_null() { 0 } else { n.max(0) as usize };
     for at in 0..n {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees what this function's contract says of its pointer.
         unsafe { named(*list.add(at)) };
     }
 }

@@ -1,5 +1,5 @@
-//! Other names of the same calls: what `_FORTIFY_SOURCE` makes of them, and glibc's internal aliases. The
-//! length of the destination is checked as glibc does, by ending the program.
+//! Other names of the intercepted calls: the checked variants that `_FORTIFY_SOURCE` substitutes, and glibc's internal
+//! aliases. The length of the destination is checked as glibc does, by ending the program.
 //!
 //! Names that glibc exports to its own libraries alone (version GLIBC_PRIVATE) are here where such a library uses
 //! them on a program's descriptors; `__libc_fork` is not, since the fork of older ones calls it from within ours.
@@ -12,7 +12,7 @@ use netacc_core::wait::{poll, select};
 
 fn check(len: size_t, room: size_t) {
     if len > room {
-        // What __chk_fail(3) comes to: the program is about to overrun a buffer.
+        // As __chk_fail(3) does: the program is about to overrun a buffer.
         call_next!(abort() -> isize);
     }
 }

@@ -9,13 +9,13 @@ use netacc_core::fork::{child, prepare};
 use netacc_stats::Reason;
 use netacc_sys::{heap, libc_kind};
 
-/// What becomes of the child of a clone with these flags.
+/// Kind of child that a clone with the given flags makes.
 enum Child {
     /// A thread, or a process that shares the caller's memory: whatever it does, it does to our tables as well.
     SharesMemory,
-    /// A process whose descriptors are the caller's: what either does to them, the other would have to hear of.
+    /// A process that shares the caller's descriptor table: a change by either would have to be reported to the other.
     SharesDescriptors,
-    /// A process by itself.
+    /// A process with its own memory and its own descriptor table.
     Forked(NewSpaces),
 }
 
@@ -35,11 +35,11 @@ fn child(flags: u64) -> Child {
 /// # Safety
 /// `args` is null or points to `size` bytes.
 pub unsafe fn flags3(args: usize, size: usize) -> u64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees `size` bytes at `args`, and a structure of at least 8 bytes has the flags.
     if args == 0 || size < 8 { 0 } else { unsafe { (args as *const u64).read_unaligned() } }
 }
 
-/// A clone by the system call `next`, which returns in parent and child.
+/// Handles a clone that the system call `next` makes, which returns in both parent and child.
 pub fn made(flags: u64, next: impl FnOnce() -> c_long) -> c_long {
     match child(flags) {
         Child::SharesMemory => next(),
@@ -70,7 +70,8 @@ extern "C" fn begin(begin: *mut c_void) -> c_int {
     (begin.function)(begin.argument)
 }
 
-/// clone(3), libc's function. Variadic in C; what the caller did not give is not looked at by the kernel either.
+/// clone(3), libc's function, which is variadic in C. The kernel does not look at an argument that the flags do not
+/// call for, so one that the caller left out may have any value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clone(
     function: Option<extern "C" fn(*mut c_void) -> c_int>,

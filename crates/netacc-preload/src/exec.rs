@@ -1,5 +1,5 @@
-//! Calls after which another program has our descriptors, and calls that read or write them inside libc: what they
-//! get must be the kernel's.
+//! Calls that hand descriptors to another program, and calls that read or write them inside libc. Each such descriptor
+//! has to be a kernel socket.
 
 use crate::process::next_fork;
 use core::arch::naked_asm;
@@ -27,8 +27,8 @@ impl Named {
         self.numbers.iter().take(self.len).any(|n| *n == fd)
     }
 
-    /// Adds every run of digits in `text` that can be a descriptor. One too many costs a connection its speed, one too
-    /// few costs the program its connection; so only those are left out that are something else for sure.
+    /// Adds every run of digits in `text` that can be a descriptor. A wrong number costs a connection its speed, a
+    /// missed one costs the program its connection; so only a number that is certainly something else is left out.
     fn scan(&mut self, text: &[u8]) {
         let mut from = 0;
         while let Some(at) = text.iter().skip(from).position(u8::is_ascii_digit) {
@@ -51,7 +51,7 @@ impl Named {
     /// `p` is null or a NUL-terminated string.
     unsafe fn string(&mut self, p: *const c_char) {
         if user::readable(p, 1) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees what this function's contract says of its pointers.
             self.scan(unsafe { core::ffi::CStr::from_ptr(p) }.to_bytes());
         }
     }
@@ -62,7 +62,7 @@ impl Named {
     /// `v` is null or a NULL-terminated array of strings.
     unsafe fn arguments(&mut self, v: Args) {
         let mut first = true;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees what this function's contract says of its pointers.
         unsafe {
             each(v, |p| {
                 if !core::mem::take(&mut first) {
@@ -75,9 +75,9 @@ impl Named {
     /// Adds the numbers of the variables whose value is nothing but numbers.
     ///
     /// # Safety
-    /// As for [`Named::arguments`].
+    /// `v` is null or a NULL-terminated array of strings.
     unsafe fn environment(&mut self, v: Args) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees what this function's contract says of its pointers.
         unsafe {
             each(v, |p| {
                 if !user::readable(p, 1) {
@@ -117,7 +117,7 @@ unsafe fn each(v: Args, mut f: impl FnMut(*const c_char)) {
         if !user::readable(v.wrapping_add(i), size_of::<*const c_char>()) {
             return;
         }
-        // SAFETY: the caller's promise: the array goes on up to the NULL at its end.
+        // SAFETY: the caller guarantees an array that ends with NULL, which was not reached yet.
         let p = unsafe { v.add(i).read() };
         if p.is_null() {
             return;
@@ -133,7 +133,7 @@ pub unsafe fn hand_off(spawns: bool, argv: Args, envp: Args) {
         return;
     }
     let mut named = Named::new();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees what this function's contract says of its pointers.
     unsafe {
         named.arguments(argv);
         named.environment(envp);
@@ -141,8 +141,8 @@ pub unsafe fn hand_off(spawns: bool, argv: Args, envp: Args) {
     give(spawns, &named);
 }
 
-/// Makes the connections that the other program is meant to have the kernel's. A program that runs in place of ours
-/// takes along those that we carry.
+/// Demotes the connections that the other program is meant to have. A program that replaces ours (exec) also gets the
+/// connections that this process carries for others.
 fn give(spawns: bool, named: &Named) {
     inheritance::before_exec(spawns, |fd| named.has(fd));
     if !spawns {
@@ -156,12 +156,12 @@ fn give(spawns: bool, named: &Named) {
 /// `command` is null or a NUL-terminated command for the shell.
 unsafe fn hand_to_shell(command: *const c_char) {
     let mut named = Named::new();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees what this function's contract says of its pointers.
     unsafe { named.string(command) };
     give(true, &named);
 }
 
-/// exec(3): returns only if it has failed.
+/// Defines a function of exec(3), which returns only if it has failed.
 macro_rules! executes {
     ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) => $ours:expr; )*) => {$(
         #[unsafe(no_mangle)]
@@ -214,12 +214,12 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(actions: *mut c_void, 
     call_next!(posix_spawn_file_actions_adddup2(actions => *mut c_void, fd => c_int, new => c_int) -> c_int)
 }
 
-/// The kernel gets `fd`, since libc will read or write it by itself. If that fails, the log says why.
+/// Demotes `fd`, since libc will read or write it without our hooks. A failure is logged.
 fn stdio(fd: c_int) {
     let _ = demote::by_number(fd, Reason::Stdio);
 }
 
-/// fdopen(3): from here on libc reads and writes by itself.
+/// fdopen(3): libc reads and writes the descriptor from here on without our hooks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
     stdio(fd);
@@ -233,7 +233,7 @@ pub unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, list: *mut c
     call_next!(vdprintf(fd => c_int, format => *const c_char, list => *mut c_void) -> c_int)
 }
 
-/// What libc calls inside for `vdprintf` with `_FORTIFY_SOURCE`.
+/// The checked variant of `vdprintf`, which `_FORTIFY_SOURCE` substitutes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int {
     stdio(fd);
@@ -256,13 +256,13 @@ macro_rules! next {
 /// Further arguments of a call with a variable number of them: those in registers, then those on the stack.
 ///
 /// # Safety
-/// What the trampoline below hands on: its saved registers and the caller's stack; the list ends with NULL.
+/// The arguments are the trampoline's saved registers and the caller's stack, and the list ends with NULL.
 unsafe fn hand_list(registers: *const *const c_char, count: usize, stack: Args) {
     if !libc_kind::is_known() {
         return;
     }
     let mut named = Named::new();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees what this function's contract says of its pointers.
     unsafe {
         for i in 0..count {
             let p = registers.add(i).read();
@@ -293,8 +293,9 @@ macro_rules! variadic {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
-            // Everything in which arguments may lie is kept over the call: the integer registers, the vector registers
-            // and, on x86-64, how many of those are in use (al). A jump follows, as if we had not been there.
+            // Every register in which arguments may be passed is saved around the call: the integer registers, the
+            // vector registers and, on x86-64, how many of those are in use (al). A jump follows, as if we had not been
+            // there.
             #[cfg(target_arch = "x86_64")]
             naked_asm!(
                 "push rbp",

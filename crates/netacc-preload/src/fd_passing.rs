@@ -1,4 +1,4 @@
-//! Descriptors that the program gets from elsewhere: with its start, or with a message.
+//! Descriptors that the program receives from others: inherited at its start, or in a message.
 
 use core::ffi::{c_int, c_uint};
 use libc::{mmsghdr, msghdr, ssize_t, timespec};

@@ -1,6 +1,6 @@
-//! What a Rust library takes from its surroundings elsewhere: memory, an end for a program that has gone wrong, and the
-//! functions that compilers call by themselves. Here nothing is linked, so that the library loads under any libc, and
-//! without the libraries that a C compiler brings along.
+//! What other Rust libraries take from std and libc: the panic handler and the functions that compilers call
+//! implicitly. Nothing is linked here, so that the library loads under any libc, and without the libraries of a C
+//! compiler.
 //!
 //! The functions have libc's names, and other code of the process must never find them: they are hidden, which takes
 //! assembly, since Rust exports each function that has a name of its own.
@@ -15,7 +15,7 @@ use netacc_sys::{raw, symbol};
 #[global_allocator]
 static HEAP: Heap = Heap;
 
-/// A line on the stack; what does not fit is cut.
+/// A line of text on the stack. Text beyond its length is cut off.
 struct Line {
     text: [u8; 256],
     len: usize,
@@ -31,7 +31,7 @@ impl Write for Line {
     }
 }
 
-/// A mistake of ours ends the program: nobody can tell what it would do next.
+/// A panic, which is a bug of the library, ends the program: its state can no longer be relied on.
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     let mut line = Line { text: [0; 256], len: 0 };
@@ -42,7 +42,7 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
 
 fn abort() -> ! {
     raw::raise(libc::SIGABRT);
-    // The program ignores the signal, or its handler has returned.
+    // The program ignores SIGABRT, or its handler has returned.
     raw::exit_group(128 + libc::SIGABRT)
 }
 
@@ -62,7 +62,7 @@ macro_rules! jump {
     };
 }
 
-/// Hidden functions, each of which is a jump to one of ours.
+/// Defines hidden symbols, each of which jumps to one of our functions.
 macro_rules! hidden {
     ($( $name:literal => $function:path; )*) => {$(
         global_asm!(
@@ -88,7 +88,7 @@ hidden! {
     "memcmp" => memcmp;
     "bcmp" => memcmp;
     "strlen" => strlen;
-    // What rustix asks libc for: where the kernel's own functions lie, and the size of a page.
+    // Functions that rustix takes from libc: it looks for the functions of the vDSO, and for the page size.
     "dlsym" => dlsym;
     "sysconf" => sysconf;
 }
@@ -106,7 +106,8 @@ extern "C" fn sysconf(name: c_int) -> c_long {
     call_next!(sysconf(name => c_int) -> c_long)
 }
 
-/// Functions of libc that compilers call: libc's own where it has one, since those are made for the CPU, else ours.
+/// Defines functions of libc that compilers call implicitly. Each uses libc's own, which is tuned for the CPU, and ours
+/// where libc has none.
 macro_rules! forwarded {
     ($( $name:ident in $cell:ident, otherwise $own:path; )*) => {
         $(
@@ -121,7 +122,7 @@ macro_rules! forwarded {
             }
         )*
 
-        /// Takes libc's functions for those that compilers call. Before that ours serve.
+        /// Looks up libc's versions of the functions that compilers call. Until then ours are used.
         pub fn use_libc() {
             $(
                 let next = symbol::next(name_of!($name));

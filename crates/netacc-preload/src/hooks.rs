@@ -40,7 +40,7 @@ hooks! {
 
     // Connections.
     fn bind(fd: c_int, addr: Sock, len: socklen_t) -> c_int where table::knows(fd) => conn::bind(fd);
-    // libc's own binds by an internal call.
+    // libc's function calls bind internally, where no hook sees it.
     fn bindresvport(fd: c_int, addr: SockMut) -> c_int where table::knows(fd) => conn::bind(fd);
     fn listen(fd: c_int, backlog: c_int) -> c_int where table::knows(fd) => lst::listen(fd, backlog);
     fn connect(fd: c_int, addr: Sock, len: socklen_t) -> c_int
@@ -141,9 +141,9 @@ pub(crate) unsafe fn any_select(n: c_int, sets: [*mut c_void; 3], t: *mut timeva
     }
 }
 
-/// select(2) on Linux leaves the time not slept in its argument.
+/// Stores the time not slept in the argument, as select(2) on Linux does.
 unsafe fn select_left(done: Outcome, d: Deadline, t: *mut timeval) -> Outcome {
-    // Where it cannot be told, as in a constant, the kernel keeps silent.
+    // Where the time-out cannot be written, as in a constant, the kernel reports no error.
     if done != Outcome::Pass && !t.is_null() && user::writable(t, size_of::<timeval>()) {
         let left = d.left().max(0);
         // SAFETY: the application's time-out.
@@ -152,7 +152,7 @@ unsafe fn select_left(done: Outcome, d: Deadline, t: *mut timeval) -> Outcome {
     done
 }
 
-/// The event of an epoll_ctl(2) that has one.
+/// The event argument of epoll_ctl(2), if the operation has one.
 unsafe fn event(op: c_int, ev: *mut epoll_event) -> Option<(u32, u64)> {
     let there = op != libc::EPOLL_CTL_DEL && user::readable(ev, size_of::<epoll_event>());
     // SAFETY: the application's event; the structure is packed on x86-64.

@@ -1,9 +1,9 @@
 //! The preloaded library: exported symbols that stand before libc's (ld.so(8), `LD_PRELOAD`).
 //!
 //! # Safety
-//! Every function here has the signature of the libc function whose name it bears and is called by the
-//! application under that function's contract; pointers are handed on to [`netacc_core`], which says what it
-//! does with them, or to the next symbol.
+//! Every function here has the signature of the libc function whose name it bears and is called by the application
+//! under that function's contract; pointers are handed on to [`netacc_core`], which documents its use of them, or to
+//! the next symbol.
 //!
 //! To intercept another call, add a line to the table in [`hooks`].
 #![no_std]

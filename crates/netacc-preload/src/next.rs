@@ -6,13 +6,13 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 /// A libc function, looked up when it is first needed: hooks are called before any constructor of ours.
 pub struct Next {
     name: &'static CStr,
-    /// Where it is looked for if it is nowhere else.
+    /// Libraries to search if no other library defines the function.
     libraries: &'static [&'static CStr],
     addr: AtomicPtr<c_void>,
 }
 
 impl Next {
-    /// Nothing is looked up yet.
+    /// A function that has not been looked up yet.
     pub const fn new(name: &'static CStr) -> Next {
         Next::in_library(name, &[])
     }
@@ -22,14 +22,14 @@ impl Next {
         Next { name, libraries, addr: AtomicPtr::new(core::ptr::null_mut()) }
     }
 
-    /// The address if it was looked up before, else null.
+    /// Address of the function if it was looked up before, else null.
     #[inline]
     pub fn known(&self) -> *mut c_void {
         // Relaxed: every thread finds the same address, and the code there needs no ordering.
         self.addr.load(Ordering::Relaxed)
     }
 
-    /// The address; null if there is no such function (an older libc).
+    /// Address of the function, looked up if need be; null if there is no such function (an older libc).
     #[inline]
     pub fn get(&self) -> *mut c_void {
         let p = self.known();
@@ -52,8 +52,8 @@ impl Next {
     }
 }
 
-/// musl's loader takes a name that is made for large files for the plain one (`fcntl64` is `fcntl`), of which its own
-/// table alone knows.
+/// Looks up a name with the suffix `64` without it. musl's loader resolves such names (`fcntl64`) to the plain ones
+/// (`fcntl`), which only its own table shows.
 fn without_64(name: &CStr) -> *mut c_void {
     let mut plain = [0u8; 32];
     let mut parts = name.to_bytes_with_nul().splitn(2, |b| *b == b'6');
@@ -93,7 +93,7 @@ macro_rules! name_of {
     };
 }
 
-/// Calls what `$next` stands for.
+/// Calls the function that `$next` stands for.
 macro_rules! call_at {
     ($next:ident, ( $($arg:expr => $ty:ty),* ) -> $ret:ty) => {{
         let p = $next.get();
@@ -114,11 +114,11 @@ macro_rules! called {
     }};
 }
 
-/// Returns what `$next` says where `$ours` is false.
+/// Returns the result of `$next` where `$ours` is false.
 macro_rules! pass_on {
     ([], $($rest:tt)*) => {};
     ([$ours:expr], $next:ident, ( $($arg:expr => $ty:ty),* ) -> $ret:ty) => {
-        // A function that was not looked up yet is looked up on the long way, in `ours`.
+        // A function that was not looked up yet is looked up by the slow path, in `ours`.
         let p = $next.known();
         #[allow(unused_unsafe)]
         // SAFETY: the application calls under the function's own contract; the libc function has this signature.
@@ -138,7 +138,7 @@ macro_rules! hooks {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
             static NEXT: $crate::next::Next = next_of!($name);
-            // A function of its own, so that the way past it saves no registers and makes no frame.
+            // A separate function, so that a call that only passes through saves no registers and makes no frame.
             #[inline(never)]
             unsafe fn ours($($arg: $ty),*) -> $ret {
                 #[allow(unused_unsafe)]
@@ -157,7 +157,7 @@ macro_rules! hooks {
 }
 
 /// A call that may sleep. A thread that is cancelled meanwhile ends here, where it has nothing of ours to release. A
-/// thread that was woken without being meant calls again.
+/// thread that was woken although another one was cancelled repeats the call.
 macro_rules! sleeps {
     ($call:expr) => {
         loop {
@@ -169,7 +169,7 @@ macro_rules! sleeps {
     };
 }
 
-/// Calls that are libc's, with a statement of ours before them, which may use the call's arguments.
+/// Defines hooks that execute a statement, which may use the call's arguments, and then call libc's function.
 macro_rules! before {
     ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) => $ours:expr; )*) => {$(
         #[unsafe(no_mangle)]

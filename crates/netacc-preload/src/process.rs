@@ -14,12 +14,12 @@ use netacc_sys::{cancel, heap, libc_kind, linker, reserved_fds};
 use rustix::fd::{AsRawFd, IntoRawFd};
 use rustix::fs::{Mode, OFlags, open};
 
-/// A fork by the call `next`, which returns as fork(2) does.
+/// Makes a fork by the call `next`, which returns as fork(2) does.
 pub fn forked<R: Copy + Into<i64>>(next: impl FnOnce() -> R) -> R {
     forked_to(NewSpaces::default(), next)
 }
 
-/// A fork as by [`forked`], of a child that begins in namespaces of its own.
+/// Makes a fork by the call `next`, whose child begins in namespaces of its own.
 pub fn forked_to<R: Copy + Into<i64>>(new: NewSpaces, next: impl FnOnce() -> R) -> R {
     made(new, -1, next)
 }
@@ -44,7 +44,8 @@ fn made<R: Copy + Into<i64>>(new: NewSpaces, end: c_int, next: impl FnOnce() -> 
     pid
 }
 
-/// Forks by `next`, which calls no functions of pthread_atfork(3): other threads are kept from our memory meanwhile.
+/// Forks by `next`, which calls no functions of pthread_atfork(3). Other threads cannot use our allocator meanwhile, so
+/// that the child finds it whole.
 pub(crate) fn at_rest<R: Copy + Into<i64>>(next: impl FnOnce() -> R) -> R {
     heap::before_fork();
     let pid = next();
@@ -56,7 +57,7 @@ pub(crate) fn at_rest<R: Copy + Into<i64>>(next: impl FnOnce() -> R) -> R {
     pid
 }
 
-/// libc has put something else under the standard descriptors, past us.
+/// Updates the table after libc has replaced the standard descriptors by internal calls.
 fn standard_replaced() {
     (0..3).for_each(|fd| drop(closing::forget(fd, File::Gone)));
 }
@@ -116,7 +117,7 @@ pub unsafe extern "C" fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
         if fd > 2 {
             reserved_fds::drop_raw(null);
         } else {
-            // It is one of the three.
+            // The number of `null` is one of the three standard ones.
             let _ = null.into_raw_fd();
         }
     }
@@ -138,7 +139,7 @@ pub unsafe extern "C" fn unshare(what: c_int) -> c_int {
     if what & libc::CLONE_NEWNET != 0 { namespace::may_change(next, |r| *r == 0) } else { next() }
 }
 
-/// The start of the library that a libc function lives in.
+/// Base address of the library that has a libc function.
 fn library_of(name: &Next) -> *mut c_void {
     linker::object_of(name.get()).map_or(core::ptr::null_mut(), |info| info.dli_fbase)
 }
@@ -177,13 +178,13 @@ pub unsafe extern "C" fn login_tty(fd: c_int) -> c_int {
     done
 }
 
-/// fclose(3) closes by an internal call. What is still in the stream's buffer goes out while the descriptor is
-/// known to us; then our side is dropped, since afterwards the number may be another thread's.
+/// fclose(3) closes by an internal call. The stream's buffer is flushed while the descriptor is still in our table;
+/// then our entry is dropped, since another thread may get the number right after the close.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fclose(f: *mut libc::FILE) -> c_int {
     let fd = call_next!(fileno(f => *mut libc::FILE) -> c_int);
     let _leaving = create::known(fd).then(|| {
-        // What fails here fails in fclose again, which reports it.
+        // An error here occurs again in fclose, which reports it.
         call_next!(fflush(f => *mut libc::FILE) -> c_int);
         closing::forget(fd, File::There)
     });
@@ -195,8 +196,8 @@ pub fn next_fork() -> pid_t {
     call_next!(fork() -> pid_t)
 }
 
-/// What others are to take goes out before the process ends by exit(3) or by returning from main: connects that wait, and what
-/// was written to other hosts.
+/// Runs when the process ends by exit(3) or by returning from main: it passes on queued connects and sends what was
+/// written to other hosts.
 extern "C" fn finish() {
     if !libc_kind::is_known() {
         return;
@@ -211,23 +212,23 @@ extern "C" fn finish() {
 #[unsafe(link_section = ".fini_array")]
 static FINISH: extern "C" fn() = finish;
 
-/// quick_exit(3) ends by an internal call. It goes through its list from the end, and what the program has put there may
-/// still use connections: ours is there first.
+/// quick_exit(3) ends by an internal call. It calls the registered functions in reverse order, and the program's own
+/// ones may still use connections; so ours is registered first.
 pub fn at_quick_exit() {
     extern "C" fn finish_quickly(_: *mut c_void) {
         finish();
     }
     static REGISTER: Next = Next::new(c"__cxa_at_quick_exit");
     if !REGISTER.get().is_null() {
-        // glibc calls what at_quick_exit(3), a part of each program, would give it, while this library is there. If it has
-        // no room left there is nothing to do about it.
+        // at_quick_exit(3) is linked into each program; this is the function of glibc that it calls. If glibc has no
+        // room for another function, the handler is missing, and nothing can be done about that.
         call_at!(REGISTER, (finish_quickly => extern "C" fn(*mut c_void), core::ptr::null_mut() => *mut c_void) -> c_int);
     }
 }
 
-/// Has libc call us around each fork that calls such functions (pthread_atfork(3)). It calls those of who asked first
-/// last before the fork, so other threads are kept from our memory for as short as can be, and never while a function of
-/// the program's waits for them.
+/// Registers our functions with pthread_atfork(3). libc calls the functions that were registered first last before a
+/// fork; so other threads are kept from our allocator for the shortest time, and never while a function of the program
+/// waits for one of them.
 pub fn at_fork() {
     extern "C" fn before() {
         heap::before_fork();
@@ -239,7 +240,8 @@ pub fn at_fork() {
         heap::in_child();
     }
     type Function = extern "C" fn();
-    // What pthread_atfork(3), a part of each program, calls in glibc; the last argument says that the functions stay.
+    // pthread_atfork(3) is linked into each program; this is the function of glibc that it calls. A last argument of
+    // null says that the functions stay for good.
     call_next!(__register_atfork(
         before => Function, parent => Function, child => Function, core::ptr::null_mut() => *mut c_void
     ) -> c_int);
@@ -250,23 +252,23 @@ fn end_process(status: c_int) -> ! {
     netacc_sys::raw::exit_group(status)
 }
 
-/// pthread_cancel(3). A thread that sleeps in a call of ours has to release first what it holds of ours.
+/// pthread_cancel(3). A thread that sleeps in one of our calls first has to release our locks and references.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_cancel(thread: libc::pthread_t) -> c_int {
     if !libc_kind::is_known() {
         return call_next!(pthread_cancel(thread => libc::pthread_t) -> c_int);
     }
-    // A thread that is cancelled may be gone afterwards.
+    // Looked up first, since a cancelled thread may be gone after the call.
     let tid = cancel::number_of(thread as usize);
     let done = call_next!(pthread_cancel(thread => libc::pthread_t) -> c_int);
-    // After libc knows: a thread that is told sooner finds that it is not cancelled, and sleeps again.
+    // After libc's call: a thread that is woken sooner finds that it is not cancelled, and sleeps again.
     cancel::note(thread as usize);
     cancel::wake(thread as usize, tid);
     done
 }
 
-/// Ends the calling thread, which is cancelled and holds nothing of ours. If it goes on, another thread with the same
-/// `pthread_t` was meant.
+/// Ends the calling thread, which is cancelled and holds nothing of ours. If this returns, the cancelled thread was
+/// another one with the same `pthread_t`.
 #[cold]
 pub fn cancelled() {
     cancel::forget_note();

@@ -1,15 +1,16 @@
-//! Calls by which a process takes from itself what the fast path needs (system calls, descriptors), and one by which it
-//! has memory brought in that the fast path does not need.
+//! Calls by which a process gives up what the fast path needs (system calls, descriptors), and mlockall(2), by which it
+//! would lock memory that the fast path reserves and does not use yet.
 
 use core::ffi::{c_int, c_uint};
 use libc::{pid_t, rlimit, rlimit64};
 use netacc_core::fallback;
 use netacc_sys::mem;
 
-/// A program with fewer descriptors than this does not mean to open any: OpenSSH's confined process sets the limit to 0.
+/// A program that sets its limit of descriptors below this does not intend to open any: OpenSSH's sandboxed process
+/// sets it to 0.
 const FEW: u64 = 16;
 
-/// prctl(2): a filter on system calls may be installed by it.
+/// prctl(2), which may install a filter on system calls.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(what: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     if what == libc::PR_SET_SECCOMP {
@@ -18,7 +19,7 @@ pub unsafe extern "C" fn prctl(what: c_int, a: usize, b: usize, c: usize, d: usi
     call_next!(prctl(what => c_int, a => usize, b => usize, c => usize, d => usize) -> c_int)
 }
 
-/// mlockall(2): what the program maps from now on is brought into memory at once; what we map must not be.
+/// mlockall(2), after which each new mapping is populated at once. Our reserved mappings must not be.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     if flags & libc::MCL_FUTURE != 0 {
@@ -27,19 +28,19 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     call_next!(mlockall(flags => c_int) -> c_int)
 }
 
-/// A limit of descriptors is about to be set.
+/// Prepares for a new limit of descriptors.
 fn limits(resource: c_uint, new: Option<u64>) {
     if resource == libc::RLIMIT_NOFILE && new.is_some_and(|n| n < FEW) {
         fallback::before_filter();
     }
 }
 
-/// The new limit, if there is one.
+/// The soft limit that `p` points to, if any.
 ///
 /// # Safety
 /// `p` is null or points to a limit.
 unsafe fn current(p: *const rlimit) -> Option<u64> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `p` is null or points to a limit.
     unsafe { p.as_ref() }.map(|l| l.rlim_cur)
 }
 
@@ -51,7 +52,7 @@ pub unsafe extern "C" fn setrlimit(resource: c_uint, new: *const rlimit) -> c_in
     call_next!(setrlimit(resource => c_uint, new => *const rlimit) -> c_int)
 }
 
-/// setrlimit(2) of programs that are built for large files.
+/// setrlimit(2) in programs that are built for large files.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setrlimit64(resource: c_uint, new: *const rlimit64) -> c_int {
     // SAFETY: the application calls under the function's own contract; the two types have one layout where long has 64
@@ -60,7 +61,7 @@ pub unsafe extern "C" fn setrlimit64(resource: c_uint, new: *const rlimit64) -> 
     call_next!(setrlimit64(resource => c_uint, new => *const rlimit64) -> c_int)
 }
 
-/// prlimit(2) on oneself.
+/// prlimit(2); only a call on the process itself concerns us.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int {
     if pid == 0 {
@@ -70,7 +71,7 @@ pub unsafe extern "C" fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimi
     call_next!(prlimit(pid => pid_t, resource => c_uint, new => *const rlimit, old => *mut rlimit) -> c_int)
 }
 
-/// prlimit(2) of programs that are built for large files.
+/// prlimit(2) in programs that are built for large files.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit64, old: *mut rlimit64) -> c_int {
     if pid == 0 {

@@ -6,7 +6,7 @@ use netacc_sys::libc_kind;
 
 extern "C" fn start() {
     freestanding::use_libc();
-    // Under a libc that we do not know every call is passed on, and nothing else happens.
+    // Under an unknown libc every call is passed on, and nothing else happens.
     if libc_kind::is_known() {
         process::at_fork();
         process::at_quick_exit();

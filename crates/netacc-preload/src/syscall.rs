@@ -1,6 +1,6 @@
 //! syscall(2): libuv closes with it, other programs read and write with it. A number that has a line in the table goes
-//! to the same function as the libc call, so that a descriptor of ours means the same by either way. Everything else
-//! passes.
+//! to the same function as the libc call, so that an accelerated descriptor behaves the same either way. All other
+//! calls pass through.
 
 use crate::exec::hand_off;
 use crate::{clone, hooks as h, process, seccomp, time, uring, users};
@@ -10,13 +10,13 @@ use netacc_core::wait::{poll, select};
 use netacc_core::{fallback, identity};
 use netacc_stats::Reason;
 
-/// kcmp(2) compares two descriptors.
+/// KCMP_FILE of kcmp(2): compare two descriptors.
 const KCMP_FILE: usize = 0;
 
-/// The arguments arrive in registers, so six are there whatever the caller wrote.
+/// syscall(2). The arguments are passed in registers, so six can be read however many the caller gave.
 ///
-/// The kernel's form of some calls differs from libc's: ppoll and pselect6 write the time left, preadv2 has its offset in
-/// two halves, of which the first is all of it on machines of 64 bits.
+/// The kernel's form of some calls differs from libc's: ppoll and pselect6 write the time left, preadv2 takes its
+/// offset in two halves, of which the first has all of it on 64-bit machines.
 #[unsafe(no_mangle)]
 #[allow(unused_unsafe, reason = "the macro has a block of its own")]
 pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             libc::SYS_clone => clone::made(a as u64, || passed(n, a, b, c, d, e, f)),
             libc::SYS_clone3 => clone::made(clone::flags3(a, b), || passed(n, a, b, c, d, e, f)),
             libc::SYS_exit_group => process::_exit(fd),
-            // Of the calling thread alone, where libc's functions change all threads.
+            // The system call changes the calling thread alone, where libc's functions change all threads.
             libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => {
                 identity::may_change(|| passed(n, a, b, c, d, e, f))
             }
@@ -114,11 +114,10 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
                 hand_off(false, c as _, d as _);
                 passed(n, a, b, c, d, e, f)
             }
-            // It works on descriptors behind our back: a program that can do without is told what many containers tell it. It
-            // asks before its first socket, as libuv does, and what it is given then it has for good.
+            // io_uring uses descriptors without our hooks. A program that can do without it gets the error that many
+            // containers return. It calls before its first socket, as libuv does, and keeps for good what it gets then.
             libc::SYS_io_uring_setup if uring::is_refused() => crate::next::fail(netacc_sys::Errno::NOSYS) as c_long,
-            // The call asks whether two numbers are one file, and gives another number for the file of one: the kernel
-            // answers both by what it has there.
+            // The call compares two numbers' files; the kernel needs a real socket under each of them to answer.
             libc::SYS_kcmp if c == KCMP_FILE => {
                 let _ = [d, e].map(|fd| demote::by_number(fd as c_int, Reason::Unsupported));
                 passed(n, a, b, c, d, e, f)

@@ -1,9 +1,9 @@
-//! Time-outs in the shapes libc has them.
+//! Time-outs in the forms that libc's functions take.
 
 use netacc_sys::time::Deadline;
 use netacc_sys::user;
 
-/// poll(2), epoll_wait(2): milliseconds, negative for ever.
+/// Deadline of poll(2) and epoll_wait(2), whose time-out is in milliseconds; negative means for ever.
 pub fn ms(t: i32) -> Deadline {
     Deadline::after(ms_ns(t))
 }
@@ -13,16 +13,18 @@ pub fn ms_ns(t: i32) -> i64 {
     i64::from(t) * 1_000_000
 }
 
-/// ppoll(2) and the like: null is for ever. `None`: not a valid time, or not in memory; the kernel says which.
+/// Deadline of ppoll(2) and similar calls, where null means for ever. `None`: the time is not valid or cannot be read;
+/// the kernel reports which.
 ///
 /// # Safety
 /// `t` is null or valid.
 pub unsafe fn timespec(t: *const libc::timespec) -> Option<Deadline> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `t` is null or valid.
     unsafe { timespec_ns(t) }.map(Deadline::after)
 }
 
-/// The time-out of ppoll(2) and the like in nanoseconds; negative means for ever. `None`: as for [`timespec`].
+/// The time-out of ppoll(2) and similar calls in nanoseconds; negative means for ever. `None`: the time is not valid or
+/// cannot be read.
 ///
 /// # Safety
 /// `t` is null or valid.
@@ -40,7 +42,7 @@ pub unsafe fn timespec_ns(t: *const libc::timespec) -> Option<i64> {
     Some(t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_nsec))
 }
 
-/// select(2): null is for ever.
+/// Deadline of select(2), where null means for ever.
 ///
 /// # Safety
 /// `t` is null or valid.
@@ -64,12 +66,12 @@ pub unsafe fn timeval(t: *const libc::timeval) -> Option<Deadline> {
 /// # Safety
 /// `t` is null or valid, and may be written to.
 pub unsafe fn left_in<R>(t: *mut libc::timespec, call: impl FnOnce(*const libc::timespec) -> R) -> R {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `t` is null or valid.
     let (copy, deadline) = unsafe { (t.as_ref().copied(), timespec(t)) };
     let done = call(copy.as_ref().map_or(core::ptr::null(), core::ptr::from_ref));
     if let (false, Some(deadline)) = (t.is_null(), deadline) {
         let left = deadline.left().max(0);
-        // SAFETY: the caller's promise: `t`, which is not null, may be written to.
+        // SAFETY: the caller guarantees that `t`, which is not null here, may be written to.
         unsafe { t.write(libc::timespec { tv_sec: left / 1_000_000_000, tv_nsec: left % 1_000_000_000 }) };
     }
     done

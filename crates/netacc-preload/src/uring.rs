@@ -1,5 +1,5 @@
-//! liburing: what a program submits to io_uring(7) goes to the kernel by liburing's own instruction, past every hook.
-//! So a socket that a request names becomes a kernel socket when the requests are submitted, which is a call of liburing's.
+//! liburing submits requests of io_uring(7) by its own system-call instruction, where no hook sees them. So a socket
+//! that a request names becomes a kernel socket when a function of liburing submits the requests.
 
 use crate::next::Next;
 use core::ffi::{c_int, c_uint, c_void};
@@ -19,7 +19,7 @@ pub struct Queue {
     mask: *const c_uint,
     others: [*mut c_uint; 4],
     requests: *const Request,
-    /// Where the requests are that were not submitted yet: `head` is the first, `tail` the place behind the last.
+    /// Range of the requests that were not submitted yet: `head` is the first, `tail` the one after the last.
     head: c_uint,
     tail: c_uint,
     rest: [u64; 4],
@@ -77,14 +77,14 @@ const NO_DESCRIPTOR: [u8; 12] = [0, 11, 12, 14, 15, 31, 32, 45, 50, 51, 52, 53];
 /// Number of threads that are in one of liburing's functions that make a ring.
 static MAKING: AtomicU32 = AtomicU32::new(0);
 
-/// Whether a ring that is asked for by syscall(2) is refused.
+/// Whether io_uring_setup by syscall(2) is refused.
 ///
-/// What a program submits to such a ring cannot be followed. libuv does without one, as where containers forbid it, and is told
-/// so. Others may have no other way (Rust's tokio-uring, fio), so they get it, and their sockets are the kernel's from then on.
-/// A program that was not meant to be accelerated gets it, and so does liburing, whose older releases make their system calls
-/// by libc.
+/// Requests on such a ring cannot be followed. libuv works without a ring, as in containers that forbid it, and gets
+/// the error. Other programs (Rust's tokio-uring, fio) may depend on it, so they get the ring, and their sockets stay
+/// with the kernel from then on. A program that is not to be accelerated gets it too, and so does liburing, whose older
+/// releases make their system calls by libc.
 pub fn is_refused() -> bool {
-    // Relaxed: a thread sees its own count.
+    // Relaxed: the thread only has to see its own increment.
     let meant = MAKING.load(Ordering::Relaxed) == 0 && startup::ensure().is_some_and(|rt| rt.conf.accelerates());
     if !meant || process_fallback::reason().is_some() {
         return false;
@@ -100,30 +100,30 @@ fn to_kernel(fd: c_int) {
     let _ = demote::by_number(fd, Reason::IoUring);
 }
 
-/// Gives the kernel the descriptors that are about to be registered with a ring.
+/// Demotes the descriptors that are about to be registered with a ring.
 ///
 /// # Safety
 /// `files` points to `n` numbers, or is null.
 unsafe fn registered(files: *const c_int, n: c_uint) {
     if !files.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees `n` numbers at `files`.
         (0..n as usize).for_each(|i| to_kernel(unsafe { files.add(i).read_unaligned() }));
     }
 }
 
-/// Gives the kernel the descriptors that a request names.
+/// Demotes the descriptors that a request names.
 ///
 /// # Safety
-/// What the request points to is what the program would give to the call of the same name.
+/// The request points to valid arguments of the call of the same name.
 unsafe fn named(r: &Request) {
     let fixed = r.flags & FIXED_FILE != 0;
     match r.opcode {
-        // The number is another's as soon as the kernel is done with it, and nobody hears when that is.
+        // The kernel closes the number at a time that is not reported to us, and another thread may get it right then.
         CLOSE if !fixed && r.other_fd == 0 => return drop(closing::forget(r.fd, File::There)),
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the address has that many numbers.
         FILES_UPDATE => return unsafe { registered(r.address as *const c_int, r.length) },
         SENDMSG | SENDMSG_ZC => {
-            // SAFETY: the caller's promise: the address is that of a message header.
+            // SAFETY: the caller guarantees that the address is that of a message header.
             let _ = unsafe { msg::passing(r.address as *const libc::msghdr) };
         }
         EPOLL_CTL => to_kernel(r.offset as c_int),
@@ -136,12 +136,12 @@ unsafe fn named(r: &Request) {
     }
 }
 
-/// Gives the kernel what the requests name that are about to be submitted.
+/// Demotes the descriptors that the requests about to be submitted name.
 ///
 /// # Safety
 /// `ring` is a ring that liburing has made.
 unsafe fn submitted(ring: *const Ring) {
-    // SAFETY: the caller's promise; the mask keeps the index within the array.
+    // SAFETY: the caller guarantees a ring of liburing's; the mask keeps the index within its array.
     unsafe {
         let shift = u32::from((*ring).flags & LONG_REQUESTS != 0);
         let sq = &(*ring).sq;
@@ -153,8 +153,8 @@ unsafe fn submitted(ring: *const Ring) {
     }
 }
 
-/// liburing's functions answer with a negative errno. A liburing that was loaded for a part of the program is not found
-/// behind us, but by the library's name.
+/// Defines the hooks of liburing's functions, which return a negative errno. A liburing that was loaded with dlopen(3)
+/// and RTLD_LOCAL is not among the next symbols, so it is looked up by the library's name.
 macro_rules! liburing {
     ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) => $before:expr; )*) => {$(
         #[unsafe(no_mangle)]
@@ -170,7 +170,7 @@ macro_rules! liburing {
     )*};
 }
 
-/// Counts the thread in [`MAKING`] as long as it lives.
+/// Guard that counts the thread in [`MAKING`].
 struct Making;
 
 impl Making {
@@ -186,7 +186,7 @@ impl Drop for Making {
     }
 }
 
-/// liburing's names, by its ABI.
+/// File names of liburing, by its ABI version.
 const LIBRARIES: [&core::ffi::CStr; 3] = [c"liburing.so.2", c"liburing-ffi.so.2", c"liburing.so.1"];
 
 type Any = *mut c_void;
@@ -202,7 +202,7 @@ liburing! {
     fn io_uring_submit_and_wait_min_timeout(ring: *mut Ring, cqe: Any, n: c_uint, t: Any, min: c_uint, mask: Any)
         => submitted(ring);
     fn io_uring_submit_and_wait_reg(ring: *mut Ring, cqe: Any, n: c_uint, index: c_int) => submitted(ring);
-    // With a time-out and a kernel before 5.11 these submit as well.
+    // With a time-out these functions also submit requests on kernels before 5.11.
     fn io_uring_wait_cqes(ring: *mut Ring, cqe: Any, n: c_uint, t: Any, mask: Any) => submitted(ring);
     fn io_uring_wait_cqe_timeout(ring: *mut Ring, cqe: Any, t: Any) => submitted(ring);
 

@@ -1,6 +1,6 @@
-//! Parts of the kernel that use a socket by themselves: file systems over a connection, maps of sockets. What they are
-//! given must be the kernel's socket, since a placeholder stands for nothing there. (A network block device gets its
-//! socket by ioctl(2).)
+//! Calls that give a socket to a part of the kernel: file systems over a connection, BPF maps of sockets. It has to be
+//! a real kernel socket, since a placeholder has no connection. (A network block device gets its socket by ioctl(2),
+//! see `netacc_core::conn::control`.)
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use netacc_core::fd::table;
@@ -12,8 +12,7 @@ fn give(fd: c_int) {
     let _ = demote::by_number(fd, Reason::Unsupported);
 }
 
-/// Gives the kernel the descriptor that an option of mount(2) names: 9p's `rfdno` and `wfdno`, `fd` of other file
-/// systems.
+/// Demotes the descriptor that an option of mount(2) names: 9p's `rfdno` and `wfdno`, `fd` of other file systems.
 fn option(text: &[u8]) {
     let mut parts = text.splitn(2, |b| *b == b'=');
     let (Some(key), Some(value)) = (parts.next(), parts.next()) else { return };
@@ -44,14 +43,14 @@ pub unsafe extern "C" fn mount(
     ) -> c_int)
 }
 
-/// pidfd_getfd(2), with which a process may take another number for a descriptor of its own.
+/// pidfd_getfd(2), by which a process may duplicate a descriptor of its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint) -> c_int {
     give(fd);
     call_next!(pidfd_getfd(pidfd => c_int, fd => c_int, flags => c_uint) -> c_int)
 }
 
-/// fsconfig(2), by libc's function or by its `syscall`: the same options one by one.
+/// fsconfig(2), by libc's function or by syscall(2): it takes the options of mount(2) one by one.
 ///
 /// # Safety
 /// The arguments are those of the call.
@@ -61,7 +60,7 @@ pub unsafe fn configured(command: usize, key: *const c_char, value: *const c_cha
     match command {
         SET_FD => give(number),
         SET_STRING if !key.is_null() && !value.is_null() => {
-            // SAFETY: the caller's promise: both are strings.
+            // SAFETY: the caller guarantees the call's arguments, and both are strings for this command.
             let (key, value) = unsafe { (CStr::from_ptr(key).to_bytes(), CStr::from_ptr(value)) };
             if key.ends_with(b"fdno")
                 && let Some(fd) = value.to_str().ok().and_then(|v| v.parse().ok())
@@ -97,7 +96,7 @@ struct Update {
     value: u64,
 }
 
-/// Whether `map` is one of sockets: BPF_MAP_TYPE_SOCKMAP, SOCKHASH or REUSEPORT_SOCKARRAY.
+/// Whether `map` has one of the types that hold sockets: BPF_MAP_TYPE_SOCKMAP, SOCKHASH or REUSEPORT_SOCKARRAY.
 fn holds_sockets(map: u32) -> bool {
     const OBJ_GET_INFO_BY_FD: usize = 15;
     // The first word of `struct bpf_map_info` is the map's type.
@@ -110,16 +109,16 @@ fn holds_sockets(map: u32) -> bool {
     r == 0 && matches!(kind, 15 | 18 | 20)
 }
 
-/// bpf(2) by libc's `syscall`, as libbpf calls it: the program may put a socket into a map.
+/// bpf(2) by syscall(2), as libbpf calls it, which may put a socket into a map.
 ///
 /// # Safety
-/// `what` points to `size` bytes, which are what the command wants.
+/// `what` points to `size` bytes, the attributes of the command.
 pub unsafe fn mapped(command: usize, what: *const c_void, size: usize) {
     const MAP_UPDATE_ELEM: usize = 2;
     if command != MAP_UPDATE_ELEM || what.is_null() || size < size_of::<Update>() {
         return;
     }
-    // SAFETY: the caller's promise; a value has four bytes at least in a map of sockets.
+    // SAFETY: the caller guarantees the command's attributes; a value in a map of sockets has at least four bytes.
     unsafe {
         let update = what.cast::<Update>().read_unaligned();
         if update.value != 0 && holds_sockets(update.map) {

@@ -1,8 +1,9 @@
-//! vfork(2): the child runs in the parent's memory, and the parent stands still until the child has ended or executed.
+//! vfork(2): the child runs in the parent's memory, and the parent is suspended until the child has ended or executed.
 //!
-//! A child that shares our memory would change the parent's tables, so where there are any, the child is made by
-//! fork(2), and the parent waits just as long. The parent does not see what such a child writes to memory, such as the
-//! errno of an exec that failed. A program without TCP sockets and epoll instances has the real call.
+//! A child that shares our memory would change the parent's tables, so if the tables have entries, the child is made by
+//! fork(2), and the parent waits until it has ended or executed. The parent does not see what such a child writes to
+//! memory, such as the errno of an exec that failed. A program without TCP sockets and epoll instances makes the real
+//! call.
 
 use crate::next::Next;
 use crate::process::forked_with;
@@ -41,8 +42,8 @@ vforks! {
     fn __vfork by vfork_dunder_entry;
 }
 
-/// Whether the child can change nothing of ours: no table has an entry, and there is no other thread that could make
-/// one meanwhile.
+/// Whether the child has no state of ours to change: no table has an entry, and there is no other thread that could
+/// make one meanwhile.
 fn stands_alone() -> bool {
     static SINGLE: Next = Next::new(c"__libc_single_threaded");
     let single = SINGLE.get().cast::<u8>();

@@ -1,10 +1,9 @@
-//! The bytes of one direction in shared memory.
+//! The windows with the bytes of one direction in shared memory.
 //!
 //! # Safety
-//! An [`Area`] is made once from two pointers that its maker promises to stay valid; afterwards every
-//! access is at an offset that [`crate::Layout::offset`] masks into the window, so no claim of a peer can
-//! lead outside. The peer may change the bytes while we copy them: they are only ever copied as raw
-//! bytes, never interpreted in place.
+//! An [`Area`] is made once from two pointers that stay valid, as its maker guarantees; afterwards every access is at
+//! an offset that [`crate::Layout::offset`] masks into the window, so no claim of a peer leads outside. The peer may
+//! change the bytes while they are copied: they are only copied as raw bytes, never interpreted in place.
 #![allow(unsafe_code)]
 
 use crate::{LARGE, Layout, SMALL};
@@ -19,7 +18,7 @@ pub struct Area {
 
 // SAFETY: the pointers are to shared memory that any thread may copy from and to.
 unsafe impl Send for Area {}
-// SAFETY: as above.
+// SAFETY: the pointers are to shared memory that any thread may copy from and to.
 unsafe impl Sync for Area {}
 
 impl Area {

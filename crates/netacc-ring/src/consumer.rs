@@ -6,7 +6,7 @@ use core::ptr::NonNull;
 
 const CAPACITY: u64 = (SMALL + LARGE) as u64;
 
-/// Private cursors of the reading end; the same calling rule as for [`crate::Producer`].
+/// Private cursors of the reading end. As with [`crate::Producer`], one thread at a time calls its methods.
 #[derive(Debug, Default)]
 pub struct Consumer {
     /// Position of the next byte to read, published or not.
@@ -18,14 +18,14 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// Back to position 0 for a new connection.
+    /// Resets the cursors to position 0 for a new connection.
     pub fn reset(&self) {
         for w in [&self.pos, &self.head, &self.layout] {
             w.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Goes on where another sharer of this side (after a fork) stopped reading.
+    /// Takes the cursors from the published words, where another sharer of this side (after a fork) stopped reading.
     pub fn resync(&self, own: &ConsumerLine, peer: &ProducerLine) -> Result<(), Violation> {
         let pos = own.tail.load(Ordering::Acquire);
         let layout = Layout::unpack(own.layout.load(Ordering::Relaxed));
@@ -42,8 +42,8 @@ impl Consumer {
     /// Loads the peer's head once, checks it, and remembers it.
     #[inline]
     fn refresh(&self, peer: &ProducerLine) -> Result<u64, Violation> {
-        // Acquire: the bytes and the layout up to this head are visible. SeqCst: a waiter that has
-        // registered (a SeqCst exchange) and looks here sees the head, or the producer sees the waiter.
+        // Acquire: the bytes and the layout up to this head are visible. SeqCst: a waiter that has registered (a SeqCst
+        // exchange) and then loads this sees the new head, or the producer sees the waiter.
         let head = peer.head.load(Ordering::SeqCst);
         let pos = self.pos.load(Ordering::Relaxed);
         let old = self.head.load(Ordering::Relaxed);
@@ -54,13 +54,13 @@ impl Consumer {
         Ok(head)
     }
 
-    /// Bytes that can be read now (FIONREAD).
+    /// Number of bytes that can be read now (FIONREAD).
     #[inline]
     pub fn available(&self, peer: &ProducerLine) -> Result<u64, Violation> {
         Ok(self.refresh(peer)?.wrapping_sub(self.pos.load(Ordering::Relaxed)))
     }
 
-    /// Whether there is anything to read. Safe to call beside the reader: it changes nothing.
+    /// Whether there are bytes to read. Another thread may call it beside the reader, since it changes nothing.
     #[inline]
     pub fn readable(&self, peer: &ProducerLine) -> bool {
         peer.head.load(Ordering::SeqCst) != self.pos.load(Ordering::Relaxed)
@@ -88,8 +88,8 @@ impl Consumer {
         }
         let mut end = head;
         let mut layout = Layout::unpack(self.layout.load(Ordering::Relaxed));
-        // After the head: a layout that covers bytes below it is visible by now. A newer one than
-        // that only makes us stop at its origin.
+        // Loaded after the head: a layout that covers bytes below it is visible by now. A newer layout only makes the
+        // chunk stop at its origin.
         let claim = Layout::unpack(peer.layout.load(Ordering::Relaxed));
         if claim != layout {
             if claim.origin > pos {
@@ -108,20 +108,20 @@ impl Consumer {
         Ok(Some((ptr, (end.wrapping_sub(pos) as usize).min(to_end))))
     }
 
-    /// `n` bytes of the last chunk have been copied out.
+    /// Advances over `n` bytes of the last chunk, which have been copied out.
     #[inline]
     pub fn advance(&self, n: usize) {
         self.pos.store(self.pos.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
     }
 
-    /// Gives everything advanced over back to the producer; a full fence like [`crate::Producer::publish`].
+    /// Returns everything advanced over to the producer; a full fence like [`crate::Producer::publish`].
     #[inline]
     pub fn publish(&self, own: &ConsumerLine) {
         own.tail.swap(self.pos.load(Ordering::Relaxed), Ordering::SeqCst);
     }
 
-    /// Whether a producer that waits for room should hear of it now: a quarter of the window is free, and a quarter of
-    /// what the producer's limit lets be under way. A consumer that reads on always gets there.
+    /// Whether a producer that waits for room should be woken now: a quarter of the window is free, and a quarter of
+    /// the bytes that the producer's limit allows in the ring. A consumer that keeps reading always gets there.
     #[inline]
     pub fn room_to_announce(&self, own: &ConsumerLine, peer: &ProducerLine) -> bool {
         let used = peer.head.load(Ordering::Acquire).wrapping_sub(self.pos.load(Ordering::Relaxed));
@@ -131,7 +131,7 @@ impl Consumer {
         used <= eased(size.min(bound))
     }
 
-    /// As [`Consumer::available`], from the published words only: for a side that several processes share.
+    /// Number of bytes that can be read, from the published words only: for a side that several processes share.
     pub fn available_by(own: &ConsumerLine, peer: &ProducerLine) -> u64 {
         let n = peer.head.load(Ordering::SeqCst).wrapping_sub(own.tail.load(Ordering::Acquire));
         n.min(CAPACITY)

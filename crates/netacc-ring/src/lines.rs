@@ -1,41 +1,41 @@
-//! The words two processes share per connection, grouped by the side that writes them.
+//! The words that two processes share per connection, grouped by the side that writes them.
 //!
-//! What a side says when it sends and who is to be woken there lie on one cache line: a reader of the one looks
-//! at the other as well. What it says when it reads lies on another, which its peer looks at when it needs room.
+//! A side's words about its sending and the wakers of its waiting threads are on one cache line, since the peer reads
+//! both together. Its words about its reading are on another one, which the peer reads when it needs room.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// [`ProducerLine::fin`]: the stream goes on.
+/// Value of [`ProducerLine::fin`]: the stream goes on.
 pub const OPEN: u32 = 0;
-/// [`ProducerLine::fin`]: no byte follows after `head`.
+/// Bit of [`ProducerLine::fin`]: no byte follows after `head`.
 pub const FIN: u32 = 1;
-/// [`ProducerLine::fin`]: the connection was aborted (a TCP reset).
+/// Bit of [`ProducerLine::fin`]: the connection was aborted (a TCP reset).
 pub const RESET: u32 = 2;
-/// [`ProducerLine::fin`]: the side has left both rings; after `head` its stream goes on over a kernel socket, and what it
-/// had not read of the other ring is there too.
+/// Bit of [`ProducerLine::fin`]: the side has left both rings. After `head` its stream goes on over a kernel socket,
+/// which also has the bytes of the other ring that it had not read.
 pub const SWITCHED: u32 = 4;
-/// [`ProducerLine::fin`]: this side will not read any more either. Here and not with what the consumer writes, so
-/// that a writer that has room need not look there.
+/// Bit of [`ProducerLine::fin`]: this side will not read any more either. It is here and not in the [`ConsumerLine`],
+/// so that a writer that has room need not load that one.
 pub const CLOSED: u32 = 8;
-/// [`ProducerLine::fin`]: this side is done with the slot: it looks at none of its words any more.
+/// Bit of [`ProducerLine::fin`]: this side has released the slot and accesses none of its words any more.
 pub const GONE: u32 = 16;
-/// [`ProducerLine::fin`]: bytes after `head` are held back, up to [`ConsumerLine::held`] of this side. They are to be shown at
-/// [`ConsumerLine::held_until`] at the latest, by the thread that reads them.
+/// Bit of [`ProducerLine::fin`]: bytes after `head` are held back, up to [`ConsumerLine::held`] of this side. The
+/// reading thread publishes them at [`ConsumerLine::held_until`] at the latest.
 pub const HOLDING: u32 = 32;
 
 const _: () = assert!((FIN | RESET | SWITCHED | CLOSED | GONE).count_ones() == 5, "each mark has a bit of its own");
 
-/// What one side says, except about its reading: a cache line.
+/// The words that one side writes, except those about its reading: a cache line.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct OwnLine {
-    /// About the direction that it produces.
+    /// Words about the direction that the side produces.
     pub producer: ProducerLine,
-    /// About itself.
+    /// Words about the side itself.
     pub side: SideLine,
 }
 
-/// Written by the producer of one direction.
+/// Words that the producer of one direction writes.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct ProducerLine {
@@ -43,37 +43,40 @@ pub struct ProducerLine {
     pub head: AtomicU64,
     /// [`crate::Layout`] of the bytes from its origin on; stored before the `head` that covers them.
     pub layout: AtomicU64,
-    /// [`OPEN`], or of [`FIN`], [`RESET`], [`SWITCHED`], [`CLOSED`], [`GONE`] and [`HOLDING`] what holds; stored after the final
-    /// `head`.
+    /// [`OPEN`], or a combination of [`FIN`], [`RESET`], [`SWITCHED`], [`CLOSED`], [`GONE`] and [`HOLDING`]; stored
+    /// after the final `head`.
     pub fin: AtomicU32,
-    /// Bytes that the producer lets wait on its side at most (SO_SNDBUF); 0: as many as fit. The consumer reckons with it
-    /// when it tells of room; a wrong value delays the producer's own wake-ups and nothing else.
+    /// Largest number of bytes that the producer keeps unread on its side (SO_SNDBUF); 0: as many as fit. The consumer
+    /// uses it to decide when to announce room; a wrong value only delays the producer's own wake-ups.
     pub limit: AtomicU32,
-    /// When the ready set's bit was last set (a tick count): bits have no order, the events they stand for do.
+    /// Time (ticks) at which the ready set's bit was last set, by which the consumer sorts events, since bits have no
+    /// order.
     pub when: AtomicU64,
 }
 
-/// Written by the consumer of one direction.
+/// Words that the consumer of one direction writes.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct ConsumerLine {
     /// Stream position of the first byte not yet read.
     pub tail: AtomicU64,
-    /// The layout in force at `tail`, for a process that takes the reading over (after a fork).
+    /// The layout in force at `tail`, for another sharer that continues reading after a fork.
     pub layout: AtomicU64,
-    /// Of a connection that began on TCP: 0 until this side has gone over to the ring, then 1 + the bytes it has
-    /// read of what the peer sent before. Once both have gone over the kernel does not tell any more.
+    /// For a connection that began on TCP: 0 until this side has switched to the ring, then 1 + the number of bytes
+    /// that it has read of those that the peer sent before. After both have switched the kernel no longer tells that
+    /// number.
     pub before: AtomicU64,
-    /// Bytes that the consumer wants under way at most (SO_RCVBUF); 0: it has not said. A wish: the producer heeds it
-    /// only where its own buffer is bounded, and nothing depends on it.
+    /// Largest number of unread bytes that the consumer wants (SO_RCVBUF); 0: not set. It is a request: the producer
+    /// honours it only if its own buffer is limited, and no safety depends on it.
     pub window: AtomicU64,
-    /// Of the direction that this side writes, and here for want of room there: position after the last byte that is held back.
+    /// Position after the last byte that is held back. It belongs to the direction that this side writes, and is here
+    /// because that line is full.
     pub held: AtomicU64,
-    /// Until when they are held, on the clock of this host.
+    /// Time until which these bytes are held, on the host's monotonic clock.
     pub held_until: AtomicU64,
 }
 
-/// Written by one side of a connection (and cleared by the other, which may only clear).
+/// Words that one side of a connection writes, and that the other may only clear.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct SideLine {
@@ -83,19 +86,19 @@ pub struct SideLine {
     pub rx_waiter: AtomicU32,
     /// The waker of a thread that sleeps until there is room to write; 0: none. The peer takes it.
     pub tx_waiter: AtomicU32,
-    /// Not 0: the subscribed ready set wants to hear of room. The peer clears it.
+    /// Not 0: the subscribed ready set wants a bit when there is room. The peer clears it.
     pub want_room: AtomicU32,
     /// The CPU this side last ran on: a hint for the peer's wait policy.
     pub cpu: AtomicU32,
-    /// Per direction (0: reading, 1: writing) the id of the sharer of this side (after a fork) that is in the middle of an
-    /// operation; 0: none is.
+    /// Per direction (0: reading, 1: writing) the process number of the sharer of this side that is in an operation; 0:
+    /// none is.
     pub owner: [AtomicU32; 2],
-    /// Not 0: this side has or had several sharers, and has passed its peer liveness socket or is about to.
+    /// Not 0: this side has or had several sharers, and has passed the peer liveness socket or is about to.
     pub forked: AtomicU32,
 }
 
 impl OwnLine {
-    /// Back to the words of a fresh slot. The CPU is a hint and stays.
+    /// Resets the words to those of a fresh slot. The CPU is a hint and stays.
     pub fn wipe(&self) {
         let (p, s) = (&self.producer, &self.side);
         for w in [&p.head, &p.layout] {
@@ -111,7 +114,7 @@ impl OwnLine {
 }
 
 impl ConsumerLine {
-    /// Back to the words of a fresh slot.
+    /// Resets the words to those of a fresh slot.
     pub fn wipe(&self) {
         for w in [&self.tail, &self.layout, &self.before, &self.window, &self.held, &self.held_until] {
             w.store(0, Ordering::Relaxed);

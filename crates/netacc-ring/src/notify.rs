@@ -1,10 +1,10 @@
-//! Whom to wake after something was published. Both functions are to be called right after
-//! [`crate::Producer::publish`] or [`crate::Consumer::publish`], whose full fence orders the looks here.
+//! The decision which waiters to wake after a publication. Both functions are to be called right after
+//! [`crate::Producer::publish`] or [`crate::Consumer::publish`], whose full fence comes before the loads here.
 
 use crate::sync::Ordering;
 use crate::{ReadySet, SideLine};
 
-/// Wakers to ring: up to one for the subscribed ready set and one for a sleeping thread; 0 is none.
+/// The wakers to write: at most one for the subscribed ready set and one for a sleeping thread; 0 means none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ring {
     /// The waker of the ready set that watches the connection.
@@ -13,9 +13,9 @@ pub struct Ring {
     pub thread: u32,
 }
 
-/// After data (or the end of data) was published: `peer` is the line of the side that reads.
+/// Determines the wakers after data or the end of the stream was published. `peer` is the line of the side that reads.
 ///
-/// `ready_set` gives the shared ready set of a number the peer claims; `None` for a number that cannot be.
+/// `ready_set` returns the shared ready set with the number that the peer claims; `None` for an impossible number.
 #[inline]
 pub fn notify_data<'a>(peer: &SideLine, slot: usize, ready_set: impl Fn(u32) -> Option<&'a ReadySet>) -> Ring {
     let mut ring = Ring::default();
@@ -29,7 +29,8 @@ pub fn notify_data<'a>(peer: &SideLine, slot: usize, ready_set: impl Fn(u32) -> 
     ring
 }
 
-/// After room was published: `peer` is the line of the side that writes. Nothing is done unless it waits.
+/// Determines the wakers after room was published. `peer` is the line of the side that writes. Does nothing unless it
+/// waits.
 #[inline]
 pub fn notify_room<'a>(
     peer: &SideLine,

@@ -4,17 +4,17 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::{Area, ConsumerLine, LARGE, LAST_POSITION, Layout, ProducerLine, SMALL, Violation, bound, eased};
 use core::ptr::NonNull;
 
-/// The most bytes that can be on their way: a full small window and, after it, a full large one.
+/// Largest number of unread bytes: a full small window and, after it, a full large one.
 const CAPACITY: u64 = (SMALL + LARGE) as u64;
-/// Past this offset a drained large window starts over, so that its first lines stay in the cache.
+/// Offset beyond which a drained large window is used from its start again, so that its first lines stay in the cache.
 const REWIND: u64 = LARGE as u64 / 8;
-/// So many small writes into a drained large window make the connection small again.
+/// Number of small writes into a drained large window after which the connection uses the small window again.
 const CALM_WRITES: u64 = if cfg!(loom) { 2 } else { 1024 };
 
 /// Private cursors of the writing end.
 ///
-/// All methods are called by one thread at a time (the owner's direction lock); the fields are
-/// atomics with `Relaxed` so that a mistake there would garble a stream but never be undefined.
+/// All methods are called by one thread at a time (the owner's direction lock); the fields are `Relaxed` atomics, so
+/// that a violation of this rule would garble a stream but not be undefined behaviour.
 #[derive(Debug, Default)]
 pub struct Producer {
     /// Position after the last byte copied in, published or not.
@@ -23,36 +23,37 @@ pub struct Producer {
     tail: AtomicU64,
     /// The layout for bytes at `pos`.
     layout: AtomicU64,
-    /// Small writes since the large window was last needed.
+    /// Number of small writes since the large window was last needed.
     calm: AtomicU64,
-    /// Bytes that may be under way beside those that the consumer's window takes (SO_SNDBUF); 0: as many as fit. May
-    /// be set beside the writer.
+    /// Number of bytes that may be unread beside those of the consumer's window (SO_SNDBUF); 0: as many as fit. Another
+    /// thread may set it beside the writer.
     limit: AtomicU64,
 }
 
 impl Producer {
-    /// Back to position 0 for a new connection.
+    /// Resets the cursors to position 0 for a new connection.
     pub fn reset(&self) {
         for w in [&self.pos, &self.tail, &self.layout, &self.calm, &self.limit] {
             w.store(0, Ordering::Relaxed);
         }
     }
 
-    /// At most `bytes` wait on this side; 0: as many as fit. A writer that waits for room has to look again.
+    /// Limits the unread bytes on this side to `bytes`; 0: as many as fit. A writer that waits for room has to check
+    /// again.
     pub fn set_limit(&self, own: &ProducerLine, bytes: u32) {
         self.limit.store(bytes.into(), Ordering::Relaxed);
-        // Relaxed: a writer that registers afterwards does so with a SeqCst exchange, and the consumer looks here after it
-        // has found the registration.
+        // Relaxed: a writer that registers afterwards does so with a SeqCst exchange, and the consumer loads the limit
+        // after it has found the registration.
         own.limit.store(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that may be under way.
+    /// Number of bytes that may be unread.
     #[inline]
     fn bound(&self, peer: &ConsumerLine) -> u64 {
         bound(self.limit.load(Ordering::Relaxed), &peer.window)
     }
 
-    /// Goes on where another sharer of this side (after a fork) published last.
+    /// Takes the cursors from the published words, where another sharer of this side (after a fork) published last.
     pub fn resync(&self, own: &ProducerLine, peer: &ConsumerLine) -> Result<(), Violation> {
         let pos = own.head.load(Ordering::Acquire);
         let layout = Layout::unpack(own.layout.load(Ordering::Relaxed));
@@ -72,9 +73,9 @@ impl Producer {
 
     /// Loads the peer's tail once, checks it, and remembers it.
     fn refresh(&self, peer: &ConsumerLine) -> Result<u64, Violation> {
-        // Acquire: the consumer has copied the bytes out before it published this tail, so we may
-        // overwrite them. SeqCst: a waiter that has registered (a SeqCst exchange) and looks here sees
-        // the tail, or the consumer sees the waiter.
+        // Acquire: the consumer has copied the bytes out before it published this tail, so we may overwrite them.
+        // SeqCst: a waiter that has registered (a SeqCst exchange) and then loads this sees the new tail, or the
+        // consumer sees the waiter.
         let tail = peer.tail.load(Ordering::SeqCst);
         let pos = self.pos.load(Ordering::Relaxed);
         let old = self.tail.load(Ordering::Relaxed);
@@ -85,7 +86,7 @@ impl Producer {
         Ok(tail)
     }
 
-    /// Bytes that fit into the current window given `tail`.
+    /// Number of bytes that fit into the current window given `tail`.
     fn free_in(layout: Layout, pos: u64, tail: u64) -> usize {
         layout.size().saturating_sub(pos.wrapping_sub(tail.max(layout.origin)) as usize)
     }
@@ -164,7 +165,7 @@ impl Producer {
         Ok(Some((ptr, want.min(free).min(to_end))))
     }
 
-    /// `n` bytes have been copied into the last chunk.
+    /// Advances over `n` bytes, which have been copied into the last chunk.
     #[inline]
     pub fn advance(&self, n: usize) {
         self.pos.store(self.pos.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
@@ -178,8 +179,8 @@ impl Producer {
 
     /// Makes everything advanced over visible to the consumer.
     ///
-    /// The exchange is a full fence: what the caller reads afterwards (does the peer sleep?) cannot
-    /// have been read before the peer could see the new head. The peer does the mirror image.
+    /// The exchange is a full fence: the caller's later loads (does the peer sleep?) come after the moment at which the
+    /// peer can see the new head. The peer does the reverse.
     #[inline]
     pub fn publish(&self, own: &ProducerLine) {
         own.head.swap(self.pos.load(Ordering::Relaxed), Ordering::SeqCst);
@@ -199,17 +200,17 @@ impl Producer {
         Ok(Self::takes(layout, bound, pos, tail) || opens)
     }
 
-    /// A quarter of what may be under way is not.
+    /// Whether a quarter of the allowed unread bytes is free.
     fn within(bound: u64, pos: u64, tail: u64) -> bool {
         pos.wrapping_sub(tail) <= eased(bound)
     }
 
-    /// A quarter of the window in use is free.
+    /// Whether a quarter of the window in use is free.
     fn takes(layout: Layout, bound: u64, pos: u64, tail: u64) -> bool {
         Self::free_in(layout, pos, tail) >= layout.size() / 4 && Self::within(bound, pos, tail)
     }
 
-    /// Bytes written that the consumer has not read yet (SIOCOUTQ).
+    /// Number of bytes that the consumer has not read yet (SIOCOUTQ).
     pub fn unread(&self, peer: &ConsumerLine) -> Result<u64, Violation> {
         let tail = self.refresh(peer)?;
         Ok(self.pos.load(Ordering::Relaxed).wrapping_sub(tail))
@@ -221,15 +222,15 @@ impl Producer {
         self.layout().large
     }
 
-    /// Whether the large window is out of use, so that its pages may be given back: the connection
-    /// went small and the consumer has seen it.
+    /// Whether the large window is unused, so that its pages may be freed: the connection uses the small window again
+    /// and the consumer has seen it.
     pub fn large_idle(&self, peer: &ConsumerLine) -> bool {
         let layout = self.layout();
         !layout.large && layout.origin != 0 && self.refresh(peer).is_ok_and(|tail| tail > layout.origin)
     }
 
-    /// As [`Producer::writable`], from the published words only: for a side that several processes share,
-    /// whose private cursors may lag behind.
+    /// Whether a write of reasonable size would fit, from the published words only: for a side that several processes
+    /// share, whose private cursors may lag behind.
     pub fn writable_by(&self, own: &ProducerLine, peer: &ConsumerLine) -> bool {
         let pos = own.head.load(Ordering::Acquire);
         let tail = peer.tail.load(Ordering::SeqCst);
@@ -242,7 +243,7 @@ impl Producer {
         Self::takes(layout, bound, pos, tail) || opens
     }
 
-    /// As [`Producer::unread`], from the published words only.
+    /// Number of bytes that the consumer has not read yet, from the published words only.
     pub fn unread_by(own: &ProducerLine, peer: &ConsumerLine) -> u64 {
         let n = own.head.load(Ordering::Acquire).wrapping_sub(peer.tail.load(Ordering::Acquire));
         n.min(CAPACITY)

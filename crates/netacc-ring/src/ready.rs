@@ -1,32 +1,32 @@
-//! A ready set: which connections of a link want their consumer's attention.
+//! Ready sets: one bit per connection of a link whose consumer should check it.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Connections per link: one cache line of bits.
+/// Number of slots per link: one cache line of bits.
 pub const SLOTS: usize = if cfg!(loom) { 64 } else { 512 };
 const WORDS: usize = SLOTS / 64;
 
-/// One consumer's (an epoll's) view of a link. Bits are set by the producer's side and taken by the
+/// The ready set of one consumer (an epoll instance) on one link. Bits are set by the producer's side and taken by the
 /// consumer's; `armed` is set by the consumer and taken by the producer's side.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct ReadySet {
     words: [AtomicU64; WORDS],
-    /// 1: the consumer sleeps (or does not look here) and must be rung on the next bit.
+    /// 1: the consumer sleeps or does not check the bits, and its waker must be written at the next bit.
     armed: AtomicU32,
 }
 
 impl ReadySet {
-    /// Whether the consumer sleeps, as far as one can see from here: a hint.
+    /// Hint whether the consumer sleeps.
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed) != 0
     }
 
-    /// Sets the bit of `slot` and says whether the waker must be rung.
+    /// Sets the bit of `slot` and returns whether the waker must be written.
     ///
-    /// The caller has published what the bit announces with a full fence. If the bit is found set,
-    /// the consumer's taking of it (SeqCst) comes later in the total order, so it will see what was
-    /// published; else the fetch_or is the fence between our bit and the look at `armed`.
+    /// The caller has published what the bit announces with a full fence. If the bit is already set, the consumer takes
+    /// it (SeqCst) later in the total order, so it will see what was published; otherwise the fetch_or is the fence
+    /// between our bit and the load of `armed`.
     #[inline]
     pub fn set(&self, slot: usize) -> bool {
         let Some(word) = self.words.get(slot / 64) else {
@@ -39,13 +39,13 @@ impl ReadySet {
         self.armed.load(Ordering::SeqCst) != 0 && self.armed.swap(0, Ordering::SeqCst) != 0
     }
 
-    /// Whether the bit of `slot` is set: a hint, it may be taken at any moment.
+    /// Hint whether the bit of `slot` is set; it may be taken at any moment.
     #[inline]
     pub fn has(&self, slot: usize) -> bool {
         self.words.get(slot / 64).is_some_and(|w| w.load(Ordering::Relaxed) & 1 << (slot % 64) != 0)
     }
 
-    /// Takes all bits set so far. The caller looks at the connections *afterwards*.
+    /// Takes all bits set so far. The caller checks the connections *afterwards*.
     #[inline]
     pub fn take(&self) -> Taken {
         let mut bits = [0u64; WORDS];
@@ -63,16 +63,16 @@ impl ReadySet {
         self.words.iter().any(|w| w.load(Ordering::SeqCst) != 0)
     }
 
-    /// Asks to be rung from now on. True: it is safe to sleep; false: bits are there already and
-    /// the caller should take them (it stays armed, which costs one needless ring at most).
+    /// Requests that the waker be written from now on. True: it is safe to sleep. False: there are bits already, and
+    /// the caller should take them (the set stays armed, which costs at most one needless wake-up).
     pub fn arm(&self) -> bool {
-        // SeqCst exchange, then the look at the bits: the producer sets a bit, then looks at
-        // `armed`. One of the two sees the other.
+        // A SeqCst exchange, then the load of the bits: the producer sets a bit and then loads `armed`. One of the two
+        // sees the other.
         self.armed.swap(1, Ordering::SeqCst);
         !self.any()
     }
 
-    /// Stops being rung.
+    /// Withdraws the request to write the waker.
     pub fn disarm(&self) {
         self.armed.store(0, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! The atomics in use: the real ones, or loom's when a model is checked (`--cfg loom`).
+//! Atomics: those of `core`, or loom's when a model is checked (`--cfg loom`).
 
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -7,19 +7,20 @@ pub use loom::sync::atomic::{Ordering, fence};
 #[cfg(loom)]
 pub use modelled::{AtomicU32, AtomicU64, FENCE_AFTER};
 
-/// loom takes a `SeqCst` access for an `AcqRel` one and knows the total order of fences only. So each
-/// `SeqCst` access gets a fence, before or after it: the two mappings that compilers choose from. What
-/// is right in the language is right under both. Under the first such an access is *not* a fence for a
-/// weaker access that follows it, under the second not for one that precedes it.
+/// loom treats a `SeqCst` access as an `AcqRel` one and orders fences only. So each `SeqCst` access gets a fence,
+/// before or after it: the two mappings that compilers choose from. Code that is correct in the language is correct
+/// under both. Under the first such an access is *not* a fence for a weaker access that follows it, under the second
+/// not for one that precedes it.
 #[cfg(loom)]
 mod modelled {
     use super::{Ordering, fence};
     use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-    /// Which mapping is in use, for all threads.
+    /// The mapping in use, for all threads.
     pub static FENCE_AFTER: AtomicBool = AtomicBool::new(false);
 
-    /// Does `op` with loom's idea of `order`, between the fences that the mapping asks for.
+    /// Calls `op` with the ordering that loom supports instead of `order`, between the fences that the mapping
+    /// requires.
     fn ordered<T>(order: Ordering, instead: Ordering, op: impl FnOnce(Ordering) -> T) -> T {
         if order != Ordering::SeqCst {
             return op(order);
@@ -37,7 +38,7 @@ mod modelled {
 
     macro_rules! atomic {
         ($name:ident, $int:ty) => {
-            /// As its namesake in `core`.
+            /// A counterpart of the type with this name in `core`.
             #[derive(Debug, Default)]
             pub struct $name {
                 value: loom::sync::atomic::$name,

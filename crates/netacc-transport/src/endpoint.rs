@@ -1,10 +1,10 @@
-//! The contract between the socket layer and a transport.
+//! The interface between the socket layer and a transport: the trait [`Endpoint`].
 
 use crate::iov::Iov;
 use crate::wait::WaitSet;
 use netacc_sys::errno::Result;
 
-/// What a connection is ready for: `EPOLL*` bits (epoll_ctl(2)), which `POLL*` share for these.
+/// The events for which a connection is ready: `EPOLL*` bits (epoll_ctl(2)), whose values `POLL*` share for these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness(pub u32);
 
@@ -15,7 +15,7 @@ impl Readiness {
     pub const OUT: u32 = libc::EPOLLOUT as u32 | libc::EPOLLWRNORM as u32;
     /// The peer has ended its stream.
     pub const RDHUP: u32 = libc::EPOLLRDHUP as u32;
-    /// Both directions are over.
+    /// Both directions have ended.
     pub const HUP: u32 = libc::EPOLLHUP as u32;
     /// An error is pending.
     pub const ERR: u32 = libc::EPOLLERR as u32;
@@ -31,12 +31,12 @@ impl Readiness {
     }
 }
 
-/// What a waiter waits for.
+/// The events that a thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interest {
-    /// Something to read.
+    /// Wait for data, the end of the stream or an error.
     pub read: bool,
-    /// Room to write.
+    /// Wait for room to write.
     pub write: bool,
 }
 
@@ -53,22 +53,22 @@ pub enum Shut {
 
 /// One side of an accelerated connection.
 ///
-/// Reads are serialised by the caller, and so are writes; everything else may be called by any thread
-/// at any time. Errors and end-of-stream are reported exactly as a TCP socket reports them (tcp(7)):
-/// bytes that arrived first, then a pending error once, then 0 or `EPIPE`.
+/// Reads are serialised by the caller, and so are writes; everything else may be called by any thread at any time.
+/// Errors and end-of-stream are reported exactly as a TCP socket reports them (tcp(7)): first the received bytes, then
+/// a pending error once, then 0 or `EPIPE`.
 pub trait Endpoint: Sync {
-    /// Copies as much of `src` as fits; `EAGAIN` when nothing does.
+    /// Copies as many bytes of `src` as fit into the connection. `EAGAIN`: none fits.
     fn try_write(&self, src: &mut Iov<'_>) -> Result<usize>;
 
-    /// Copies what is there into `dst`; 0 at the end of the stream, `EAGAIN` when it goes on but
-    /// nothing is there. With `peek` the bytes stay.
+    /// Copies received bytes into `dst`. Returns 0 at the end of the stream, and `EAGAIN` if there are no bytes before
+    /// it. With `peek` the bytes stay unread.
     fn try_read(&self, dst: &mut Iov<'_>, peek: bool) -> Result<usize>;
 
-    /// What the connection is ready for now.
+    /// The events for which the connection is ready now.
     fn readiness(&self) -> Readiness;
 
-    /// Registers the caller to be woken, and the descriptors to sleep on, in `set`. Looks again after
-    /// registering and returns whether the connection is ready for `interest` already.
+    /// Registers the caller to be woken, and the descriptors to sleep on, in `set`. Checks the connection after
+    /// registering, and returns whether it is already ready for `interest`.
     fn arm(&'static self, interest: Interest, set: &mut WaitSet) -> bool;
 
     /// Undoes [`Endpoint::arm`].
@@ -77,19 +77,19 @@ pub trait Endpoint: Sync {
     /// Ends one or both directions (shutdown(2)).
     fn shutdown(&self, how: Shut);
 
-    /// Ends the connection: unread input or `abort` resets it, else the peer reads the rest and then
+    /// Closes the connection: unread input or `abort` resets it; otherwise the peer reads the remaining bytes and then
     /// the end. The endpoint must not be used afterwards.
     fn close(&'static self, abort: bool);
 
-    /// Bytes that can be read (FIONREAD).
+    /// Number of bytes that can be read (FIONREAD).
     fn unread(&self) -> usize;
 
-    /// Bytes the peer has not read yet (SIOCOUTQ).
+    /// Number of bytes that the peer has not read yet (SIOCOUTQ).
     fn unsent(&self) -> usize;
 
-    /// Takes the pending error (SO_ERROR).
+    /// Returns and clears the pending error (SO_ERROR); 0: none.
     fn take_error(&self) -> i32;
 
-    /// The CPU the peer last ran on, or [`netacc_sys::cpu::NO_CPU`]; a hint.
+    /// Hint for the wait policy: the CPU on which the peer last ran, or [`netacc_sys::cpu::NO_CPU`].
     fn peer_cpu(&self) -> u32;
 }

@@ -1,7 +1,7 @@
-//! What a transport may know of the program that it works for.
+//! The trait [`Host`]: all that a transport may ask or tell the program that it works for.
 //!
-//! A transport lies below the socket layer and calls nothing of it but this trait, which the socket layer implements and
-//! [sets](set) before the first connection. So nothing in this crate depends on what a socket is.
+//! A transport is below the socket layer and calls it only through this trait, which the socket layer implements and
+//! [sets](set) before the first connection. So no code of this crate depends on the representation of a socket.
 
 use crate::shm::claim::Claim;
 use crate::shm::{Link, ShmEndpoint};
@@ -13,7 +13,7 @@ use netacc_sys::Guard;
 use netacc_sys::time::Deadline;
 use netacc_wire::companion::{OwnPort, TOKEN};
 
-/// A socket of the program as the socket layer names it: an address and an incarnation, which mean nothing here.
+/// A token by which the socket layer names a socket of the program. It is opaque to the transports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnToken {
     /// The address of the socket's object.
@@ -22,42 +22,42 @@ pub struct ConnToken {
     pub generation: u16,
 }
 
-/// A connection of the program that goes over rings at present.
+/// A connection of the program that is in a ring at present.
 #[derive(Clone, Copy, Debug)]
 pub struct ProgramConn {
-    /// Its socket.
+    /// The connection's socket.
     pub socket: ConnToken,
-    /// Its side of the ring.
+    /// The program's side of the ring.
     pub ep: &'static ShmEndpoint,
-    /// Its local and its peer's address, if they are known.
+    /// The local address and the peer's, if they are known.
     pub addresses: Option<(SocketAddr, SocketAddr)>,
-    /// Its entry on the stats page.
+    /// The connection's entry on the stats page.
     pub stats: Option<&'static SockEntry>,
-    /// Whether other processes have it as well since a fork.
+    /// Whether other processes share the connection since a fork.
     pub shared: bool,
 }
 
 /// A direction of a connection's bytes, seen from the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// What the program reads.
+    /// The bytes that the program reads.
     Read,
-    /// What the program writes.
+    /// The bytes that the program writes.
     Write,
 }
 
-/// What has become known of a destination.
+/// A result about the reachability of a destination by RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reachability {
     /// A queue pair to the host was established.
     Reached,
-    /// The host has answered, and no queue pair was established: connects to it wait until one was.
+    /// The host has answered a probe, and no queue pair was established: later connects to it wait until one is.
     Broken,
-    /// The destination does not want to be reached by RDMA, for this reason.
+    /// The destination refuses RDMA, for this reason.
     Refused(Reason),
 }
 
-/// When silence ends a connection, by a socket's options (tcp(7)).
+/// The times after which silence of the peer ends a connection, from a socket's options (tcp(7)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Patience {
     /// `TCP_USER_TIMEOUT` (ms); 0: the kernel's own default.
@@ -69,24 +69,24 @@ pub struct Patience {
 /// Whether a server's side of a connection can be upgraded to RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpgradeAnswer {
-    /// It is prepared. The client goes over by writing this token into the TCP stream.
+    /// The server's side is prepared. The client switches by writing this token into the TCP stream.
     Ready([u8; TOKEN]),
-    /// The program has not read all that the client has sent.
+    /// The program has not read all bytes that the client has sent.
     NotYet,
-    /// The client may not go over.
+    /// The connection cannot be upgraded.
     No,
 }
 
-/// The socket layer, as a transport sees it.
+/// The socket layer's functions for transports.
 pub trait Host: Sync {
     /// The configuration in force; `None`: the process has none yet.
     fn config(&self) -> Option<&'static Config>;
 
     /// Whether no forked descendant can hold a connection of ours any more. Asks the kernel.
     fn is_alone(&self) -> bool;
-    /// As [`Host::is_alone`], as far as is known without asking the kernel.
+    /// Whether no tracked descendant can hold a connection of ours. Does not ask the kernel.
     fn has_no_children(&self) -> bool;
-    /// Whether a thread is about to fork: what it has shared stays where it is until the child exists.
+    /// Whether a thread is about to fork: shared objects must not change until the child exists.
     fn is_fork_under_way(&self) -> bool;
 
     /// Claims a slot for a connect from `client`, on another host, to `server`, a listener of this host.
@@ -94,51 +94,53 @@ pub trait Host: Sync {
     /// Claims a slot for a connect to `server`, on another host, on exactly this link.
     fn claim_remote(&self, server: SocketAddr, link: &'static Link) -> Result<Claim, Reason>;
 
-    /// Notes what has become known of a destination.
+    /// Notes a result about the reachability of a destination.
     fn learn(&self, dest: SocketAddr, what: Reachability);
-    /// Whether the host's last answer led to no queue pair ([`Reachability::Broken`]).
+    /// Whether no queue pair was established after the host's last answer ([`Reachability::Broken`]).
     fn is_doubted(&self, ip: IpAddr) -> bool;
-    /// Whether the companion connection of a queue pair may come to this port, at which the program listens.
+    /// Whether a companion may connect to this port, at which the program listens.
     fn takes_companions(&self, port: u16) -> OwnPort;
 
-    /// Calls `f` with each connection of the program that goes over rings.
+    /// Calls `f` with each connection of the program that is in a ring.
     fn each_conn(&self, f: &mut dyn FnMut(&ProgramConn));
     /// The entry on the stats page of the socket at a client's end of a slot, if the program has it.
     fn stats_of(&self, ep: &'static ShmEndpoint) -> Option<&'static SockEntry>;
-    /// When silence ends the connection.
+    /// The times after which silence of the peer ends the connection.
     fn patience(&self, socket: ConnToken) -> Patience;
-    /// Whether any socket ever had `SO_KEEPALIVE` set: a transport need not ask each of them otherwise.
+    /// Whether any socket ever had `SO_KEEPALIVE` set. If not, a transport need not check each of them.
     fn has_keepalive(&self) -> bool;
-    /// Keeps other threads from moving bytes of the connection in this direction, and from moving the connection, as long
-    /// as the guard lives. `None`: another thread does so just now, or the socket no longer stands for `ep`. Never waits.
+    /// Takes the lock of one direction, which keeps other threads from moving bytes in it and from switching the
+    /// connection while the guard lives. `None`: another thread holds it, or the socket no longer has the endpoint
+    /// `ep`. Never waits.
     fn try_hold(&self, socket: ConnToken, ep: &'static ShmEndpoint, direction: Direction) -> Option<Guard<'static>>;
 
-    /// Server: the connection between these addresses that its client asks to upgrade, if it is one of this process.
+    /// Server: the connection between these addresses, which its client requests to upgrade, if this process has it.
     fn upgrade_candidate(&self, client: SocketAddr, server: SocketAddr) -> Option<ConnToken>;
-    /// Server: the client has sent `sent` bytes by TCP, and would go over to `ep`.
+    /// Server: prepares the switch of a connection to `ep`, after the `sent` bytes that its client has sent by TCP.
     fn prepare_upgrade(&self, socket: ConnToken, sent: u64, ep: &'static ShmEndpoint) -> UpgradeAnswer;
-    /// Server: the client says that it has not gone over to `ep`.
+    /// Server: undoes the preparation after the client has answered that it did not switch to `ep`.
     fn withdraw_upgrade(&self, socket: ConnToken, ep: &'static ShmEndpoint);
-    /// Client: has the connections ask for their upgrade that want to. Returns whether some want to ask later.
+    /// Client: sends the upgrade requests that are due. Returns whether others become due later.
     fn request_upgrades(&self) -> bool;
     /// Client: number of bytes that the connection has sent by TCP.
     fn sent_by_kernel(&self, socket: ConnToken) -> u64;
-    /// Client: the server's side is prepared for the byte after `sent`. Goes over to `ep`; false: more was sent meanwhile.
+    /// Client: switches to `ep` after the server's side was prepared for the byte after `sent`. False: more bytes were
+    /// sent meanwhile.
     fn commit_upgrade(&self, socket: ConnToken, sent: u64, token: [u8; TOKEN], ep: &'static ShmEndpoint) -> bool;
-    /// Client: the upgrade was refused, or could not be asked for; the connection asks again later.
+    /// Client: schedules another request after one that was refused or could not be sent.
     fn retry_upgrade_later(&self, socket: ConnToken);
-    /// Before the process ends: decides what is prepared, since the kernel would reset a connection for a token that
-    /// nobody has read.
+    /// Called before the process ends: decides all prepared upgrades, since the kernel would reset a connection with an
+    /// unread token.
     fn decide_upgrades(&self);
 
-    /// Before the process ends: connects that no queue pair has taken are made by TCP.
+    /// Called before the process ends: makes connects that no queue pair has taken by TCP.
     fn settle_queued(&self, until: Deadline);
-    /// Looks after connects that wait for a queue pair and whose program may wait in a call that is none of ours. `before`
-    /// is called before anything that may wait for another host. Returns whether to look again soon.
+    /// Makes the due connects that wait for a queue pair and whose program may sleep in a call that is not intercepted.
+    /// `before` is called before any wait for another host. Returns whether to check again soon.
     fn tend_queued(&self, before: &dyn Fn()) -> bool;
 }
 
-/// Address of the reference that [`set`] was given; null: none.
+/// Address of the reference that was passed to [`set`]; null: none.
 static HOST: AtomicPtr<&'static dyn Host> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Sets the socket layer that the transports of this process work for.
@@ -147,7 +149,7 @@ pub fn set(host: &'static &'static dyn Host) {
     HOST.store(core::ptr::from_ref(host).cast_mut(), Ordering::Release);
 }
 
-/// The socket layer; `None`: there is none yet, and no connection that anything could be asked about.
+/// The socket layer; `None`: it was not set yet, so there is no connection.
 #[allow(unsafe_code)]
 pub fn host() -> Option<&'static dyn Host> {
     // SAFETY: null, or a reference that lives for ever.

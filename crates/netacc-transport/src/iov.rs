@@ -1,15 +1,15 @@
-//! The application's buffers of one call, as a cursor.
+//! Cursor over the application's buffers of one call.
 //!
 //! # Safety
-//! The application handed these pointers to send(2), readv(2) and the like, and so promised that they
-//! are valid for the call. We copy from and to them as the kernel would.
+//! The application passed these pointers to send(2), readv(2) or a similar call, whose contract makes them valid for
+//! the call. The library copies from and to them as the kernel would.
 #![allow(unsafe_code)]
 
 use core::marker::PhantomData;
 use core::ptr;
 use netacc_sys::user::{self, Access};
 
-/// Most bytes that the kernel moves in one call (read(2)).
+/// Largest number of bytes that the kernel moves in one call (read(2)).
 const MAX_BYTES: usize = 0x7fff_f000;
 
 /// The end of user space.
@@ -21,7 +21,7 @@ fn nowhere(v: &libc::iovec) -> bool {
     (v.iov_base as usize).wrapping_sub(4096) >= TOP - 4096 && v.iov_len > 0
 }
 
-/// One or several buffers and how far they have been used.
+/// One or several buffers, with the position up to which they were used.
 #[derive(Debug)]
 pub struct Iov<'a> {
     vec: *const libc::iovec,
@@ -31,15 +31,15 @@ pub struct Iov<'a> {
     done: usize,
     /// Number of bytes left in all of them.
     left: usize,
-    /// Whether a buffer lies where no program has memory.
+    /// Whether a buffer is at an address where no program has memory.
     bad: bool,
-    /// Whether a copy was not done, since the memory cannot be accessed.
+    /// Whether a copy was not done because the memory cannot be accessed.
     faulted: bool,
     _life: PhantomData<&'a libc::iovec>,
 }
 
 impl<'a> Iov<'a> {
-    /// Buffers given as the application's `struct iovec` array. `None` when the lengths overflow.
+    /// The buffers of the application's `struct iovec` array. `None`: the sum of the lengths overflows.
     ///
     /// # Safety
     /// `vec` points to `count` iovecs whose buffers are valid for the call in progress.
@@ -47,7 +47,7 @@ impl<'a> Iov<'a> {
         let mut left = 0usize;
         let mut bad = false;
         for i in 0..count {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees `count` iovecs at `vec`, and i < count.
             let v = unsafe { &*vec.add(i) };
             if v.iov_len > isize::MAX as usize {
                 return None;
@@ -71,26 +71,26 @@ impl<'a> Iov<'a> {
         }
     }
 
-    /// No buffer at all.
+    /// A cursor without a buffer.
     pub const fn empty() -> Iov<'a> {
         Iov { vec: ptr::null(), count: 0, done: 0, left: 0, bad: false, faulted: false, _life: PhantomData }
     }
 
-    /// Whether the kernel would answer EFAULT without looking: a null pointer with a length, an address in
-    /// the first page or outside of user space.
+    /// Whether the kernel would return EFAULT for the address alone: a null pointer with a length, or an address in the
+    /// first page or outside of user space.
     #[inline]
     pub fn bad(&self) -> bool {
         self.bad
     }
 
-    /// Whether a copy was not done, since the memory cannot be accessed: the kernel answers EFAULT then.
+    /// Whether a copy was not done because the memory cannot be accessed, for which the kernel returns EFAULT.
     #[inline]
     pub(crate) fn faulted(&self) -> bool {
         self.faulted
     }
 
-    /// Whether the next `n` bytes are in memory that the call can access. If they are not, the call has
-    /// [`Iov::faulted`]: as with the kernel a piece of the stream is copied as a whole or not at all.
+    /// Whether the next `n` bytes are in memory that the call can access. If not, [`Iov::faulted`] becomes true: as in
+    /// the kernel, a piece of the stream is copied as a whole or not at all.
     #[inline]
     pub(crate) fn reaches(&mut self, n: usize, access: Access) -> bool {
         let (mut vec, mut done, mut left) = (self.vec, self.done, n.min(self.left));
@@ -98,7 +98,7 @@ impl<'a> Iov<'a> {
             if left == 0 {
                 break;
             }
-            // SAFETY: one of the `count` iovecs from `vec` on (the constructor's promise).
+            // SAFETY: it is one of the `count` valid iovecs from `vec` on, as the constructor requires.
             let v = unsafe { &*vec };
             let part = (v.iov_len - done).min(left);
             if !user::accessible(v.iov_base.cast::<u8>().wrapping_add(done).cast(), part, access) {
@@ -112,17 +112,17 @@ impl<'a> Iov<'a> {
         true
     }
 
-    /// The rest of the first buffer that has any.
+    /// The unused rest of the first buffer that has one.
     pub(crate) fn space(&mut self) -> Option<(*mut u8, usize)> {
         while self.left > 0 && self.count > 0 {
-            // SAFETY: count > 0, so vec points to a valid iovec (the constructor's promise).
+            // SAFETY: count > 0, so vec points to a valid iovec, as the constructor requires.
             let v = unsafe { &*self.vec };
             if v.iov_len > self.done {
-                // SAFETY: done is within the buffer.
+                // SAFETY: `done` is at most the buffer's length.
                 let p = unsafe { v.iov_base.cast::<u8>().add(self.done) };
                 return Some((p, (v.iov_len - self.done).min(self.left)));
             }
-            // SAFETY: stays within or one past the array.
+            // SAFETY: the pointer stays within the array or one past its end, since count > 0 before.
             self.vec = unsafe { self.vec.add(1) };
             self.count -= 1;
             self.done = 0;
@@ -130,18 +130,19 @@ impl<'a> Iov<'a> {
         None
     }
 
-    /// The next piece of free space, for a caller outside of the transports, which must [`Iov::skip`] what it uses.
+    /// The next piece of free space, for a caller outside of the transports, which has to [`Iov::skip`] the bytes that
+    /// it uses.
     pub fn first(&mut self) -> Option<(*mut u8, usize)> {
         self.space()
     }
 
-    /// The buffers as the kernel takes them, as long as none is used in part.
+    /// The buffers as an array for the kernel; `None` if one of them was used in part.
     pub fn whole(&mut self) -> Option<(*const libc::iovec, usize)> {
         self.space()?;
         (self.done == 0).then_some((self.vec, self.count))
     }
 
-    /// Takes off the end what is beyond `most` bytes; returns how many those are, for [`Iov::extend`].
+    /// Limits the cursor to `most` bytes. Returns the number of bytes cut off, for [`Iov::extend`].
     #[inline]
     pub fn limit(&mut self, most: usize) -> usize {
         let cut = self.left.saturating_sub(most);
@@ -149,33 +150,33 @@ impl<'a> Iov<'a> {
         cut
     }
 
-    /// Puts back what [`Iov::limit`] took off.
+    /// Restores the bytes that [`Iov::limit`] cut off.
     #[inline]
     pub fn extend(&mut self, cut: usize) {
         self.left += cut;
     }
 
-    /// Bytes left to use.
+    /// Number of bytes left.
     pub fn left(&self) -> usize {
         self.left
     }
 
-    /// Goes over the next `n` bytes, calling `copy(buffer, len, offset)` for each piece.
+    /// Advances over the next `n` bytes and calls `copy(buffer, len, offset)` for each piece.
     fn walk(&mut self, n: usize, mut copy: impl FnMut(*mut u8, usize, usize)) {
         let mut at = 0;
         let n = n.min(self.left);
         while at < n && self.count > 0 {
-            // SAFETY: count > 0, so vec points to a valid iovec (the constructor's promise).
+            // SAFETY: count > 0, so vec points to a valid iovec, as the constructor requires.
             let v = unsafe { &*self.vec };
             let part = (v.iov_len - self.done).min(n - at);
             if part > 0 {
-                // SAFETY: done + part is within the buffer.
+                // SAFETY: done + part is at most the buffer's length.
                 copy(unsafe { v.iov_base.cast::<u8>().add(self.done) }, part, at);
             }
             at += part;
             self.done += part;
             if self.done == v.iov_len {
-                // SAFETY: stays within or one past the array.
+                // SAFETY: the pointer stays within the array or one past its end, since count > 0 before.
                 self.vec = unsafe { self.vec.add(1) };
                 self.count -= 1;
                 self.done = 0;
@@ -198,7 +199,7 @@ impl<'a> Iov<'a> {
         self.walk(n, |p, len, at| unsafe { ptr::copy_nonoverlapping(src.add(at), p, len) });
     }
 
-    /// Copies as many of its bytes as `to` has room for and both can access; returns how many.
+    /// Copies as many bytes to `to` as it has room for and both can access. Returns the number.
     pub fn copy_into(&mut self, to: &mut Iov<'_>) -> usize {
         let before = to.left;
         while let Some((from, len)) = self.space().filter(|_| to.left > 0) {

@@ -1,8 +1,8 @@
-//! Transports: how the bytes of an accelerated connection really move.
+//! Transports: they move the bytes of accelerated connections.
 //!
-//! [`Endpoint`] is the contract; every transport fulfils it and passes the same conformance suite.
-//! One folder per transport: [`shm`] within a host. Between hosts bytes go over the queue pairs of [`rdma`]; a connection
-//! there has a ring at each end, and its endpoint is that of the ring.
+//! [`Endpoint`] is the interface to the socket layer, and one conformance suite tests its implementations. [`shm`] is
+//! the transport within a host. Between hosts, bytes go over the queue pairs of [`rdma`]; such a connection has a ring
+//! at each end, and its endpoint is that of the ring.
 
 #![cfg_attr(not(test), no_std)]
 
@@ -22,8 +22,8 @@ pub use endpoint::{Endpoint, Interest, Readiness, Shut};
 pub use iov::Iov;
 pub use wait::WaitSet;
 
-/// Held by a test that starts a program, and by a test that closes something and looks for its end: until a program
-/// runs it has all descriptors of this process, and nothing ends while it does.
+/// Lock for tests that start a program, and for tests that close a descriptor and expect its end: until a started
+/// program executes, it has all descriptors of this process, and no file is closed meanwhile.
 #[cfg(test)]
 pub(crate) fn starting() -> std::sync::MutexGuard<'static, ()> {
     static STARTING: std::sync::Mutex<()> = std::sync::Mutex::new(());

@@ -1,4 +1,4 @@
-//! What a thread sleeps on while it waits for one or many connections.
+//! The set of descriptors on which a thread sleeps while it waits for one or many connections.
 
 use alloc::vec::Vec;
 use libc::pollfd;
@@ -11,16 +11,16 @@ extern crate alloc;
 /// Number of descriptors that are kept without allocating: enough for any wait on one connection.
 const INLINE: usize = 16;
 
-/// The first step (ns) of a sleep that nobody may end, or that the peer may fail to end.
+/// The first step (ns) of a sleep without a wake-up, or whose wake-up the peer may fail to send.
 const STEP: i64 = 1_000_000;
 
-/// The length (ns) of the step after `steps` in vain, up to four seconds: a thread that sleeps long costs next to
-/// nothing.
+/// The length (ns) of the step after `steps` steps without an event, at most four seconds: so a long sleep costs hardly
+/// any CPU time.
 pub fn longer(steps: u32) -> i64 {
     STEP << steps.min(12)
 }
 
-/// What lends the wakers on which threads sleep: one end of what joins two processes.
+/// A source of the wakers on which threads sleep: one end of a link between two processes.
 pub trait WakerSource: Sync {
     /// Borrows a waker for a thread that goes to sleep.
     fn borrow_waker(&self) -> Result<u32>;
@@ -31,10 +31,10 @@ pub trait WakerSource: Sync {
     /// The descriptor of waker `id`, or -1.
     fn waker_fd(&self, id: u32) -> i32;
 
-    /// The descriptor by which the other process says something, or -1 if nothing is to be heard there.
+    /// The descriptor that has messages of the other process, or -1 if none can come any more.
     fn control_to_poll(&self) -> i32;
 
-    /// Handles what the other process has said.
+    /// Handles the messages of the other process.
     fn service(&'static self);
 }
 
@@ -57,17 +57,16 @@ pub struct WaitSet {
     spill: Vec<pollfd>,
     borrowed: [Option<Borrowed>; 4],
     more: Vec<Borrowed>,
-    /// Set when no waker could be found (no descriptor left): sleep in short steps.
+    /// Set when no waker could be borrowed (no descriptor left): the sleep is made in short steps.
     pub bounded: bool,
-    /// Set when another sharer may take the byte that is to wake us, and go on or end: sleep in steps,
-    /// each longer than the one before, in case that happens.
+    /// Set when another sharer may take the byte that was to wake this thread: the sleep is made in steps, each longer
+    /// than the one before.
     pub shared: bool,
-    /// Number of steps that have been slept in vain: kept by the caller from one set to the next.
+    /// Number of steps without an event, which the caller keeps from one set to the next.
     pub steps: u32,
-    /// When the sleep ends at the latest ([`time::now`]), because bytes that are there may be read from then on; 0: it
-    /// may last.
+    /// Latest end of the sleep ([`time::now`]), because bytes that are held back may be read from then on; 0: no limit.
     until: u64,
-    /// Another sharer has left the mark that asks for the byte: it is not ours to take away.
+    /// Set when another sharer has stored the mark that requests the byte, so this thread must not remove it.
     pub(crate) mark_was_set: bool,
 }
 
@@ -93,7 +92,7 @@ impl WaitSet {
         self.len() == 0
     }
 
-    /// The sleep is to end then ([`time::now`]) at the latest.
+    /// Limits the sleep to the time `until` ([`time::now`]).
     pub fn wake_at(&mut self, until: u64) {
         self.until = if self.until == 0 { until } else { self.until.min(until) };
     }
@@ -149,8 +148,8 @@ impl WaitSet {
         self.on(link).map_or(0, |b| b.waker)
     }
 
-    /// The waker of this wait on `link`, borrowed at the first call. It is 0 when none can be borrowed, and then the
-    /// sleep is bounded.
+    /// The waker of this wait on `link`, borrowed at the first call. It is 0 if none can be borrowed, and then the
+    /// sleep is made in steps.
     pub fn waker(&mut self, link: &'static dyn WakerSource) -> u32 {
         if let Some(b) = self.on(link) {
             return b.waker;
@@ -174,9 +173,8 @@ impl WaitSet {
         waker
     }
 
-    /// Sleeps until something happens on a descriptor, the deadline passes or a signal comes
-    /// (`EINTR`). Wakers that rang are silenced and control sockets served. `sigmask` as for
-    /// ppoll(2), may be null.
+    /// Sleeps until something happens on a descriptor, the deadline passes or a signal comes (`EINTR`). Wakers that
+    /// were written are reset, and control sockets are read. `sigmask` as for ppoll(2), may be null.
     pub fn sleep(&mut self, deadline: Deadline, sigmask: *const core::ffi::c_void) -> Result<usize> {
         let mut left = deadline.left();
         let step = if self.bounded { STEP } else { longer(self.steps) };

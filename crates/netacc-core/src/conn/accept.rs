@@ -1,4 +1,4 @@
-//! accept(2): whatever is ready first, a connection in shared memory or one of the kernel's.
+//! accept(2): takes whatever is ready first, a connection in shared memory or one of the kernel's.
 
 use crate::conn::ports;
 use crate::fallback;
@@ -26,8 +26,8 @@ use netacc_transport::shm::slots::SLOTS;
 use netacc_transport::shm::{Link, ShmEndpoint};
 use netacc_transport::{Endpoint, WaitSet};
 
-/// Time (ticks, some 50 microseconds) for which a non-blocking accept that comes right after an accelerated one
-/// believes the kernel's "no connection": the caller's next wait asks the kernel again.
+/// Time (ticks, some 50 microseconds) for which the kernel's answer "no connection" is believed by a non-blocking
+/// accept that follows an accelerated one. The caller's next wait asks the kernel again.
 const BELIEVED: u64 = 150_000;
 
 /// accept(2) and accept4(2).
@@ -116,7 +116,7 @@ fn try_accept(
         let kernel = l.kernel_fd(fd);
         let mut from = addr::Accepted::default();
         match ask_kernel(kernel, s, l, &mut from, flags) {
-            // The connection beside a queue pair: the program never hears of it.
+            // A companion connection belongs to a queue pair, and is never reported to the program.
             Ok(new) if engine::take_companion(new) => {}
             Ok(new) => {
                 from.give(p, len);
@@ -129,18 +129,19 @@ fn try_accept(
                 l.tcp_checked.store(now | 1, Ordering::Relaxed);
                 return Err(if l.starves() { Errno::MFILE } else { Errno::AGAIN });
             }
-            // Another thread has closed the number just now: this call has begun, so it goes on.
+            // Another thread has closed the number just now. This call began before that, so it continues on the
+            // kernel's listener.
             Err(Errno::BADF) if kernel != l.kernel_fd(fd) => {}
             Err(e) => return Err(e),
         }
     }
 }
 
-/// Calls the kernel's accept4, unless it would find nothing: it makes a whole socket before it finds that no connection
-/// waits, which takes ten times as long as the questions here. They are whether a connection waits and, since the
-/// kernel looks for that first, whether there is a descriptor.
+/// Calls the kernel's accept4 only if a connection waits or no descriptor is free. The kernel allocates a whole socket
+/// before it finds that no connection waits, which takes ten times as long as these checks; a missing descriptor it
+/// reports before that.
 fn ask_kernel(fd: i32, s: &Socket, l: &Listener, from: &mut addr::Accepted, flags: i32) -> Result<i32> {
-    // What the listener's epoll instance said is believed.
+    // A report of the listener's epoll instance is believed.
     if l.tcp_waits.load(Ordering::Relaxed) != 0 || tcp_ready(fd) {
         return from.accept(fd, flags);
     }
@@ -150,17 +151,18 @@ fn ask_kernel(fd: i32, s: &Socket, l: &Listener, from: &mut addr::Accepted, flag
     Err(Errno::AGAIN)
 }
 
-/// A connection that the kernel accepted: the stats page knows it, otherwise it is left alone.
+/// Enters a connection that the kernel accepted in the table and on the stats page, and makes it a candidate if its
+/// client may switch later.
 fn plain(s: &Socket, new: i32, peer: Option<SocketAddr>, flags: i32) {
     page().count(Counter::AcceptsTcp);
     let ip = netacc_transport::shm::rendezvous::destination;
-    // A listener that has one address gives it to all of its connections.
+    // All connections of a listener with a single address have that address.
     let local = s.local.get().filter(|a| !a.ip().is_unspecified()).or_else(|| addr::local_of(new));
     let local_end = local.zip(peer).filter(|(l, p)| ip(p.ip()).is_loopback() || ip(p.ip()) == ip(l.ip()));
     let reason = if local_end.is_some() { Reason::PlainClient } else { Reason::OtherHost };
     page().fallback(reason);
     let nonblock = if flags & libc::SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
-    // A client on this host may offer to go over to shared memory later, one on another host to RDMA.
+    // A client on this host may offer to switch to shared memory later, and one on another host to RDMA.
     let peer_end =
         if local_end.is_none() { local.zip(peer).filter(|(l, _)| engine::may_be_upgraded(l.port())) } else { None };
     let state = match (local_end, peer_end) {
@@ -181,7 +183,7 @@ fn plain(s: &Socket, new: i32, peer: Option<SocketAddr>, flags: i32) {
     }
     let entered = enter(new, r).is_ok();
     if peer_end.is_some() {
-        // The client's engine may have asked for it already, and it can be found now.
+        // The client's engine may have requested the upgrade already; from now on the connection can be found.
         engine::accepted();
     }
     if entered && let Some(e) = r.obj.stats() {
@@ -198,7 +200,8 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
     let cloexec = flags & libc::SOCK_CLOEXEC != 0;
     let kept = if cloexec { fd_cache::take(s.domain()) } else { None };
     let new = kept.map_or_else(|| placeholder(s.domain(), cloexec), Ok)?;
-    // Bounded by the connects of one full queue, which may all come to nothing: then the caller has its turn.
+    // Takes at most as many connects as one queue holds, since all of them may have been withdrawn; then control
+    // returns to the caller.
     let taken = core::iter::from_fn(|| l.pop()).take(SLOTS).find_map(|(link, slot)| {
         let ep = take_slot(link, slot)?;
         let told = addresses(s, ep);
@@ -231,7 +234,7 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
     Ok(Some((new, peer)))
 }
 
-/// Gives a connection what it has from its listener (socket(7), tcp(7)).
+/// Copies the options that a connection inherits from its listener (socket(7), tcp(7)).
 fn inherit(s: &Socket, listener: &Socket) {
     s.opts.inherit(&listener.opts);
     s.set(INQ, listener.has(INQ));
@@ -255,14 +258,14 @@ fn fill(r: Ref<Socket>, link: &'static Link, ep: &'static ShmEndpoint, local: So
         let transport = if ep.is_remote() { Transport::Rdma } else { Transport::Shm };
         e.open(State::Established, transport, Reason::None, time::realtime_coarse());
         e.set_addrs(&local.into(), &peer.into());
-        // Of a connection from another host only the engine in our own process is seen here.
+        // The peer of a connection from another host is the engine in our own process, so no process number is shown.
         e.set_peer_pid(if transport == Transport::Rdma { 0 } else { link.peer_pid() });
         e.set_link(ep.stats_link());
     }
 }
 
-/// The addresses that a client claims, if they can be true: its own belongs to this host, and the other one is one that
-/// this listener serves.
+/// The addresses that a client claims, if they are possible: its own address belongs to this host, and this listener
+/// serves the other one.
 fn addresses(s: &Socket, ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
     let seg = ep.link().segment()?;
     let open = &seg.slot(ep.slot_index())?.open;
@@ -274,8 +277,8 @@ fn addresses(s: &Socket, ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
     let privileged = peer.port() < 1024 && !ep.link().peer_is_root();
     let domain = s.domain() == libc::AF_INET6 || matches!(local.ip(), IpAddr::V4(_));
     let local_end = || !privileged && ports::is_local(peer.ip(), now) && ports::is_local(local.ip(), now);
-    // An engine of our own user speaks for clients on other hosts: both addresses are those of its queue pair. What the
-    // endpoint says of that is believed of our own user alone.
+    // An engine of our own user connects on behalf of clients on other hosts, so both addresses are those of its queue
+    // pair. The endpoint's remote mark is believed only if the link's process belongs to our own user.
     let known = ep.is_remote() || local_end();
     (served && domain && known && local.port() == bound.port()).then_some((local, peer))
 }

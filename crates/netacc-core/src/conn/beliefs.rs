@@ -1,4 +1,4 @@
-//! What is believed of an address for a while: small tables without a lock.
+//! Small lock-free tables of facts about addresses that are believed for a limited time.
 //!
 //! An entry holds the whole address, since with a hash alone one address could pass for another one. The hash only says
 //! where an entry lies; an entry takes the place of an earlier one with the same hash.
@@ -6,14 +6,15 @@
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// One belief. Threads that read look at `seq` before and after; one that writes makes it odd meanwhile.
+/// One entry, protected by a sequence lock: a reader loads `seq` before and after, and a writer makes it odd while it
+/// writes.
 #[derive(Debug)]
 struct Cell {
     seq: AtomicU32,
-    /// 4 or 6 in the upper half, the port in the lower; 0: nothing is believed.
+    /// IP version (4 or 6) in the upper half, port in the lower; 0: the entry is empty.
     family_port: AtomicU32,
     ip: [AtomicU64; 2],
-    /// Since when the belief holds.
+    /// Time at which the fact was noted.
     since: AtomicU64,
 }
 
@@ -33,7 +34,7 @@ impl Key {
         Key { family_port: domain << 16 | u32::from(at.port()), ip: [(ip >> 64) as u64, ip as u64] }
     }
 
-    /// The FNV-1a hash.
+    /// FNV-1a hash of the address and port.
     fn hash(self) -> u64 {
         let [high, low] = self.ip;
         let bytes = [high, low, self.family_port.into()].into_iter().flat_map(u64::to_le_bytes);
@@ -51,9 +52,10 @@ impl Cell {
         }
     }
 
-    /// The address and since when it is believed; `None` if there is none, or another thread is changing it.
+    /// The address and the time at which the fact was noted; `None` if the entry is empty or another thread is writing
+    /// it.
     fn read(&self) -> Option<(Key, u64)> {
-        // Acquire, and the fence: the words that are read in between belong to one turn.
+        // Acquire, and the fence: the words that are read in between come from one write.
         let turn = self.seq.load(Ordering::Acquire);
         let key = Key {
             family_port: self.family_port.load(Ordering::Relaxed),
@@ -65,7 +67,7 @@ impl Cell {
         (whole && key.family_port != 0).then_some((key, since))
     }
 
-    /// Stores a belief. Of two threads that do so at once one does nothing.
+    /// Stores an entry. If two threads write it at once, one of them does nothing.
     fn write(&self, key: Key, since: u64) {
         let turn = self.seq.load(Ordering::Relaxed) & !1;
         if self.seq.compare_exchange(turn, turn | 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -95,7 +97,7 @@ impl<const N: usize> Default for Beliefs<N> {
 }
 
 impl<const N: usize> Beliefs<N> {
-    /// A table in which nothing is believed.
+    /// An empty table.
     pub const fn new() -> Beliefs<N> {
         Beliefs([const { Cell::new() }; N])
     }
@@ -104,7 +106,7 @@ impl<const N: usize> Beliefs<N> {
         self.0.get((key.hash() % N as u64) as usize)
     }
 
-    /// Notes what the table is about as true of `at` from `now` on.
+    /// Notes at the time `now` (ns) that the table's fact is true of `at`.
     pub fn note(&self, at: SocketAddr, now: u64) {
         let key = Key::of(at);
         if let Some(cell) = self.cell(key) {
@@ -112,14 +114,14 @@ impl<const N: usize> Beliefs<N> {
         }
     }
 
-    /// Whether it is believed of `at`, and has been for less than `limit` ns.
+    /// Whether the fact was noted of `at` less than `limit` ns before `now`.
     pub fn holds(&self, at: SocketAddr, now: u64, limit: u64) -> bool {
         let key = Key::of(at);
         let found = self.cell(key).and_then(Cell::read);
         found.is_some_and(|(of, since)| of == key && now.saturating_sub(since) < limit)
     }
 
-    /// Forgets what is believed of `at`.
+    /// Removes the entry of `at`.
     pub fn forget(&self, at: SocketAddr) {
         let key = Key::of(at);
         if let Some(cell) = self.cell(key)
@@ -129,7 +131,7 @@ impl<const N: usize> Beliefs<N> {
         }
     }
 
-    /// Forgets all beliefs.
+    /// Removes all entries.
     pub fn clear(&self) {
         for cell in self.0.iter().filter(|c| c.family_port.load(Ordering::Relaxed) != 0) {
             cell.write(NOBODY, 0);

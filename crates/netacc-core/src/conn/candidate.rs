@@ -1,5 +1,5 @@
-//! Bytes of a connection that is the kernel's and may be promoted or upgraded (a *candidate*): they pass through our hands, so
-//! that what goes on in a ring follows them.
+//! Reads and writes of a connection on kernel TCP that may be promoted or upgraded (a *candidate*). They are made here
+//! and not passed to libc, so that the ring's first byte follows the last byte of the kernel's stream.
 
 use crate::conn::transfer;
 use crate::conn::transfer::deadline;
@@ -16,10 +16,10 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
 use netacc_transport::Iov;
 
-/// A client's side whose promotion the server may take.
+/// State of a client's side whose offer the server may accept.
 const OFFERED: ConnState = ConnState::Candidate(Upgrade::Offered);
 
-/// Sends all that there is by the kernel, or at most `most` bytes of it.
+/// Sends the bytes of `src` by the kernel, at most `most` of them.
 fn send_by_kernel(fd: i32, src: &mut Iov<'_>, flags: i32, most: usize) -> Result<usize> {
     match src.first() {
         Some((p, n)) if src.left() > most => raw::send(fd, p, n.min(most), flags),
@@ -31,24 +31,24 @@ fn send_by_kernel(fd: i32, src: &mut Iov<'_>, flags: i32, most: usize) -> Result
 #[allow(unsafe_code)]
 fn by_kernel(fd: i32, v: &mut Iov<'_>, flags: i32, write: bool) -> Result<usize> {
     let Some((vec, count)) = v.whole() else {
-        // Sends the rest of a buffer that was taken in part.
+        // Sends the rest of a buffer that was sent in part.
         return v.first().map_or(Ok(0), |(p, n)| raw::send(fd, p, n, flags));
     };
-    // SAFETY: a message header of zeroes is one without anything.
+    // SAFETY: a zeroed message header is valid: it has no address, buffers or control messages.
     let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
     m.msg_iov = vec.cast_mut();
     m.msg_iovlen = count as _;
     if write { raw::sendmsg(fd, &raw const m, flags) } else { raw::recvmsg(fd, &raw mut m, flags) }
 }
 
-/// A read-like call on a socket without an endpoint: it reads a candidate's bytes, or passes.
+/// Makes a read-like call on a socket that is not in a ring: reads a candidate's bytes from the kernel, or passes.
 pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
     let s = r.obj;
     let Some(upgrade) = s.candidate().filter(|upgrade| !expired(fd, r, *upgrade)) else {
-        // Another thread may have promoted it since the caller looked.
+        // Another thread may have promoted the connection since the caller looked it up.
         return if s.is_shm() { reread(r, dst, flags) } else { Outcome::Pass };
     };
-    // Calls with a meaning of their own are made by the kernel; then the connection is the kernel's for good.
+    // The kernel makes calls with other flags, and the connection stays with it for good.
     if flags & !(libc::MSG_DONTWAIT | libc::MSG_PEEK | libc::MSG_NOSIGNAL) != 0 || dst.left() == 0 || dst.bad() {
         return if cancel(fd, r) { reread(r, dst, flags) } else { Outcome::Pass };
     }
@@ -80,18 +80,18 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
                 Err(e) => Outcome::Failed(e),
             };
         }
-        // Without the lock: what comes from the kernel comes before the ring's, whatever happens meanwhile.
+        // The wait needs no lock: bytes that come from the kernel precede the ring's, whatever happens meanwhile.
         let until = deadline(s.rcvtimeo.load(Ordering::Relaxed));
         let ours = Held::to_read(fd).filter(|_| flags & libc::MSG_WAITALL == 0);
         let waited = ours.as_ref().map_or(Ok(()), |ours| sleep::for_kernel(ours, until));
-        // A thread that closes the program's number meanwhile does not end this call.
+        // Our own number for the file keeps this call going if another thread closes the program's number meanwhile.
         let there = ours.as_ref().map(Held::fd).filter(|own| *own >= 0).unwrap_or(fd);
         res = waited.and_then(|()| by_kernel(there, dst, flags, false));
     }
     match res {
-        // The peer may have gone over: then this 0 is not the end of the stream.
+        // The peer may have switched: then this 0 is not the end of the stream.
         Ok(0) if advance(fd, r) => reread(r, dst, flags),
-        // The peer may also have come back already, to another kernel socket.
+        // The peer may even have been demoted again already, to another kernel socket.
         Ok(0) if s.is(ConnState::Demoted) => Outcome::Pass,
         Ok(n) => {
             if flags & libc::MSG_PEEK == 0 {
@@ -112,7 +112,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
     }
 }
 
-/// Leaves a server's connection to the kernel once nobody has offered to promote it in `CALLS` calls.
+/// Leaves a server's connection to the kernel once its client has made no offer during `CALLS` calls.
 fn expired(fd: i32, r: Ref<Socket>, upgrade: Upgrade) -> bool {
     const CALLS: u32 = 256;
     if upgrade.is_remote() {
@@ -123,17 +123,17 @@ fn expired(fd: i32, r: Ref<Socket>, upgrade: Upgrade) -> bool {
     n > CALLS && !upgrade.is_client() && !cancel(fd, r)
 }
 
-/// The call goes on over shared memory, by the object, since the number may be closed.
+/// Continues a read over shared memory. It uses the object, since the number may be closed.
 fn reread(r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
     match r.obj.endpoint() {
         Some(ep) => transfer::receive(r, ep, dst, flags).into(),
-        // The connection has left shared memory again meanwhile, or was closed.
+        // The connection has left shared memory again meanwhile, or has been closed.
         None if r.obj.path() == Path::Tcp => Outcome::Pass,
         None => Outcome::Failed(Errno::BADF),
     }
 }
 
-/// A write-like call on a socket without an endpoint.
+/// Makes a write-like call on a socket that is not in a ring.
 pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outcome {
     let s = r.obj;
     let Some(upgrade) = s.candidate().filter(|upgrade| !expired(fd, r, *upgrade)) else {
@@ -153,7 +153,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
         if sent > 0 && s.is(OFFERED) && advance(fd, r) {
             return rewrite(r, src, flags, sent);
         }
-        // The server may take the promotion at any moment, and then little is to be under way.
+        // The server may accept the offer at any moment, and few bytes may be in flight then.
         let most = if s.is(OFFERED) { PROMOTION_TAIL } else { usize::MAX };
         let whole = src.whole().is_some() && src.left() <= most;
         let asked = if whole { src.left() } else { src.first().map_or(0, |(_, n)| n.min(most)) };
@@ -168,8 +168,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
                 return rewrite(r, src, flags, sent);
             }
             let res = send_by_kernel(fd, src, flags_there | libc::MSG_DONTWAIT, most);
-            // This is counted under the same hold: a connection that goes over to another host does so at a byte that
-            // has to be known.
+            // The bytes are counted under the same lock: a connection is upgraded to RDMA at an exact byte.
             if let Ok(n) = res {
                 s.kernel_sent.fetch_add(n as u64, Ordering::Relaxed);
             }
@@ -183,8 +182,8 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
             if pin.is_none() {
                 return Outcome::Failed(Errno::BADF);
             }
-            // Without the lock: what the kernel takes comes before the end that it is told when we go over, and after
-            // that end it takes nothing.
+            // The send needs no lock: bytes that the kernel accepts precede the end of stream with which the switch
+            // marks the byte, and after that end it accepts none.
             _sending = Some(upgrade_client::Sending::begin(s));
             res = send_by_kernel(fd, src, flags_there, most);
             if res == Err(Errno::PIPE) && advance(fd, r) {
@@ -207,7 +206,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
                 if let Some(e) = s.stats() {
                     e.sent(n as u64);
                 }
-                // A call that waits takes everything, unless an error comes; the program's next call reports that.
+                // A blocking call sends everything unless an error occurs; the program's next call reports the error.
                 if n < asked && (nonblock || !counted) {
                     break;
                 }
@@ -227,7 +226,7 @@ fn rewrite(r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, sent: usize) -> Outcom
         Some(Ok(n)) => Outcome::Done((sent + n) as isize),
         _ if sent > 0 => Outcome::Done(sent as isize),
         Some(Err(e)) => Result::<usize>::Err(e).into(),
-        // The connection has left shared memory again meanwhile, or was closed.
+        // The connection has left shared memory again meanwhile, or has been closed.
         None if r.obj.path() == Path::Tcp => Outcome::Pass,
         None => Outcome::Failed(Errno::BADF),
     }

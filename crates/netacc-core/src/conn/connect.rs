@@ -26,12 +26,11 @@ use netacc_transport::shm::rendezvous::SourceProbe;
 use netacc_transport::shm::{ShmEndpoint, owner, rendezvous};
 use netacc_transport::{Endpoint, Interest};
 
-/// Most reserved ports that sockets of our own keep per link, as far as descriptors allow; further connections on it
-/// hold their port by their own descriptor.
+/// Largest number of ports per link that sockets of our own reserve, as far as descriptors allow. Further connections
+/// on the link hold their port by their own descriptor.
 const RESERVED_PORTS: usize = 100;
 
-/// Divisor of the time in which a connect learns whether its destination is reached by RDMA, for one that is not to
-/// wait.
+/// Divisor of the time-out of a probe, for a non-blocking connect.
 const PART_NONBLOCK: u64 = 6;
 
 /// connect(2).
@@ -49,7 +48,7 @@ pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
             }
             done.into()
         }
-        // A promotion under way is settled first, one way or the other.
+        // A promotion in progress is first completed or cancelled.
         Path::Tcp if s.is_candidate() && addr::family(p, len) == Some(libc::AF_UNSPEC) && promote::cancel(fd, r) => {
             connect_existing(r, p, len).into()
         }
@@ -61,14 +60,14 @@ pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
             done.into()
         }
         Path::Tcp | Path::Listener => Outcome::Pass,
-        // Other processes have the socket too, and only the kernel can tell them that it is connected.
+        // Other processes share the socket, and only the kernel can show them that it is connected.
         Path::New if s.is_inherited() => match to_kernel(fd, s) {
             Ok(()) => Outcome::Pass,
             Err(e) => Outcome::Failed(e),
         },
         Path::New => match addr::read(p, len) {
             Some(dest) if family_fits(s, dest) => begin(fd, r, dest, p, len),
-            // AF_UNSPEC, short or foreign addresses: the kernel knows the right answer.
+            // AF_UNSPEC, and addresses that are too short or of another family, are answered by the kernel.
             _ => match materialize(fd, s) {
                 Ok(()) => Outcome::Pass,
                 Err(e) => Outcome::Failed(e),
@@ -81,7 +80,8 @@ fn family_fits(s: &Socket, dest: SocketAddr) -> bool {
     dest.is_ipv4() == (s.domain() == libc::AF_INET)
 }
 
-/// connect(2) on a connection: it is established, or has ended, or is to be given up.
+/// connect(2) on a socket in shared memory: the connection is established, has ended, or is to be dissolved
+/// (AF_UNSPEC).
 fn connect_existing(r: Ref<Socket>, p: *const c_void, len: u32) -> Result<()> {
     let s = r.obj;
     let Some(ep) = s.endpoint() else {
@@ -94,7 +94,7 @@ fn connect_existing(r: Ref<Socket>, p: *const c_void, len: u32) -> Result<()> {
         Some(_) if ep.is_pending() => established(r),
         Some(_) if !s.set(CONNECTING, false) => Err(Errno::ISCONN),
         Some(_) if !ep.has_ended() => Ok(()),
-        // A non-blocking connect that came about and ended before any call asked for it: this is reported once.
+        // A non-blocking connect was established and ended before any call reported it, so success is reported once.
         Some(_) => {
             let e = ep.take_error();
             abort::abort(s, ep)?;
@@ -103,7 +103,8 @@ fn connect_existing(r: Ref<Socket>, p: *const c_void, len: u32) -> Result<()> {
     }
 }
 
-/// Waits until the listener's queue has room for the connect. What ends the wait does not end the connect (connect(2)).
+/// Waits until the listener's queue has room for the connect. A signal that interrupts the wait does not end the
+/// connect (connect(2)).
 #[cold]
 fn established(r: Ref<Socket>) -> Result<()> {
     let s = r.obj;
@@ -129,7 +130,7 @@ fn established(r: Ref<Socket>) -> Result<()> {
 fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) -> Outcome {
     let s = r.obj;
     if s.change(ConnState::Aborted, ConnState::New) {
-        // The kernel's socket shows the port of the connection before, which is reserved no more.
+        // The kernel socket still shows the port of the previous connection, which is no longer reserved.
         abort::bind_anew(fd, s);
     }
     match accelerate(fd, r, dest) {
@@ -157,7 +158,7 @@ fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) 
     }
 }
 
-/// Calls the kernel's connect, and shows the reason on the stats page.
+/// Calls the kernel's connect and stores the reason on the stats page.
 fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, reason: Reason) -> Outcome {
     let s = r.obj;
     if let Err(e) = to_kernel(fd, s) {
@@ -177,7 +178,7 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
                 }
             }
             if reason == Reason::TcpFirst {
-                // The next connect(2) reports that the connection was established, even if it has gone over to shared
+                // The next connect(2) reports that the connection was established, even if it has switched to shared
                 // memory by then.
                 s.set(CONNECTING, done.is_err());
                 let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
@@ -198,7 +199,7 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
                 if remote {
                     upgrade_client::begin(fd, r, done.is_ok(), target);
                 } else if done.is_ok() {
-                    // The offer goes out at once, so that the answer is there with the server's first bytes.
+                    // The offer is sent at once, so that the answer arrives with the server's first bytes.
                     promote::advance(fd, r);
                 }
             }
@@ -213,12 +214,12 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
     done.into()
 }
 
-/// Whether a connection that begins on TCP may go over to RDMA.
+/// Whether a connection that begins on TCP may be upgraded to RDMA.
 fn may_upgrade(target: SocketAddr) -> bool {
     !scoped(target) && engine::available() && runtime::get().is_some_and(runtime::Runtime::draw)
 }
 
-/// Connects over shared memory, or says why not. Nothing has happened to the socket on failure.
+/// Connects over shared memory, or returns the reason why not. On failure the socket is unchanged.
 fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result<(), Reason> {
     let s = r.obj;
     let rt = runtime::get().ok_or(Reason::Disabled)?;
@@ -236,7 +237,7 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
         return Err(Reason::Packets);
     }
     if rt.conf.conn_tcp_first {
-        // Where the connection goes is not known before it is made, and cannot be asked afterwards.
+        // The destination is not known before the connect is made, and cannot be determined afterwards.
         let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
         if pool::is_exact(target, true)
             && let Some(source) = ports::local_source(target.ip(), time::coarse())
@@ -269,7 +270,7 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
         && !b.ip().is_unspecified()
         && rendezvous::destination(b.ip()) != source
     {
-        // Bound to another address of this host, which is legal and shown for TCP as well: just that address is shown.
+        // The socket is bound to another address of this host, which is legal. As with TCP, that address is shown.
         if !ports::is_local(rendezvous::destination(b.ip()), now) {
             return Err(Reason::OtherHost);
         }
@@ -290,17 +291,16 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
     occupy(fd, s, claim, bound, SocketAddr::new(ip, 0), target)
 }
 
-/// Connects to a server on another host, or says why not. Nothing has happened to the socket on failure.
+/// Connects to a server on another host, or returns the reason why not. On failure the socket is unchanged.
 fn reach(fd: i32, r: Ref<Socket>, target: SocketAddr, probe: Option<SourceProbe>) -> core::result::Result<(), Reason> {
     let s = r.obj;
     let timeout = engine::connect_timeout() / if s.has(NONBLOCK) { PART_NONBLOCK } else { 1 };
-    // What is believed is noted anew only when the kernel was asked, and not whenever it is relied on: the address may
-    // come to this host.
+    // The entry is renewed only when the kernel was asked, and not by each use: the address may move to this host.
     let asked = probe.is_some();
     let RouteHandle { link, source, optimistic } = engine::reach(target, probe, timeout)?;
     let bound = bound_to(fd, s);
     let elsewhere = bound.is_some_and(|b| !b.ip().is_unspecified() && rendezvous::destination(b.ip()) != source);
-    // No server can confirm what a port below 1024 says of a client on another host.
+    // A server cannot verify that a client on another host really holds a port below 1024.
     let privileged = bound.is_some_and(|b| (1..1024).contains(&b.port()));
     let mut claimed =
         if elsewhere || privileged { Err(Reason::OtherHost) } else { pool::claim_remote(target, link, false) };
@@ -325,7 +325,7 @@ fn reach(fd: i32, r: Ref<Socket>, target: SocketAddr, probe: Option<SourceProbe>
     Ok(())
 }
 
-/// Puts the socket into the slot it has been given, and queues the connect.
+/// Attaches the socket to the claimed slot and queues the connect.
 fn occupy(
     fd: i32,
     s: &'static Socket,
@@ -349,7 +349,8 @@ fn occupy(
     };
     let local = SocketAddr::new(ip, port);
     let Some(ep) = link.endpoint(slot).filter(|ep| ep.begin(generation)) else {
-        // In use, against all bookkeeping: its user closes it, and we never take it again.
+        // The endpoint is in use although its slot was free, which is inconsistent. Its user will close it, and the
+        // slot is never claimed again.
         link.slots.burned();
         return Err(Reason::NoMemory);
     };
@@ -365,15 +366,15 @@ fn occupy(
     if let Some(engine) = engine {
         order::enter(engine, target);
     }
-    // The server may use this end at once, in another thread, when it takes the connect: so it is connected before it
-    // is queued. If the connect is not taken after all, no thread has touched the endpoint, since other calls wait for
-    // the locks.
+    // The server may be another thread of this process, and may use this end as soon as it accepts: so the socket is
+    // connected before the connect is queued. If the connect is not queued after all, no thread has touched the
+    // endpoint, since other calls wait for the locks.
     let locks = (s.rx.lock(), s.tx.lock());
     take_state(s, ConnState::Shm);
     let pushed = claim.push();
     if !pushed || (!link.accepting() && ep.withdraw()) {
-        // The listener went away in between and had not taken us: TCP will find out what is there now. The server
-        // cannot say that it is done with a slot that was never queued.
+        // The listener has ended meanwhile and has not taken the connect: kernel TCP will find out what listens there
+        // now. The server cannot release a slot that was never queued.
         if !pushed {
             ep.never_mind(generation);
         }
@@ -390,7 +391,7 @@ fn occupy(
         let transport = if link.is_remote() { Transport::Rdma } else { Transport::Shm };
         e.open(State::Established, transport, Reason::None, time::realtime_coarse());
         e.set_addrs(&local.into(), &target.into());
-        // Of a connection to another host only the engine in our own process is seen here.
+        // The peer of a connection to another host is the engine in our own process, so no process number is shown.
         e.set_peer_pid(if transport == Transport::Rdma { 0 } else { link.peer_pid() });
         e.set_link(link.id().into());
         // SeqCst: see the engine's `publish_to_socket`.
@@ -401,13 +402,13 @@ fn occupy(
 }
 
 fn take_state(s: &Socket, state: ConnState) {
-    // A thread that forks may be about to put a real socket here: see `materialize`.
+    // A forking thread may be about to put a real socket under the number: see `materialize`.
     let _g = s.meta.lock();
     s.set_state(state);
 }
 
-/// Whether the destination is link-local, which means nothing without its interface: such a connect is left to the
-/// kernel.
+/// Whether the destination is link-local. Such an address is ambiguous without its interface, so the connect is left to
+/// the kernel.
 fn scoped(dest: SocketAddr) -> bool {
     matches!(dest.ip(), IpAddr::V6(a) if a.is_unicast_link_local())
 }
@@ -421,7 +422,8 @@ fn bound_to(fd: i32, s: &Socket) -> Option<SocketAddr> {
     addr::local_of(fd).filter(|a| a.port() != 0 || !a.ip().is_unspecified())
 }
 
-/// Gives the socket its port now, so that the kernel can say which listener of a group the connection is for.
+/// Binds the socket to a port now, so that the kernel can tell which listener of a reuseport group the connection is
+/// for.
 fn choose(fd: i32, s: &Socket, ip: IpAddr, target: SocketAddr) -> Option<u64> {
     let port = match bound_to(fd, s).filter(|b| b.port() != 0) {
         Some(b) => b.port(),
@@ -432,14 +434,14 @@ fn choose(fd: i32, s: &Socket, ip: IpAddr, target: SocketAddr) -> Option<u64> {
     Some(member)
 }
 
-/// Whether another socket may be bound to the port of the connection, as SO_REUSEADDR on both allows: only the socket's
-/// own descriptor tells that to the kernel.
+/// Whether another socket may be bound to the port of the connection, as SO_REUSEADDR on both allows. The kernel knows
+/// that only if the connection's own descriptor holds the port.
 fn shares_port(s: &Socket) -> bool {
     s.opts.get(libc::SOL_SOCKET, libc::SO_REUSEADDR).is_some_and(|on| on != 0)
 }
 
-/// A local port that no other socket gets while the connection lives: kept with the slot for its next connections, or,
-/// beyond [`RESERVED_PORTS`], by the connection's own descriptor.
+/// Reserves a local port that no other socket gets while the connection lives. The slot keeps it for its next
+/// connections, or, beyond [`RESERVED_PORTS`], the connection's own descriptor holds it.
 fn reserve(fd: i32, s: &Socket, link: &netacc_transport::shm::Link, slot: usize, ip: IpAddr) -> Result<u16> {
     if s.has(PLACEHOLDER) && !shares_port(s) && link.slots.ports_kept() < RESERVED_PORTS {
         match rendezvous::reserve_port(ip) {
@@ -447,7 +449,7 @@ fn reserve(fd: i32, s: &Socket, link: &netacc_transport::shm::Link, slot: usize,
                 link.slots.keep_port(slot, reserved_fds::adopt(holder)?, port);
                 return Ok(port);
             }
-            // The connection's own descriptor exists in any case.
+            // Without a further descriptor, the connection's own one holds the port.
             Err(Errno::MFILE | Errno::NFILE) => {}
             Err(e) => return Err(e),
         }
@@ -463,7 +465,7 @@ fn take_port(fd: i32, s: &Socket, ip: IpAddr) -> Result<u16> {
     let mut buf = [0u64; 4];
     let mut len = size_of_val(&buf) as u32;
     addr::write(a, s.domain(), buf.as_mut_ptr().cast(), &raw mut len);
-    // With the option set the kernel would leave the port to its own connect(2), which never comes.
+    // With the option set the kernel would choose the port in its own connect(2), which is never called.
     let late = real && raw::getsockopt_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT) == Ok(1);
     let leave = |on| raw::setsockopt_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, on);
     if late {
@@ -477,7 +479,7 @@ fn take_port(fd: i32, s: &Socket, ip: IpAddr) -> Result<u16> {
     addr::local_of(fd).map(|a| a.port()).filter(|p| *p != 0).ok_or(Errno::ADDRINUSE)
 }
 
-/// The reason that is reported when no port can be had.
+/// The reason that is reported when no port is free.
 fn no_port(e: Errno) -> Reason {
     match e {
         Errno::MFILE | Errno::NFILE => Reason::NoDescriptors,
@@ -487,10 +489,10 @@ fn no_port(e: Errno) -> Reason {
     }
 }
 
-/// bind(2) makes a socket real.
+/// Prepares a socket for the kernel's bind(2): materializes it.
 pub fn bind(fd: i32) -> Outcome {
     match table::socket(fd) {
-        // The port of a dead connection is given back; the name may be chosen anew, once.
+        // The port of a dead connection is released; the socket may be bound again, once.
         Some(r) if r.obj.is_shm() => match r.obj.endpoint() {
             Some(ep) if ep.has_ended() && !r.obj.set(REBOUND, true) => Outcome::Done(0),
             _ => Outcome::Failed(Errno::INVAL),

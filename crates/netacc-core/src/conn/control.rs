@@ -20,7 +20,7 @@ use netacc_sys::{addr, raw, user};
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::{Endpoint, Shut};
 
-/// fcntl(2); the libc crate does not have it for every target.
+/// F_SETSIG of fcntl(2), which the libc crate does not define for every target.
 const F_SETSIG: i32 = 10;
 const F_SETOWN_EX: i32 = 15;
 
@@ -30,15 +30,16 @@ const SIOCSPGRP: u64 = 0x8902;
 const FIOASYNC: u64 = 0x5452;
 /// Request for the number of bytes that have not been sent at all (linux/sockios.h).
 const SIOCOUTQNSD: u64 = 0x894b;
-/// Gives a socket, whose number is the argument, to a network block device (linux/nbd.h).
+/// Request that gives a socket, whose number is the argument, to a network block device (linux/nbd.h).
 const NBD_SET_SOCK: u32 = 0xab00;
-/// Gives a socket to a KCM socket (linux/kcm.h): the number is the first of its structure.
+/// Request that attaches a socket to a KCM socket (linux/kcm.h). Its number is the first member of the argument's
+/// structure.
 const SIOCKCMATTACH: u32 = 0x89e0;
 
-/// Takes FD_CLOEXEC off (ioctl_tty(2)).
+/// Request that clears FD_CLOEXEC (ioctl(2)).
 const FIONCLEX: u64 = 0x5450;
 
-/// Whether a call of fcntl(2) is for us.
+/// Whether a call of fcntl(2) needs the socket layer.
 #[inline]
 pub fn concerns(fd: i32, cmd: i32) -> bool {
     if matches!(cmd, F_DUPFD | F_DUPFD_CLOEXEC) { create::concerns_dup(fd) } else { table::knows(fd) }
@@ -49,10 +50,10 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
     match cmd {
         F_DUPFD | F_DUPFD_CLOEXEC => return dup_with(fd, || raw::fcntl(fd, cmd, arg)),
         F_GETFL | F_SETFL => {}
-        // Only the kernel can send signals.
+        // Only the kernel can send the signals of signal-driven I/O.
         libc::F_SETOWN | F_SETOWN_EX | F_SETSIG => {
             demote::by_number_if_connected(fd, netacc_stats::Reason::Unsupported);
-            // The kernel's socket keeps this, and not the template's.
+            // The setting has to be made on a socket of its own and not on the template.
             if let Some(r) = table::socket(fd)
                 && r.obj.path() == Path::New
                 && let Err(e) = materialize(fd, r.obj)
@@ -66,7 +67,7 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
             return Outcome::Pass;
         }
         _ => {
-            // The look-up closes a number that is only kept in reserve.
+            // The look-up closes a number that is only in the fd cache.
             table::get(fd);
             return Outcome::Pass;
         }
@@ -79,7 +80,7 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
         return match s.path() {
             Path::Shm | Path::New => Outcome::Done(status_flags(s) as isize),
             Path::Listener => match raw::fcntl(fd, F_GETFL, 0) {
-                // The kernel's listener is always non-blocking; we keep what the program set.
+                // The kernel's listener is always non-blocking; the program's own setting is a flag of the object.
                 Ok(f) => Outcome::Done(((f & !O_NONBLOCK) | (status_flags(s) & O_NONBLOCK)) as isize),
                 Err(e) => Outcome::Failed(e),
             },
@@ -92,13 +93,15 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
     }
     match s.path() {
         Path::Shm => {
-            // A liveness socket is the kernel's socket of this connection: it keeps the flags for the process that inherits it.
+            // A liveness socket is the kernel's file of this connection, so it holds the flags for a process that
+            // inherits it.
             if s.endpoint().is_some_and(|e| e.liveness_fd() >= 0 && !e.liveness_listens()) {
                 let _ = raw::fcntl(fd, F_SETFL, arg);
             }
             Outcome::Done(0)
         }
-        // On a placeholder the flags would be set for all duplicates; a real socket gets them when it is made.
+        // The flags of a placeholder would apply to all duplicates of the template; they are set when it is
+        // materialized.
         Path::New if s.has(crate::object::socket::PLACEHOLDER) => Outcome::Done(0),
         Path::Listener => raw::fcntl(fd, F_SETFL, arg | O_NONBLOCK as usize).map(|_| ()).into(),
         Path::New | Path::Tcp => Outcome::Pass,
@@ -111,16 +114,16 @@ pub fn gives_socket(request: usize) -> bool {
     matches!(request as u32, NBD_SET_SOCK | SIOCKCMATTACH)
 }
 
-/// Makes the socket that such a request names the kernel's.
+/// Demotes the socket that such a request names.
 ///
 /// # Safety
-/// `arg` is what the request wants.
+/// `arg` is a valid argument of the request.
 #[cold]
 #[allow(unsafe_code)]
 unsafe fn give_socket(request: u64, arg: usize) {
     let given = match request as u32 {
         NBD_SET_SOCK => arg as i32,
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees a valid argument, and its first int can be read.
         _ if user::readable(arg as *const i32, size_of::<i32>()) => unsafe {
             core::ptr::read_unaligned(arg as *const i32)
         },
@@ -132,7 +135,7 @@ unsafe fn give_socket(request: u64, arg: usize) {
 /// ioctl(2).
 ///
 /// # Safety
-/// `arg` is what the request wants.
+/// `arg` is a valid argument of the request.
 #[allow(unsafe_code)]
 pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
     let gives = gives_socket(request);
@@ -140,7 +143,7 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
     let request = u64::from(request as u32);
     let Some(r) = table::socket(fd) else {
         if gives {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees a valid argument of this request.
             unsafe { give_socket(request, arg) };
         }
         return Outcome::Pass;
@@ -156,7 +159,7 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
         s.set(NONBLOCK, on);
         return match s.path() {
             Path::Shm => Outcome::Done(0),
-            // The kernel's listener must not block where the application's does not.
+            // The kernel's listener stays non-blocking, whatever the application sets.
             Path::Listener if !on => Outcome::Done(0),
             Path::New if s.has(crate::object::socket::PLACEHOLDER) => Outcome::Done(0),
             _ => Outcome::Pass,
@@ -173,7 +176,7 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
             && !matches!(request, libc::FIONREAD | libc::TIOCOUTQ)
             && let Err(e) = materialize(fd, s)
         {
-            // What the request sets must not be set on the template.
+            // The request must not change the template, so without a socket of its own it fails.
             return Outcome::Failed(e);
         }
         return Outcome::Pass;
@@ -181,7 +184,7 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
     let n = match request {
         libc::FIONREAD => ep.unread(),
         libc::TIOCOUTQ | SIOCOUTQNSD => ep.unsent(),
-        // SIOCATMARK: there is no urgent data, so the mark is never reached.
+        // SIOCATMARK: no urgent data is ever received, so the mark is never reached.
         0x8905 => 0,
         _ => return Outcome::Pass,
     };
@@ -213,43 +216,44 @@ fn shut(fd: i32, how: i32) -> Outcome {
             _ => return Outcome::Failed(Errno::INVAL),
         };
         if ep.is_pending() && ep.withdraw() {
-            // The kernel gives up a connect that is pending, whatever is shut down.
+            // The kernel aborts a pending connect, whichever half is shut down.
             return super::abort::abort(r.obj, ep).into();
         }
-        // The connect is over, and a further connect is told so.
+        // The connect has completed, and a further connect(2) reports that.
         r.obj.set(CONNECTING, false);
         if ep.has_ended() {
             ep.stir();
             return Outcome::Failed(Errno::NOTCONN);
         }
-        // A write that is in the middle of its copy finishes it, so that the end comes after its bytes; one that waits
-        // for room holds no lock and is told by the end.
+        // A write that is copying holds the lock and finishes, so that the end of stream follows its bytes; one that
+        // waits for room holds no lock, and the end wakes it.
         let tx = r.obj.tx.lock();
         if !r.valid() {
             return Outcome::Failed(Errno::BADF);
         }
-        // Another thread may have taken the connection elsewhere since, which it does under this lock.
+        // Another thread may have switched the connection meanwhile, which it does under this lock.
         if !r.obj.is_shm() || !r.obj.endpoint().is_some_and(|now| core::ptr::eq(now, ep)) {
             continue;
         }
         ep.shutdown(how);
         if how != Shut::Write && ep.old_subflow_fd() >= 0 {
-            // A call may have slept in the kernel since before the promotion.
+            // A call may still sleep on the kernel socket from before the promotion.
             let _ = raw::shutdown(ep.old_subflow_fd(), libc::SHUT_RD);
         }
         drop(tx);
-        // A peer that leaves the rings marks that and then looks for our end; we have marked our end and look for that.
+        // A peer that demotes the connection stores `SWITCHED` and then loads our end; this side has stored its end and
+        // loads `SWITCHED`.
         fence(Ordering::SeqCst);
         ep.readiness();
         if ep.is_moving() {
-            // The peer's program reads a kernel socket by now, and hears of the end only there.
+            // The peer's program reads a kernel socket by now, and sees the end only there.
             go_after(r);
         }
         return Outcome::Done(0);
     }
 }
 
-/// shutdown(2) on a socket without a endpoint: the kernel does it, on a socket of its own.
+/// shutdown(2) on a socket that is not in a ring: the kernel does it, on a socket of its own.
 fn shutdown_other(fd: i32, how: i32) -> Outcome {
     let Some(r) = table::socket(fd) else {
         return Outcome::Pass;
@@ -272,7 +276,8 @@ fn shutdown_other(fd: i32, how: i32) -> Outcome {
     }
 }
 
-/// A connection that left shared memory keeps its addresses; the kernel knows whether it still has any.
+/// Returns an address of a connection that left shared memory: it keeps its own addresses, and the kernel tells whether
+/// it is still connected.
 fn demoted(
     fd: i32,
     p: *mut c_void,

@@ -1,32 +1,30 @@
-//! Whether links lead to the listener that has their address now.
+//! Checks that a link leads to the listener that has the address now.
 //!
-//! A link outlives the listener that it was made for if the server says nothing of its end: a hostile one gives the port
-//! back and goes on taking the connects of its clients, which are for the process that has the port then. So the kernel
-//! is asked whose the port is (`owner::listener`), and the link is used only for the listener of the answer, told by
-//! its cookie.
+//! A link stays usable after its listener has ended unless the server announces the end. A hostile server could release
+//! the port and go on accepting connects that are meant for the port's next owner. So the kernel is asked which
+//! listener has the port (`owner::listener`), and the link is used only if the cookie of that listener is its own.
 //!
-//! The question costs more than all else in a connect. A server of our own user or of root could do as much to its client in
-//! other ways, so an answer about such a server holds for a moment. The moment is short: a program that gives a port
-//! from one server to the next has to tell the client, and in that time the answer has become too old. An answer about
-//! a server of another user never holds for a second connect.
+//! The question costs more than the rest of a connect. A server of our own user or of root could harm its client in
+//! other ways as well, so an answer about such a server is reused for a short time. A program that passes a port from
+//! one server to the next has to tell the client, which takes longer. An answer about a server of another user is never
+//! reused.
 
 use core::sync::atomic::Ordering;
 use netacc_sys::cpu;
 use netacc_transport::shm::Link;
 use netacc_transport::shm::owner::Word;
 
-/// Time (ticks, some 100 microseconds) for which an answer holds.
+/// Time (ticks, some 100 microseconds) for which an answer is reused.
 const HOLDS: u64 = 300_000;
 
-/// Whether a link may be used without a question.
+/// Whether a link may be used without asking the kernel.
 pub(super) fn is_confirmed(link: &Link) -> bool {
     let age = cpu::ticks().wrapping_sub(link.confirmed.load(Ordering::Relaxed));
     link.trusts_peer() && age < HOLDS
 }
 
-/// The kernel has just answered with `word`, for this link among others: whether the link leads to a listener that may
-/// still have the address. Members of a group (`SO_REUSEPORT`) have it together, and the kernel names one of them each
-/// time.
+/// Evaluates the kernel's answer `word`: whether this link leads to a listener that may still have the address. The
+/// members of a reuseport group share it, and the kernel names one of them each time.
 pub(super) fn heed(link: &Link, word: Word) -> bool {
     let (member, listener) = (link.member.load(Ordering::Relaxed), link.listener.load(Ordering::Relaxed));
     match word {

@@ -1,4 +1,4 @@
-//! sendfile(2) and splice(2): bytes between a file or pipe and a ring, without a detour.
+//! sendfile(2) and splice(2): bytes between a file or pipe and a ring, without an intermediate buffer.
 
 use crate::conn::io::accelerated;
 use crate::conn::transfer::{go_after, pipe_signal};
@@ -15,7 +15,7 @@ use netacc_sys::{raw, user};
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Interest, Iov, WaitSet};
 
-/// Most bytes that sendfile(2) takes in one call.
+/// Largest number of bytes that sendfile(2) transfers in one call.
 const MAX: usize = 0x7fff_f000;
 /// Bytes for which a pipe has room when it can be written to.
 const PAGE: usize = 4096;
@@ -35,7 +35,7 @@ fn pump(
     let mut done = 0;
     while done < count {
         let ended = Cell::new(false);
-        // As in `io::transmit`, what only the endpoint can tell is asked under the lock.
+        // As in `io::transmit`, the endpoint's state is read under the lock.
         let mut switched = false;
         let moving;
         let res = {
@@ -46,7 +46,7 @@ fn pump(
             let Some(ep) = s.endpoint().filter(|_| s.is_shm()) else {
                 return if done > 0 { Ok(done) } else { Err(Errno::TO_KERNEL) };
             };
-            // What the source reports is not reported as the ring's, and a source that has nothing is not asked again.
+            // Distinguishes errors of the source from errors of the ring. A source that had nothing is not read again.
             let mut fill = |p: *mut u8, n: usize| {
                 let got = source(p, n);
                 ended.set(ended.get() || got != Ok(n));
@@ -104,7 +104,7 @@ fn pump(
 /// sendfile(2).
 ///
 /// # Safety
-/// `offset` is null or the application's offset.
+/// `offset` is null or points to the application's offset.
 #[allow(unsafe_code)]
 pub unsafe fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> Outcome {
     crate::switch::promote::given_up(out);
@@ -119,13 +119,14 @@ pub unsafe fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> 
     if at.is_some_and(|o| o < 0) {
         return Outcome::Failed(Errno::INVAL);
     }
-    // The source must have a position: it must be no pipe and no socket, whose bytes could be lost.
+    // The source must have a position: bytes that were read from a pipe or socket could be lost.
     match raw::position(input) {
         Err(Errno(libc::ESPIPE)) if at.is_none() => return Outcome::Failed(Errno::INVAL),
         Err(e) => return Outcome::Failed(e),
         Ok(_) => {}
     }
-    // At the end of the file there is nothing to send, and so no error of the connection and no wait for room.
+    // At the end of the file there is nothing to send, so neither an error of the connection is reported nor room
+    // awaited.
     if ep.refuses() && at_end(input, at) {
         return Outcome::Done(0);
     }
@@ -155,7 +156,7 @@ pub fn splice(input: i32, off_in: *mut i64, out: i32, off_out: *mut i64, len: us
     crate::switch::promote::given_up(input);
     let (from, to) = (accelerated(input), accelerated(out));
     let known = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
-    // The kernel looks no further either, whatever the descriptors are.
+    // The kernel checks these cases first too, whatever the descriptors are.
     if (from.is_none() && to.is_none()) || len == 0 || flags & !known != 0 {
         return Outcome::Pass;
     }
@@ -185,8 +186,8 @@ pub fn splice(input: i32, off_in: *mut i64, out: i32, off_out: *mut i64, len: us
     }
 }
 
-/// Moves bytes of a pipe into the ring. It waits for the pipe without a lock, and before it looks at the connection, as
-/// the kernel does. `nonblock` concerns the pipe alone.
+/// Moves bytes of a pipe into the ring. Like the kernel, it first waits for the pipe, without a lock, and then looks at
+/// the connection. `nonblock` concerns the pipe alone.
 fn from_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<usize> {
     loop {
         if await_pipe(pipe, libc::POLLIN, nonblock)? & (libc::POLLIN | libc::POLLHUP) == libc::POLLHUP {
@@ -201,7 +202,7 @@ fn from_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<us
                 got
             }
         });
-        // Another reader of the pipe was quicker.
+        // Another reader has emptied the pipe meanwhile.
         if !(dry && res == Err(Errno::AGAIN)) {
             return res;
         }
@@ -251,7 +252,7 @@ fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<usiz
     }
 }
 
-/// Moves what the kernel still holds before the ring, a page at a time. Under the reader's lock.
+/// Moves the bytes of the old subflow, which precede the ring's, a page at a time. Under the reader's lock.
 fn from_before(ep: &ShmEndpoint, len: usize, mut give: impl FnMut(*const u8, usize) -> Result<usize>) -> Result<usize> {
     let mut bytes = [0u8; PAGE];
     let v = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: len.min(PAGE) };
@@ -263,7 +264,8 @@ fn from_before(ep: &ShmEndpoint, len: usize, mut give: impl FnMut(*const u8, usi
     Ok(ep.discard(given))
 }
 
-/// What poll(2) says of a pipe once it has bytes or room, or its other end is closed. `EAGAIN`: not now.
+/// Waits until a pipe has bytes or room, or its other end is closed, and returns the events of poll(2). `EAGAIN`: not
+/// ready and `nonblock`.
 fn await_pipe(pipe: i32, events: i16, nonblock: bool) -> Result<i16> {
     let mut seen = polled(pipe, events);
     if seen == 0 && nonblock {
@@ -289,7 +291,7 @@ fn polled(fd: i32, events: i16) -> i16 {
     p.revents
 }
 
-/// Reads what a pipe holds, without waiting.
+/// Reads from a pipe without waiting.
 fn read_now(pipe: i32, p: *mut u8, n: usize) -> Result<usize> {
     match raw::read_now(pipe, p, n) {
         Err(Errno::OPNOTSUPP) if polled(pipe, libc::POLLIN) == 0 => Err(Errno::AGAIN),
@@ -298,11 +300,11 @@ fn read_now(pipe: i32, p: *mut u8, n: usize) -> Result<usize> {
     }
 }
 
-/// Writes as much as a pipe has room for, without waiting.
+/// Writes as many bytes as a pipe has room for, without waiting.
 fn write_now(pipe: i32, p: *const u8, n: usize) -> Result<usize> {
     match raw::write_now(pipe, p, n) {
         Err(Errno::OPNOTSUPP) if polled(pipe, libc::POLLOUT) == 0 => Err(Errno::AGAIN),
-        // A pipe that can be written to has room for a page.
+        // A writable pipe has room for at least a page.
         Err(Errno::OPNOTSUPP) => raw::write(pipe, p, n.min(PAGE)),
         done => done,
     }

@@ -1,8 +1,9 @@
-//! The port of a listener that is closed, while connections that it accepted live.
+//! Keeps the port of a closed listener while connections that it accepted live.
 //!
-//! In the kernel each of them has the port too, so that a bind(2) without SO_REUSEADDR is refused until the last one ends. An
-//! accepted connection in shared memory has no port. So the kernel's listener itself stays behind, under a number of ours and
-//! without listening: it has the address and the options by which the kernel judges a bind.
+//! In the kernel each of these connections holds the port too, so that a bind(2) without SO_REUSEADDR is refused until
+//! the last one ends. An accepted connection in shared memory holds no port. So the kernel's listener socket is kept
+//! under a reserved number, no longer listening: it has the address and the options that the kernel considers in a
+//! bind.
 
 use crate::fd::table;
 use crate::fd::table::Entry;
@@ -13,17 +14,18 @@ use netacc_sys::errno::Errno;
 use netacc_sys::{addr, raw, reserved_fds};
 use netacc_transport::shm::Side;
 
-/// A port that is held.
+/// A port that is kept.
 struct Held {
-    /// The socket that has it (+ 1); 0: a free place.
+    /// The socket that holds it (descriptor + 1); 0: the entry is free.
     fd: AtomicI32,
-    /// Port and, above it, address family.
+    /// Port in the lower half, address family in the upper.
     key: AtomicU32,
-    /// Connections that hold it.
+    /// Number of connections that need the port.
     count: AtomicU32,
 }
 
-/// Listeners that a program closes while their connections go on are few. One too many leaves its port free.
+/// The kept ports. Programs rarely close listeners whose connections go on; beyond this number the port is simply
+/// released.
 static HELD: [Held; 16] =
     [const { Held { fd: AtomicI32::new(0), key: AtomicU32::new(0), count: AtomicU32::new(0) } }; 16];
 
@@ -31,7 +33,7 @@ fn key(s: &Socket, local: SocketAddr) -> u32 {
     (s.domain() as u32) << 16 | u32::from(local.port())
 }
 
-/// The last number of a listener that no other process has is about to be closed.
+/// Called before the last number of a listener that no other process shares is closed.
 #[cold]
 pub fn keep(listener: &Socket) {
     let Some(local) = listener.local.get() else { return };
@@ -41,7 +43,7 @@ pub fn keep(listener: &Socket) {
         return;
     };
     place.key.store(key, Ordering::Relaxed);
-    // This thread's own one: connections may end while others are still counted.
+    // Counts this thread itself, since connections may end while others are still being counted.
     place.count.store(1, Ordering::Release);
     table::each(0, usize::MAX, |_, e| {
         if let Entry::Socket(r) = e
@@ -60,14 +62,15 @@ pub fn keep(listener: &Socket) {
     drop_one(place);
 }
 
-/// The number by which the kernel's listener goes on having its port without listening.
+/// Keeps the kernel's listener socket under a reserved number, no longer listening, and returns the number.
 fn stay_behind(fd: i32, local: SocketAddr) -> Option<i32> {
-    // The number may stand for something else by now, if the listener was opened under it and closed under another one.
+    // The number may refer to another file by now, if the listener was opened under it and closed under another one.
     let is_it = raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1)
         && addr::local_of(fd).is_some_and(|a| a == local);
     let ours = if is_it { reserved_fds::copy(fd).ok()? } else { return None };
     let _ = raw::shutdown(ours, libc::SHUT_RDWR);
-    // A port that the kernel chose has gone with that, though getsockname(2) shows it still. One that the program chose stays.
+    // The shutdown has released a port that the kernel chose, though getsockname(2) still shows it. A port that the
+    // program chose stays.
     match addr::with(local, |p, n| raw::bind(ours, p, n)) {
         Ok(()) | Err(Errno::INVAL) => Some(ours),
         Err(_) => {
@@ -83,7 +86,7 @@ fn accepted_at(s: &Socket, key_of_listener: u32) -> bool {
         && s.endpoint().is_some_and(|ep| ep.link().side() == Side::Server)
 }
 
-/// A connection that holds a port ends.
+/// Called when a connection that needs a kept port ends.
 #[cold]
 pub fn left(connection: &Socket) {
     let Some(local) = connection.local.get() else { return };

@@ -14,12 +14,12 @@ use netacc_sys::{addr, user};
 use netacc_transport::Iov;
 use netacc_transport::shm::ShmEndpoint;
 
-/// Whether a call that moves bytes is for us: neither on a foreign descriptor nor on a connection that is the kernel's
-/// for good.
+/// Whether a call that moves bytes needs the socket layer: not on a foreign descriptor, and not on a connection that
+/// stays with the kernel.
 #[inline]
 pub fn concerns(fd: i32) -> bool {
-    // The same as `!s.is_kernels()`. Asked as two questions, since the compiler makes a longer sendmsg(2) of that one, which
-    // tests/budget counts.
+    // This equals `!s.is_kernels()`. It is written as two tests since the compiler generates a longer sendmsg(2) from
+    // that one, and tests/budget counts the instructions.
     table::is_socket(fd, |s| s.is_candidate() || s.path() != Path::Tcp)
 }
 
@@ -49,7 +49,7 @@ pub fn recv(fd: i32, buf: *mut u8, len: usize, flags: i32) -> Outcome {
     receive(r, ep, &mut Iov::one(&one(buf, len)), flags).into()
 }
 
-/// read(2) differs from recv(2) in one point: with no room it returns 0 at once.
+/// read(2), which differs from recv(2) in one point: with no room it returns 0 at once.
 #[inline]
 pub fn read(fd: i32, buf: *mut u8, len: usize) -> Outcome {
     let Some(r) = table::socket(fd) else { return Outcome::Pass };
@@ -62,8 +62,8 @@ pub fn read(fd: i32, buf: *mut u8, len: usize) -> Outcome {
     receive(r, ep, &mut Iov::one(&one(buf, len)), 0).into()
 }
 
-/// Makes the socket the kernel's, since with MSG_FASTOPEN a send connects and only the kernel can do that: on a socket
-/// of its own, not on the template that a placeholder shares with all others.
+/// Gives the socket to the kernel, since a send with MSG_FASTOPEN connects and only the kernel can do that. It needs a
+/// socket of its own and not the template, which all placeholders share.
 #[cold]
 pub fn fast_open(fd: i32, r: Ref<Socket>) -> Result<()> {
     if r.obj.path() == Path::New { crate::fd::placeholder::to_kernel(fd, r.obj) } else { Ok(()) }
@@ -84,7 +84,7 @@ pub fn send(fd: i32, buf: *const u8, len: usize, flags: i32) -> Outcome {
     transmit(r, ep, &mut Iov::one(&one(buf, len)), flags).into()
 }
 
-/// sendto(2) on a connection has no use for an address, but looks at it.
+/// sendto(2). A connection ignores the address, but an invalid one is reported.
 #[inline]
 pub fn send_to(fd: i32, buf: *const u8, len: usize, flags: i32, addr: *const c_void, addr_len: u32) -> Outcome {
     match addr::given(addr, addr_len) {
@@ -93,11 +93,10 @@ pub fn send_to(fd: i32, buf: *const u8, len: usize, flags: i32, addr: *const c_v
     }
 }
 
-/// Does what recvfrom(2) does after bytes have come: a connected stream gives no source address, and the length says
-/// so.
+/// Sets the address length that recvfrom(2) returns to 0: a connected stream gives no source address.
 ///
 /// # Safety
-/// `len` is the application's.
+/// `len` is the application's pointer, null or valid.
 #[inline]
 #[allow(unsafe_code)]
 pub unsafe fn received_from(done: Outcome, addr: *const c_void, len: *mut u32) -> Outcome {
@@ -133,7 +132,7 @@ pub unsafe fn vectored(fd: i32, vec: *const libc::iovec, count: i32, write: bool
         if !user::readable(vec, count * size_of::<libc::iovec>()) {
             return Outcome::Failed(Errno::FAULT);
         }
-        // SAFETY: the caller's promise; an impossible count is the kernel's to judge.
+        // SAFETY: the caller guarantees `count` valid iovecs, and no more than that are used.
         return match unsafe { Iov::new(vec, count) } {
             Some(mut v) if write => candidate::transmit(fd, r, &mut v, flags),
             Some(mut v) => candidate::receive(fd, r, &mut v, flags),
@@ -146,7 +145,7 @@ pub unsafe fn vectored(fd: i32, vec: *const libc::iovec, count: i32, write: bool
     if !user::readable(vec, count as usize * size_of::<libc::iovec>()) {
         return Outcome::Failed(Errno::FAULT);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `vec` points to `count` valid iovecs.
     let Some(mut iov) = (unsafe { Iov::new(vec, count as usize) }) else {
         return Outcome::Failed(Errno::INVAL);
     };
@@ -156,7 +155,7 @@ pub unsafe fn vectored(fd: i32, vec: *const libc::iovec, count: i32, write: bool
     if write { transmit(r, ep, &mut iov, flags).into() } else { receive(r, ep, &mut iov, flags).into() }
 }
 
-/// preadv2(2), pwritev2(2): a socket has no offset, -1 means none.
+/// preadv2(2), pwritev2(2). A socket has no offset; -1 means none.
 ///
 /// # Safety
 /// `vec` points to `count` valid iovecs.
@@ -170,11 +169,11 @@ pub unsafe fn vectored_at(
     write: bool,
 ) -> Outcome {
     const KNOWN: i32 = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT;
-    // Other offsets and flags the kernel refuses, or knows better.
+    // Other offsets and flags are refused or handled by the kernel.
     if offset != -1 || flags & !KNOWN != 0 {
         return Outcome::Pass;
     }
     let flags = if flags & libc::RWF_NOWAIT != 0 { MSG_DONTWAIT } else { 0 };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `vec` points to `count` valid iovecs.
     unsafe { vectored(fd, vec, count, write, flags) }
 }

@@ -1,4 +1,4 @@
-//! Connections: how they come, what their calls do, how they end.
+//! Connections: how they are made, what their calls do, how they end.
 
 pub mod abort;
 pub mod accept;

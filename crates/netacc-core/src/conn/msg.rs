@@ -1,7 +1,7 @@
 //! sendmsg(2), recvmsg(2) and their many-message forms.
 //!
 //! # Safety
-//! The application's `msghdr` structures are read and written as the kernel would.
+//! The application's `msghdr` structures are read and written as the kernel would do it.
 #![allow(unsafe_code)]
 
 use crate::conn::candidate;
@@ -22,7 +22,7 @@ use netacc_transport::{Endpoint, Iov};
 
 const IOV_MAX: usize = 1024;
 
-/// Bytes of a message header.
+/// Size of a message header in bytes.
 const HEADER: usize = size_of::<libc::msghdr>();
 
 /// # Safety
@@ -31,7 +31,7 @@ unsafe fn iov<'a>(m: *const libc::msghdr) -> Result<Iov<'a>> {
     if !user::readable(m, HEADER) {
         return Err(Errno::FAULT);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees a valid header.
     let (vec, n, name, len) = unsafe { ((*m).msg_iov, (*m).msg_iovlen, (*m).msg_name, (*m).msg_namelen) };
     if !name.is_null() && (len as i32) < 0 {
         return Err(Errno::INVAL);
@@ -46,37 +46,37 @@ unsafe fn iov<'a>(m: *const libc::msghdr) -> Result<Iov<'a>> {
     unsafe { Iov::new(vec, n) }.ok_or(Errno::INVAL)
 }
 
-/// The connection of a call, with its endpoint. A call with control messages is made by the kernel, and so are all
-/// later calls on a connection that might have been promoted, unless it is too late for that.
+/// The connection of a call, with its endpoint. The kernel makes a call with control messages, and all later calls on
+/// the connection if it was a candidate, unless it is in a ring already.
 ///
 /// # Safety
 /// `m` is the application's valid message header.
 unsafe fn endpoint_for(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>, &'static ShmEndpoint)> {
     accelerated(fd).or_else(|| {
-        // SAFETY: the caller's promise; the header is in memory that can be read.
+        // SAFETY: the caller guarantees a valid header, and its memory can be read.
         let controls = user::readable(m, HEADER) && unsafe { (*m).msg_controllen } != 0;
         if controls && promote::given_up(fd) { accelerated(fd) } else { None }
     })
 }
 
-/// The socket and the buffers of a call on a connection that may be promoted.
+/// The socket and the buffers of a call on a candidate.
 ///
 /// # Safety
 /// `m` is the application's valid message header.
 unsafe fn candidate<'a>(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>, Iov<'a>)> {
     let r = crate::fd::table::socket(fd).filter(|r| r.obj.is_candidate() || r.obj.is_shm())?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees a valid header.
     unsafe { iov(m) }.ok().map(|v| (r, v))
 }
 
-/// Whether a message may have control messages, in which descriptors travel; a header that may not be mapped counts,
-/// and is examined later.
+/// Whether a message may have control messages, in which descriptors are passed. A header whose memory may be
+/// unreadable counts, and is examined later.
 ///
 /// # Safety
-/// `m` is a message header of the application's, or nowhere.
+/// `m` is the application's valid message header, or points to unreadable memory.
 #[inline]
 pub unsafe fn carries(m: *const libc::msghdr) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees a valid header where its memory can be read.
     table::in_use() && (!user::known(m, HEADER, user::Access::Read) || unsafe { (*m).msg_controllen } != 0)
 }
 
@@ -85,7 +85,7 @@ pub unsafe fn carries(m: *const libc::msghdr) -> bool {
 /// # Safety
 /// `m` is a valid message header of the application's.
 unsafe fn each_passed(m: *const libc::msghdr, mut f: impl FnMut(i32)) {
-    // SAFETY: the caller's promise; the walk stays within msg_controllen (cmsg(3)).
+    // SAFETY: the caller guarantees a valid header; the walk stays within msg_controllen (cmsg(3)).
     unsafe {
         if !user::readable(m, HEADER) || !user::readable((*m).msg_control, (*m).msg_controllen) {
             return;
@@ -110,24 +110,24 @@ unsafe fn each_passed(m: *const libc::msghdr, mut f: impl FnMut(i32)) {
     }
 }
 
-/// Makes descriptors that go to another process the kernel's. Fails if one cannot become so: the receiver would have a
-/// number with nothing behind it.
+/// Demotes the descriptors that a message passes to another process. Fails if one of them cannot be demoted: the
+/// receiver would get a descriptor without a connection.
 ///
 /// # Safety
-/// As [`each_passed`].
+/// `m` is a valid message header of the application's.
 pub unsafe fn passing(m: *const libc::msghdr) -> Result<()> {
     let mut all = Ok(());
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees a valid header.
     unsafe { each_passed(m, |fd| all = all.and(demote::by_number(fd, Reason::Passed))) };
     all
 }
 
-/// Notes descriptors that may have come with `m`, which the kernel has filled in.
+/// Enters the descriptors that were received with `m`, which the kernel has filled in, in the table.
 ///
 /// # Safety
-/// As [`each_passed`].
+/// `m` is a valid message header of the application's.
 pub unsafe fn received(m: *const libc::msghdr) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees a valid header.
     unsafe { each_passed(m, adopt::received) };
 }
 
@@ -135,7 +135,7 @@ pub unsafe fn received(m: *const libc::msghdr) {
 /// effect on this path.
 ///
 /// # Safety
-/// `m` is valid.
+/// `m` points to a valid message header, or to unreadable memory.
 pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
     if flags & libc::MSG_FASTOPEN != 0
         && let Some(r) = crate::fd::table::socket(fd)
@@ -143,29 +143,30 @@ pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
     {
         return Outcome::Failed(e);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
     let Some((r, ep)) = (unsafe { endpoint_for(fd, m) }) else {
         if crate::fd::table::socket(fd).is_none() {
-            // SAFETY: the caller's promise about `m`.
+            // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
             let ready = unsafe { passing(m) };
             if let Err(e) = ready {
                 return Outcome::Failed(e);
             }
         }
-        // SAFETY: the caller's promise about `m`.
+        // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
         return match unsafe { candidate(fd, m) } {
             Some((r, mut v)) => candidate::transmit(fd, r, &mut v, flags),
             None => Outcome::Pass,
         };
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
     match unsafe { iov(m) } {
         Ok(mut v) => transmit(r, ep, &mut v, flags).into(),
         Err(e) => Outcome::Failed(e),
     }
 }
 
-/// Writes the control message of TCP_INQ: how many bytes are left to read; 1 where only the end of the stream is left.
+/// Writes the control message of TCP_INQ: the number of bytes left to read, or 1 where only the end of the stream is
+/// left.
 ///
 /// # Safety
 /// `m` is a message header of the application's, in memory that can be written.
@@ -175,7 +176,8 @@ unsafe fn put_inq(m: *mut libc::msghdr, ep: &ShmEndpoint) {
         0 => i32::from(ep.peer_ended()),
         n => n.min(i32::MAX as usize) as i32,
     };
-    // SAFETY: the caller's promise; no more is written than there is room for (cmsg(3)), and only where it can be.
+    // SAFETY: the caller guarantees a writable header; no more is written than its buffer has room for (cmsg(3)), and
+    // only if that can be written.
     unsafe {
         let room = (*m).msg_controllen;
         let whole = libc::CMSG_LEN(size_of::<i32>() as u32) as usize;
@@ -202,15 +204,15 @@ unsafe fn put_inq(m: *mut libc::msghdr, ep: &ShmEndpoint) {
 /// recvmsg(2).
 ///
 /// # Safety
-/// `m` is valid.
+/// `m` points to a valid message header, or to unreadable memory.
 pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
     let Some((r, ep)) = (unsafe { endpoint_for(fd, m) }) else {
-        // SAFETY: the caller's promise about `m`.
+        // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
         let Some((r, mut v)) = (unsafe { candidate(fd, m) }) else { return Outcome::Pass };
         let done = candidate::receive(fd, r, &mut v, flags);
         if let Outcome::Done(_) = done {
-            // SAFETY: the caller's promise about `m`.
+            // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
             unsafe {
                 (*m).msg_namelen = 0;
                 (*m).msg_flags = 0;
@@ -221,11 +223,11 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
     if !user::writable(m, HEADER) {
         return Outcome::Failed(Errno::FAULT);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
     let got = unsafe { iov(m) }.and_then(|mut v| receive(r, ep, &mut v, flags));
     if got.is_ok() {
-        // SAFETY: the caller's promise; `m` was found writable above. A connected stream gives no address and, but for
-        // TCP_INQ, no control messages.
+        // SAFETY: the caller guarantees a header, and `m` was found writable above. A connected stream gives no address
+        // and, but for TCP_INQ, no control messages.
         unsafe {
             (*m).msg_namelen = 0;
             (*m).msg_flags = 0;
@@ -247,7 +249,7 @@ pub unsafe fn sendmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32) -> Ou
     if accelerated(fd).is_none() && !promote::given_up(fd) {
         if crate::fd::table::socket(fd).is_none() {
             for i in 0..n.min(IOV_MAX as u32) as usize {
-                // SAFETY: i < n.
+                // SAFETY: the caller guarantees `n` headers, and i < n.
                 let ready = unsafe { passing(&raw const (*v.add(i)).msg_hdr) };
                 if let Err(e) = ready {
                     return Outcome::Failed(e);
@@ -258,7 +260,7 @@ pub unsafe fn sendmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32) -> Ou
     }
     let mut done = 0;
     while done < n.min(IOV_MAX as u32) {
-        // SAFETY: done < n.
+        // SAFETY: the caller guarantees `n` headers, and done < n.
         let one = unsafe { v.add(done as usize) };
         if !user::writable(one, size_of::<libc::mmsghdr>()) {
             return if done == 0 { Outcome::Failed(Errno::FAULT) } else { Outcome::Done(done as isize) };
@@ -275,7 +277,7 @@ pub unsafe fn sendmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32) -> Ou
     Outcome::Done(done as isize)
 }
 
-/// recvmmsg(2). The time-out is looked at after each message, as the man page says.
+/// recvmmsg(2). The time-out is checked after each message, as the man page says.
 ///
 /// # Safety
 /// `v` points to `n` valid message headers, `timeout` is null or valid.
@@ -295,7 +297,7 @@ pub unsafe fn recvmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32, timeo
     let mut flags_now = flags & !libc::MSG_WAITFORONE;
     let mut done = 0;
     while done < n.min(IOV_MAX as u32) {
-        // SAFETY: done < n.
+        // SAFETY: the caller guarantees `n` headers, and done < n.
         let one = unsafe { v.add(done as usize) };
         if !user::writable(one, size_of::<libc::mmsghdr>()) {
             return if done == 0 { Outcome::Failed(Errno::FAULT) } else { Outcome::Done(done as isize) };

@@ -1,4 +1,4 @@
-//! References to a socket object, and what happens when the last one goes.
+//! References to a socket object, and the end of the connection with the last of them.
 
 use crate::conn::held_port;
 use crate::object::reference::Ref;
@@ -13,7 +13,7 @@ pub struct Pin {
 }
 
 impl Pin {
-    /// The socket it holds.
+    /// The pinned socket.
     pub fn sock(&self) -> Ref<Socket> {
         self.sock
     }
@@ -25,8 +25,8 @@ impl Drop for Pin {
     }
 }
 
-/// Drops a reference; the last one ends the connection. True if that left nothing behind the number, so that the number
-/// may be kept.
+/// Drops a reference; the last one ends the connection. True if no kernel socket is left under the number, so that the
+/// fd cache may keep it.
 #[inline]
 pub fn put(s: &'static Socket) -> bool {
     s.drop_ref() && retire(s)
@@ -34,13 +34,13 @@ pub fn put(s: &'static Socket) -> bool {
 
 fn retire(s: &'static Socket) -> bool {
     crate::epoll::unlink::forget_socket(s);
-    // Both directions: a call that looked the object up before finishes first, and a later one sees the new generation
-    // and reports EBADF.
+    // Both direction locks: a call that looked the object up before finishes first, and a later one sees the new
+    // generation and reports EBADF.
     let rx = s.rx.lock();
     let tx = s.tx.lock();
     let shm = s.is_shm();
-    // Under the locks: a thread that puts a kernel socket under the number holds them, and finds the socket retired
-    // from here on.
+    // Decided under the locks: a thread that puts a kernel socket under the number holds them, and finds the socket
+    // retired from here on.
     let cached = shm && s.flags() & (KEEPABLE | PLACEHOLDER | SHARED | HANDED) == KEEPABLE | PLACEHOLDER;
     if let Some(e) = s.stats() {
         e.close();
@@ -52,7 +52,7 @@ fn retire(s: &'static Socket) -> bool {
     let was = s.end_state().unwrap_or(ListenState::Dormant);
     if let Some(ep) = ep {
         if !shm {
-            // A promotion was offered and not taken up.
+            // The connection was offered for promotion and the offer was not accepted.
             ep.withdraw();
             ep.close(false);
         } else if s.has(SHARED) {

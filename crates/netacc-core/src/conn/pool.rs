@@ -1,4 +1,4 @@
-//! Links to servers, kept for the next connection to the same destination.
+//! The pool of links to servers, which later connections to the same destination use again.
 
 use crate::conn::reuseport::{Members, ReuseportGroup};
 use crate::conn::{current, reuseport};
@@ -22,17 +22,18 @@ pub struct Target {
     next_free: AtomicPtr<Target>,
     next: AtomicPtr<Target>,
     dest: crate::object::address::Addr,
-    /// Whether it is on another host: an address may come to this host, and is another destination then.
+    /// Whether the destination is on another host. An address that moves to this host becomes another destination.
     remote: AtomicBool,
     links: AtomicPtr<Link>,
-    /// Rotates over the links of a listener that several processes serve, and over those that share a port.
+    /// Counter for the rotation over the links of a listener that several processes serve, and over listeners that
+    /// share a port.
     rotation: AtomicU32,
     reuseport: ReuseportGroup,
 }
 
 #[allow(unsafe_code)]
 mod zeroed {
-    // SAFETY: only atomics and structs of them; zero is a fresh object.
+    // SAFETY: the type consists of atomics and structs of them, for which zero is valid and a fresh object.
     unsafe impl super::Zeroed for super::Target {}
 }
 
@@ -48,10 +49,11 @@ static TARGETS: Slab<Target> = Slab::new();
 /// Guards the buckets, the targets' lists of links, and the order of connects on a link.
 static POOL: Lock = Lock::new();
 
-/// Number of links to a listener served by several processes: each of the first connects makes a link of its own, which
-/// some free worker takes; later ones rotate over these links and now and then look for new workers.
+/// Number of links to a listener that several processes serve. Each of the first connects makes a link, which some idle
+/// process takes up; later ones rotate over these links, and sometimes make another one to find new processes.
 const SPREAD: usize = 16;
-/// Most processes of one listener that are avoided because they do not take what waits at them.
+/// Largest number of processes of one listener that are avoided because they do not accept the connects that wait
+/// there.
 const STUCK: usize = 8;
 
 #[allow(unsafe_code)]
@@ -81,15 +83,15 @@ fn load_link(p: &AtomicPtr<Link>) -> Option<&'static Link> {
     unsafe { p.load(Ordering::Relaxed).as_ref() }
 }
 
-/// Time (ticks, some 20 microseconds) for which the kernel's "the peer lives" is believed.
+/// Time (ticks, some 20 microseconds) for which the kernel's answer that the peer lives is believed.
 ///
-/// A connect to a server that has just died must be refused, and not be queued for nobody. No client can know of a
-/// death this early: killing a process, its teardown by the kernel and hearing of it take longer. And if the connect
-/// was queued for nobody, nothing hangs: the control socket's end wakes every waiter, which finds the connect queued
-/// and makes it once more (`redispatch`), where it is refused.
+/// A connect to a server that has just died must be refused, and not be queued at a dead process. A client cannot learn
+/// of the death within this time: killing a process, its teardown by the kernel and the notification take longer. If a
+/// connect is queued at a dead process nevertheless, nothing hangs: the end of the control socket wakes every waiter,
+/// which finds the connect queued and makes it once more (`redispatch`), where it is refused.
 const ALIVE: u64 = 60_000;
 
-/// Asks the kernel about the peer's life, unless it was asked lately.
+/// Asks the kernel whether the link's peer lives, unless it was asked lately.
 fn check_liveness(l: &'static Link) {
     let now = cpu::ticks();
     if now.wrapping_sub(l.checked.load(Ordering::Relaxed)) >= ALIVE {
@@ -98,12 +100,12 @@ fn check_liveness(l: &'static Link) {
     }
 }
 
-/// Takes links out of the list that will never carry another connection, as far as is known.
+/// Removes the links that are known to carry no further connection from the list.
 fn sweep(t: &'static Target) {
     retain(t, Link::accepting);
 }
 
-/// Takes links out of the list for which `keep` is false. Their connections go on.
+/// Removes the links for which `keep` is false from the list. Their connections go on.
 fn retain(t: &'static Target, keep: impl Fn(&Link) -> bool) {
     let mut cell: &'static AtomicPtr<Link> = &t.links;
     while let Some(l) = load_link(cell) {
@@ -111,19 +113,19 @@ fn retain(t: &'static Target, keep: impl Fn(&Link) -> bool) {
             cell = &l.next;
         } else {
             cell.store(l.next.load(Ordering::Relaxed), Ordering::Relaxed);
-            // The link's open connections still hold it.
+            // The link's open connections keep their own references to it.
             l.put();
         }
     }
 }
 
-/// Sweeps every destination: a program that connects here and there must not keep what belongs to servers that are
-/// gone. Under `POOL`.
+/// Sweeps every destination, so that a program that connects to many servers does not keep links to those that have
+/// ended. Under `POOL`.
 fn sweep_all() {
     for head in &BUCKET {
         let mut p = head.load(Ordering::Relaxed);
         #[allow(unsafe_code)]
-        // SAFETY: as in `target`.
+        // SAFETY: the list holds type-stable objects; POOL is held.
         while let Some(t) = unsafe { p.as_ref() } {
             let mut l = load_link(&t.links);
             while let Some(link) = l {
@@ -151,17 +153,18 @@ fn claim_on(
     }
 }
 
-/// What is known of the links to a destination. Under `POOL`, after a [`sweep`].
+/// Summary of the links to a destination. Valid under `POOL`, after a [`sweep`].
 struct View {
-    /// Number of links to the listener that is meant.
+    /// Number of links to the wanted listener.
     count: usize,
-    /// Whether several processes serve that listener.
+    /// Whether several processes serve the wanted listener.
     shared: bool,
-    /// The members of a group to which there are links; `None`: the listener is in no group.
+    /// The members of the reuseport group to which there are links; `None`: the listener is in no group.
     members: Option<Members>,
-    /// Processes that do not take what waits on one of their links, and so do not look at the others either.
+    /// Processes that do not accept the connects that wait on one of their links, and so do not serve their other links
+    /// either.
     stuck: [u32; STUCK],
-    /// Whether the kernel does not tell whose the port is: then servers of other users are not believed.
+    /// Whether the kernel does not tell which listener has the port: then servers of other users are not trusted.
     untold: bool,
 }
 
@@ -169,7 +172,7 @@ fn links(t: &'static Target) -> impl Iterator<Item = &'static Link> {
     core::iter::successors(load_link(&t.links), |l| load_link(&l.next))
 }
 
-/// The links to the listener `member` (0: there is only one).
+/// The links to the listener with the cookie `member` (0: there is only one listener).
 fn links_to(t: &'static Target, member: u64) -> impl Iterator<Item = &'static Link> {
     links(t).filter(move |l| l.member.load(Ordering::Relaxed) == member)
 }
@@ -192,7 +195,7 @@ impl View {
         v
     }
 
-    /// Number of members of a group to which there are links.
+    /// Number of members of the reuseport group to which there are links.
     fn known(&self) -> usize {
         self.members.as_ref().map_or(0, Members::count)
     }
@@ -202,7 +205,8 @@ impl View {
             links_to(t, member).fold((0, false), |(n, shared), l| (n + 1, shared | l.served_by_many()));
     }
 
-    /// Whether a further link is wanted although there are some. Members of a group spread by themselves.
+    /// Whether another link should be made although there are some. Members of a reuseport group need none, since the
+    /// rotation spreads over them.
     fn wants_link(&self, turn: usize) -> bool {
         let later = turn.is_multiple_of(SPREAD) && self.known() < 2;
         self.shared && (self.count < SPREAD.div_ceil(self.known().max(1)) || later) && self.count < 64
@@ -212,31 +216,31 @@ impl View {
         if self.untold && !link.trusts_peer() {
             return true;
         }
-        // A process in a PID namespace that we do not see into has number 0, as the free entries here have.
+        // A process in a PID namespace that is not visible here has number 0, as free entries of the list do.
         let pid = link.peer_pid();
         self.shared && (link.is_stuck() || (pid != 0 && self.stuck.contains(&pid)))
     }
 }
 
-/// Asks the kernel which listener a connect from `any` is for, if that has to be known of a link for the `turn`th
-/// connect: when no earlier answer holds for it, or when the members of a group are still to be found.
+/// Asks the kernel which listener a connect from `any` is for, if the `turn`th connect needs that: when no earlier
+/// answer is valid for its link, or while the members of a reuseport group are not all known.
 fn ask_if_due(t: &'static Target, view: &View, turn: usize, any: SocketAddr) -> Option<Word> {
     let members = view.known();
     let next = view.members.as_ref().and_then(|m| m.at(turn)).unwrap_or(0);
     let link = links_to(t, next).next()?;
-    // First, since it also notes that the question is asked.
+    // Evaluated first, since it also notes that the kernel is asked.
     let due = members > 0 && t.reuseport.due(turn, members);
     let asks = due || !current::is_confirmed(link);
-    // Without a group the port does not matter, and with port 0 the kernel never finds a connection in the listener's
-    // place.
+    // Without a group the port does not matter, and for port 0 the kernel never finds a connection instead of the
+    // listener.
     let dest = t.dest.get()?;
     asks.then(|| owner::listener((members > 0).then_some(any), dest))
 }
 
 /// Claims a slot on a link from `from` (whose port may be 0: any) to `dest`: on an existing link if possible, else on a
-/// new one. `member` is the listener's cookie where the kernel was asked for it. A `late` connect is that of a client
-/// on another host, whose program has its connection already: where TCP would make it wait it is queued all the same,
-/// if need be on further links.
+/// new one. `member` is the listener's cookie if the kernel was asked for it. A `late` connect comes from a client on
+/// another host whose program has been told that it is connected: so it is queued even if the backlog is full, on
+/// further links if need be.
 pub fn claim(
     from: SocketAddr,
     dest: SocketAddr,
@@ -265,7 +269,7 @@ pub fn claim(
         };
     }
     let count = view.known();
-    // The members of a group are served in turn, and so are the links of one member.
+    // Connects rotate over the members of a group, and over the links of one member.
     let (meant, turn) = match named.or_else(|| view.members.as_ref()?.at(turn)) {
         Some(cookie) => (Some(cookie), turn / count.max(1)),
         None => (None, turn),
@@ -283,7 +287,7 @@ pub fn claim(
         }
     }
     sweep_all();
-    // Processes each of which has the listener are found one after the other.
+    // Processes that share the listener have rendezvous at different places, which are tried one after the other.
     let place = if view.shared { turn as u16 % rendezvous::PLACES } else { 0 };
     let meant = named.or_else(|| meant.map(|cookie| owner::listener_cookie(any, dest).unwrap_or(cookie)));
     let made = rendezvous::connect_link(any, dest, meant, place);
@@ -293,23 +297,23 @@ pub fn claim(
     let link = made.map_err(|e| why_not(e, meant.is_some()))?;
     current::confirm(link);
     if link.member.load(Ordering::Relaxed) == 0 {
-        // Links that were made for another listener are out of date.
+        // A link that was made for another listener is obsolete.
         let listener = link.listener.load(Ordering::Relaxed);
         retain(t, |l| l.member.load(Ordering::Relaxed) != 0 || l.listener.load(Ordering::Relaxed) == listener);
     }
     if count == 0 {
-        // If this is the first member of a group, the others are still to be found.
+        // If this is the first member of a group, the others have to be found.
         t.rotation.store(1, Ordering::Relaxed);
     }
-    // The server is to look for this link before it serves another one's later connects.
+    // Tells the server to take up this link before it serves later connects of another one.
     links_to(t, link.member.load(Ordering::Relaxed)).for_each(Link::set_more);
     link.next.store(t.links.load(Ordering::Relaxed), Ordering::Relaxed);
     t.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
     claim_on(link, order).map_err(|_| Reason::NoMemory)
 }
 
-/// Claims a slot on `link` to `dest`, a server on another host, or, unless it has to be that link (`only`), on one that
-/// was used before.
+/// Claims a slot on `link` to `dest`, a server on another host, or, unless `only` that link may be used, on an earlier
+/// one.
 pub fn claim_remote(dest: SocketAddr, link: &'static Link, only: bool) -> core::result::Result<Claim, Reason> {
     let order = POOL.lock();
     let t = target(dest, true).ok_or(Reason::NoMemory)?;
@@ -335,28 +339,28 @@ pub fn claim_remote(dest: SocketAddr, link: &'static Link, only: bool) -> core::
     Err(Reason::NoMemory)
 }
 
-/// From the `turn`th of the links to `member` on, the next one whose process waits for connects, if it is among the
-/// first [`LOOKS`].
+/// Index of a link to `member` whose process waits for connects, among the next [`LOOKS`] links from the `turn`th on.
 fn idle(t: &'static Target, member: u64, turn: usize, count: usize) -> usize {
     let waits = |at: &usize| links_to(t, member).nth(at % count).is_some_and(Link::server_waits);
     (turn..turn + count.min(LINKS_TRIED_FOR_IDLE)).find(waits).unwrap_or(turn)
 }
 
-/// Whether another process than that of `link` waits for connects to `dest`.
+/// Whether a process other than that of `link` waits for connects to `dest`.
 pub fn is_awaited_elsewhere(dest: SocketAddr, link: &Link) -> bool {
     let _order = POOL.lock();
     let busy = link.peer_pid();
-    // A process may have several links. Where no number is known (0) another link may have another one.
+    // A process may have several links. If the number is not known (0), another link may lead to another process.
     let another = |l: &Link| !core::ptr::eq(l, link) && (busy == 0 || l.peer_pid() != busy);
     let waits = |l: &'static Link| another(l) && l.accepting() && l.server_waits();
     target(dest, link.is_remote()).is_some_and(|t| links_to(t, link.member.load(Ordering::Relaxed)).any(waits))
 }
 
-/// Number of links, of some 500 slots each, on which connects of clients on other hosts may wait for which a listener's
-/// backlog has no room. Such a client's connects return at once, so that many may come together.
+/// Number of links, of some 500 slots each, on which connects of clients on other hosts may wait beyond the listener's
+/// backlog. Such a client's connects return at once, so many may arrive together.
 const LATE_LINKS: usize = 8;
 
-/// Claims a slot on one of the links to `member`, the `turn`th first; gives the lock back if none has a free slot.
+/// Claims a slot on one of the links to `member`, beginning with the `turn`th; returns the lock if none has a free
+/// slot.
 fn claim_known(
     t: &'static Target,
     view: &View,
@@ -364,7 +368,7 @@ fn claim_known(
     late: bool,
     mut order: netacc_sys::Guard<'static>,
 ) -> core::result::Result<core::result::Result<Claim, netacc_sys::Guard<'static>>, Reason> {
-    // As in the kernel, a process that waits gets the connection, and not one that is busy.
+    // As in the kernel, an idle process gets the connection rather than a busy one.
     let turn = if view.shared { idle(t, member, turn, view.count) } else { 0 };
     let start = turn % view.count;
     let mut late_and_full = false;
@@ -374,7 +378,7 @@ fn claim_known(
         if !link.accepting() || view.avoids(link) {
             continue;
         }
-        // Of several processes another one may have room, and by TCP any of them takes it.
+        // With several processes another one may have room, and by TCP any of them can accept.
         let full = link.backlog_full();
         if full && !late && (view.shared || link.is_remote()) {
             return Err(Reason::BacklogFull);
@@ -396,7 +400,7 @@ fn why_not(e: NoLink, in_group: bool) -> Reason {
         NoLink::Stranger => Reason::PeerUid,
         NoLink::Busy => Reason::BacklogFull,
         NoLink::Resources(Errno::MFILE | Errno::NFILE) => Reason::NoDescriptors,
-        // A security module keeps abstract names of other domains from us (Landlock, AppArmor).
+        // A security module (Landlock, AppArmor) forbids abstract names of other domains.
         NoLink::Resources(Errno(libc::EPERM | libc::EACCES)) => Reason::Unsupported,
         NoLink::Resources(e) => segment_lacks(e),
     }
@@ -410,7 +414,7 @@ pub fn after_fork() {
     super::ports::after_fork();
     for b in &BUCKET {
         let mut p = b.load(Ordering::Relaxed);
-        // SAFETY: as in `target`; the child has a single thread.
+        // SAFETY: the list holds type-stable objects, and the child has a single thread.
         while let Some(t) = unsafe { p.as_ref() } {
             let mut l = t.links.swap(core::ptr::null_mut(), Ordering::Relaxed);
             // SAFETY: links are type-stable.
@@ -423,13 +427,13 @@ pub fn after_fork() {
     }
 }
 
-/// Whether a connection to `dest` must know its member before it is made: the group is mixed, or the server is to be
-/// found again (`tcp_first`) among several.
+/// Whether the member of the group has to be known before the connection to `dest` is made: the group is mixed, or a
+/// connection that begins on TCP (`tcp_first`) has to find its server again among several.
 pub fn is_exact(dest: SocketAddr, tcp_first: bool) -> bool {
     (tcp_first || reuseport::any_mixed()) && is_group(dest, |g| tcp_first || g.is_mixed())
 }
 
-/// Whether links to `dest` lead to listeners that share a port, and `which` is true of that group.
+/// Whether links to `dest` lead to listeners that share a port, and `which` holds for their group.
 fn is_group(dest: SocketAddr, which: impl FnOnce(&ReuseportGroup) -> bool) -> bool {
     let _order = POOL.lock();
     target(dest, false).is_some_and(|t| links(t).any(|l| l.member.load(Ordering::Relaxed) != 0) && which(&t.reuseport))

@@ -1,4 +1,4 @@
-//! What is known about destinations, and the local ports that clients hold.
+//! Facts about destinations that are believed for a while.
 
 use crate::conn::beliefs::Beliefs;
 use crate::timeouts;
@@ -7,11 +7,12 @@ use netacc_stats::Reason;
 use netacc_sys::time;
 use netacc_transport::shm::rendezvous::SourceProbe;
 
-/// Time (ns) for which "no NetACC listens there" is believed. A server that starts is found this late.
+/// Time (ns) for which a destination is believed to have no rendezvous. A server that starts is found at most this much
+/// later.
 const BELIEVED: u64 = 50_000_000;
 const REFUSING_BELIEVED: u64 = time::ns(timeouts::REFUSING_BELIEVED);
 const UNREACHABLE_BELIEVED: u64 = time::ns(timeouts::UNREACHABLE_BELIEVED);
-/// "This is an address of this host, with that source" is believed for so long (ns).
+/// Time (ns) for which an address is believed to belong to this host, or to another one.
 const ADDRESS_BELIEVED: u64 = 1_000_000_000;
 const CELLS: usize = 64;
 
@@ -21,23 +22,23 @@ type Table = Beliefs<CELLS>;
 static ABSENT: Table = Table::new();
 /// Destinations with a rendezvous of another version of the protocol.
 static OTHER_VERSION: Table = Table::new();
-/// Destinations whose listener turns links away.
+/// Destinations whose listener refuses links.
 static REFUSING: Table = Table::new();
-/// Destinations on other hosts that have refused.
+/// Destinations on other hosts that have refused RDMA.
 static REFUSED: Table = Table::new();
-/// Addresses that are this host's.
+/// Addresses that belong to this host.
 static LOCAL: Table = Table::new();
-/// Hosts that have answered and could not be reached.
+/// Hosts that have answered a probe and could not be reached by RDMA.
 static DOUBTED: Table = Table::new();
-/// Addresses that are another host's.
+/// Addresses that belong to another host.
 static REMOTE_HOSTS: Table = Table::new();
 
-/// An address without a port, as the tables have it.
+/// An address with port 0, as the tables of hosts hold it.
 fn host(ip: IpAddr) -> SocketAddr {
     SocketAddr::new(ip, 0)
 }
 
-/// Why `dest` was lately found to have no rendezvous for us; `None` if it was not.
+/// The reason why `dest` was lately found to have no rendezvous for us; `None` if it was not.
 pub fn known_absent(dest: SocketAddr, now: u64) -> Option<Reason> {
     let known = |table: &Table, believed, reason| table.holds(dest, now, believed).then_some(reason);
     known(&ABSENT, BELIEVED, Reason::PeerPlain)
@@ -64,7 +65,7 @@ pub fn note_absent(dest: SocketAddr, why: Reason, now: u64) {
     table.note(dest, now);
 }
 
-/// Forgets what was believed of absent listeners, since our own process opened one.
+/// Forgets all absent listeners, since our own process has opened one.
 pub fn forget_absent() {
     [&ABSENT, &OTHER_VERSION, &REFUSING, &REFUSED, &REMOTE_HOSTS].into_iter().for_each(Table::clear);
 }
@@ -82,8 +83,8 @@ pub fn local_source(ip: IpAddr, now: u64) -> Option<IpAddr> {
 }
 
 /// The source address of a connect to `ip` when `ip` is an address of this host. A destination that was reached by RDMA
-/// is believed to be another host's for a while as well, since to ask costs such a connect more than all else; if the
-/// kernel was asked just now, the probe comes with the answer.
+/// is believed to be on another host for a while as well, since asking the kernel costs more than the rest of such a
+/// connect. `Err`: another host; with the probe of the source address if the kernel was asked just now.
 pub fn source_of_connect(ip: IpAddr, now: u64) -> Result<IpAddr, Option<SourceProbe>> {
     if let Some(source) = believed_source(ip, now) {
         return Ok(source);
@@ -101,22 +102,23 @@ pub fn note_remote(ip: IpAddr, now: u64) {
     REMOTE_HOSTS.note(host(ip), now);
 }
 
-/// Notes that a host that has answered was not reached by RDMA: connects to it wait until one was.
+/// Notes that a host that has answered a probe was not reached by RDMA: later connects to it wait for a queue pair
+/// until one is established.
 pub fn note_broken(ip: IpAddr) {
     DOUBTED.note(host(ip), 0);
 }
 
-/// Notes that the host was reached.
+/// Notes that a queue pair to the host was established.
 pub fn note_reached(ip: IpAddr) {
     DOUBTED.forget(host(ip));
 }
 
-/// Whether the host's last answer led to no connection.
+/// Whether no queue pair was established after the host's last answer to a probe.
 pub fn is_doubted(ip: IpAddr) -> bool {
     DOUBTED.holds(host(ip), 0, u64::MAX)
 }
 
-/// The source of a destination that is its own source; 127/8 answers 127.0.0.1.
+/// The source address that is expected for a destination on this host: itself, or 127.0.0.1 for 127/8.
 fn expected(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(a) if a.is_loopback() => core::net::Ipv4Addr::LOCALHOST.into(),

@@ -1,44 +1,44 @@
-//! Several listeners on one port (`SO_REUSEPORT`), as a client sees them.
+//! A client's view of several listeners on one port (`SO_REUSEPORT`).
 //!
-//! The kernel gives each connection to one of them, by a hash of both addresses and ports. It can be asked which one it
-//! would choose (`owner::listener_cookie`), which costs some microseconds. So a client asks now and then, with any
-//! port, until it knows the listeners, and goes round those. If some of them are not accelerated, it asks for each
-//! connection, with the port that it has: so each listener gets the share that it has by TCP.
+//! The kernel assigns each connection to one of them by a hash of both addresses and ports. It can be asked which one
+//! it would choose (`owner::listener_cookie`), which takes some microseconds. So a client asks with arbitrary ports
+//! until it knows the listeners, and then rotates over them. If some of them are not accelerated, it asks for each
+//! connection, with that connection's port, so that each listener gets the same share as by TCP.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_sys::cpu;
 
-/// Number of the first connects to a port that ask the kernel. Of eight listeners one stays unknown with a probability
-/// of 10 %.
+/// Number of the first connects to a port that ask the kernel. With eight listeners, the probability that one stays
+/// unknown is 10 %.
 const FIRST: usize = 32;
-/// Number of the first connects that ask where there seems to be a single listener. Of two, both were seen with a
-/// probability of 99 %.
+/// Number of the first connects that ask if only one listener was seen. With two listeners, the probability that both
+/// were seen is 99 %.
 const FIRST_OF_ONE: usize = 8;
 /// Time (ticks, some 10 milliseconds) after which later connects ask the kernel again.
 const RECHECK: u64 = 30_000_000;
-/// Number of members that are told apart. Connects go to others, too, but not as evenly.
+/// Number of members that are distinguished. Further members get connects, too, but not as evenly.
 const MEMBERS: usize = 64;
 
-/// What a client knows of the listeners on a port.
+/// A client's knowledge of the listeners on a port.
 #[derive(Debug)]
 pub struct ReuseportGroup {
     /// When the kernel was last asked, in ticks.
     asked_at: AtomicU64,
-    /// What the last 32 answers were, the newest lowest: 1 is a listener that is not accelerated.
+    /// The last 32 answers as bits, the newest lowest: 1 means a listener that is not accelerated.
     plain: AtomicU32,
 }
 
-/// Whether any group ever had a member that is not accelerated: else there is nothing to look up.
+/// Whether any group ever had a member that is not accelerated; if not, no look-up is needed.
 static MIXED: AtomicU32 = AtomicU32::new(0);
 
 impl ReuseportGroup {
-    /// Forgets what is known.
+    /// Resets the group to one of which nothing is known.
     pub fn reset(&self) {
         self.asked_at.store(0, Ordering::Relaxed);
         self.plain.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the kernel is to be asked for this connect, the `turn`th, where `members` members are known.
+    /// Whether the kernel has to be asked for this connect, the `turn`th, if `members` members are known.
     pub fn due(&self, turn: usize, members: usize) -> bool {
         let now = cpu::ticks();
         let early = turn < if members > 1 { FIRST } else { FIRST_OF_ONE };
@@ -64,7 +64,7 @@ impl ReuseportGroup {
     }
 }
 
-/// The members to which there are links, each once.
+/// The set of members to which there are links.
 #[derive(Debug)]
 pub struct Members {
     cookies: [u64; MEMBERS],
@@ -78,7 +78,7 @@ impl Default for Members {
 }
 
 impl Members {
-    /// Adds a member.
+    /// Adds a member unless it is there.
     pub fn add(&mut self, cookie: u64) {
         let known = self.cookies.iter().take(self.count).any(|c| *c == cookie);
         if !known && let Some(place) = self.cookies.get_mut(self.count) {
@@ -92,7 +92,7 @@ impl Members {
         self.count
     }
 
-    /// The member whose turn it is.
+    /// The member that serves the `turn`th connect.
     pub fn at(&self, turn: usize) -> Option<u64> {
         self.cookies.get(turn.checked_rem(self.count)?).copied()
     }
@@ -103,9 +103,9 @@ pub(super) fn any_mixed() -> bool {
     MIXED.load(Ordering::Relaxed) != 0
 }
 
-/// A source port for a question whose answer any port may give.
+/// A source port for a question to the kernel that works with any port.
 pub fn any_port() -> u16 {
-    // The low bits of a clock that counts faster than anybody can ask.
+    // The low bits of a clock that ticks faster than questions can follow each other.
     (cpu::ticks() as u16).max(1)
 }
 

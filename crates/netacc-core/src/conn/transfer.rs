@@ -1,4 +1,5 @@
-//! Bytes of an accelerated connection: every read- and write-like call on one ends in [`receive`] or [`transmit`].
+//! Transfer of bytes on an accelerated connection: every read- and write-like call on one ends in [`receive`] or
+//! [`transmit`].
 
 use crate::conn::pin::Pin;
 use crate::fd::table;
@@ -23,21 +24,21 @@ pub(crate) fn deadline(timeout_ns: u64) -> Deadline {
 /// recv(2) and similar calls on an accelerated connection.
 pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flags: i32) -> Result<usize> {
     if flags & MSG_OOB != 0 {
-        // No urgent data ever arrives, so the answer is that of tcp(7) for this case.
+        // Urgent data is never received in a ring, so the call fails as tcp(7) says for this case.
         return Err(Errno::INVAL);
     }
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Err(Errno::AGAIN);
     }
     let s = r.obj;
-    // With MSG_TRUNC nothing is copied (tcp(7)). Otherwise a call with an impossible buffer is one without room, until
-    // there is something to copy.
+    // With MSG_TRUNC nothing is copied (tcp(7)). Otherwise a call with an invalid buffer waits like one without room,
+    // until there is something to copy.
     let bad = dst.bad() && flags & MSG_TRUNC == 0;
     let mut no_room = Iov::empty();
     let dst = if bad { &mut no_room } else { dst };
     let peek = flags & MSG_PEEK != 0;
     let nonblock = flags & MSG_DONTWAIT != 0 || s.has(NONBLOCK);
-    // What comes from another host may go straight into the program's buffers.
+    // Bytes from another host may be copied straight into the program's buffers.
     let plain = !bad && flags & (MSG_PEEK | MSG_TRUNC) == 0;
     let mut got = 0;
     let mut past = 0;
@@ -48,7 +49,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
         let until = deadline(s.rcvtimeo.load(Ordering::Relaxed));
         pinned(r, &mut pin)?;
         match wait_for_all(r, dst.left(), until) {
-            // The bytes that are there are shown, whatever ended the wait.
+            // Unread bytes are returned, whatever ended the wait.
             Err(_) if ep.unread() > 0 => {}
             Err(e) => return Err(e),
             Ok(()) => {}
@@ -56,8 +57,8 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
     }
     loop {
         let wanted = dst.left();
-        // What only the endpoint can answer is asked under the lock: without one, and without a pin, another thread may
-        // close the connection and unmap what the endpoint looks at.
+        // The endpoint's state is read under the lock: without the lock or a pin, another thread may close the
+        // connection and unmap the segment.
         let mut switched = false;
         let res = if past > 0 {
             Ok(core::mem::take(&mut past))
@@ -66,19 +67,19 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
             if !r.valid() {
                 return Err(Errno::BADF);
             }
-            // While no thread held the lock the connection may have gone elsewhere.
+            // While the lock was free, another thread may have switched the connection.
             let Some(here) = s.endpoint().filter(|_| s.is_shm()) else {
                 drop(_g);
                 let more = got == 0 || (flags & MSG_WAITALL != 0 && !nonblock);
                 return if more { kernel_rest(r, dst, got, |fd, p, n| raw::recv(fd, p, n, flags)) } else { Ok(got) };
             };
-            // The following calls ask this endpoint, and not the one before, which may be another connection's by now.
+            // The following calls use this endpoint; the previous one may belong to another connection by now.
             ep = here;
             let res = if flags & MSG_TRUNC != 0 && wanted > 0 && ep.unread() > 0 {
                 // tcp(7): the bytes are discarded, not copied.
                 let n = if peek { ep.unread().min(wanted) } else { ep.discard(wanted) };
                 dst.skip(n);
-                // Another process may have taken the bytes meanwhile, which is no end of the stream.
+                // Another process may have read the bytes meanwhile, which is not an end of the stream.
                 if n == 0 && ep.unread() == 0 { Err(Errno::AGAIN) } else { Ok(n) }
             } else {
                 ep.try_read(dst, peek)
@@ -127,14 +128,14 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
                     })
                 });
                 match waited {
-                    // Without room the kernel waits once, and answers the same whatever ended the wait.
+                    // For a read without room the kernel waits once and returns 0, whatever ended the wait.
                     Ok(()) | Err(Errno::AGAIN | Errno::INTR) if wanted == 0 && !bad => return Ok(0),
                     Ok(()) => {}
                     Err(_) if got > 0 => return Ok(got),
                     Err(e) => return Err(e),
                 }
             }
-            // A fault of the buffers is not an error of the connection.
+            // EFAULT of the buffers is not an error of the connection.
             Err(Errno::FAULT) if got > 0 => return Ok(got),
             Err(_) if got > 0 => return Ok(got),
             Err(e) => return Err(e),
@@ -142,7 +143,8 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
     }
 }
 
-/// Progress of the engine for a reader that has found nothing: how many bytes have come straight to `dst`.
+/// Makes progress of the engine for a reader that has found nothing. Returns how many bytes were received straight into
+/// `dst`.
 fn progress_for_reader(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, plain: bool) -> usize {
     if plain && dst.left() > 0 {
         return ring_bypass::receive(r.token(), ep, dst);
@@ -151,8 +153,8 @@ fn progress_for_reader(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'
     0
 }
 
-/// The connection became a kernel socket in the middle of a call that is not done: the rest goes there, with the same
-/// meaning. A call that has done nothing yet is made by the kernel from its beginning.
+/// Continues a call on the kernel socket that the connection became during the call, with the same meaning. The kernel
+/// makes a call that has transferred nothing yet from its beginning.
 #[cold]
 fn kernel_rest(
     r: Ref<Socket>,
@@ -176,8 +178,8 @@ fn kernel_rest(
     Ok(done)
 }
 
-/// A peek with MSG_WAITALL waits until `wanted` bytes are there, no more can come, or there are as many as any window
-/// holds, and looks once. The caller holds a pin.
+/// Makes a peek with MSG_WAITALL: waits until `wanted` bytes are there, no more can come, or a whole window is full,
+/// and copies once. The caller holds a pin.
 #[cold]
 fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Result<()> {
     const HELD: usize = 64 * 1024;
@@ -185,7 +187,7 @@ fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Result<()> {
     let over = |ep: &ShmEndpoint| ep.readiness().0 & (Readiness::RDHUP | Readiness::HUP | Readiness::ERR) != 0;
     loop {
         let Some(ep) = r.obj.endpoint().filter(|_| r.obj.is_shm()) else { return Ok(()) };
-        // Where bytes come from a kernel socket, before the ring's or after them, their number is not known here.
+        // If bytes come from a kernel socket, before the ring's or after them, their number is not known here.
         if ep.old_subflow_fd() >= 0 || ep.is_moving() || ep.has_accepted() || ep.unread() >= enough || over(ep) {
             return Ok(());
         }
@@ -194,7 +196,7 @@ fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Result<()> {
             if !r.valid() {
                 return Err(Errno::BADF);
             }
-            // The look itself has a writer that found no room in a small window open the large one.
+            // This read of one byte lets a writer that found no room in the small window open the large one.
             let mut byte = 0u8;
             let _ = ep.try_read(&mut Iov::one(&one((&raw mut byte).cast_const(), 1)), true);
             ep.peeked();
@@ -203,7 +205,7 @@ fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Result<()> {
     }
 }
 
-/// Pins the socket for a call that waits, from then to its end: a close in another thread takes effect when the call
+/// Pins the socket for a call that waits, until the call ends: a close in another thread takes effect when the call
 /// returns.
 #[cold]
 fn pinned(r: Ref<Socket>, pin: &mut Option<Pin>) -> Result<()> {
@@ -217,10 +219,10 @@ fn pinned(r: Ref<Socket>, pin: &mut Option<Pin>) -> Result<()> {
 pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>, flags: i32) -> Result<usize> {
     if flags & MSG_OOB != 0 {
         if ep.is_remote() {
-            // No kernel socket here leads to the other host, and the byte would not arrive.
+            // No kernel socket here leads to the other host, so an urgent byte could not be delivered.
             return Err(Errno::OPNOTSUPP);
         }
-        // Only the kernel can send urgent data, so the connection is the kernel's from here on.
+        // Only the kernel can send urgent data, so the connection is demoted.
         let fd = table::number_of(r, -1).ok_or(Errno::BADF)?;
         demote::demote(fd, r, Reason::Unsupported)?;
         return Err(Errno::TO_KERNEL);
@@ -252,27 +254,27 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
             if !r.valid() {
                 return Err(Errno::BADF);
             }
-            // While no thread held the lock the connection may have gone elsewhere.
+            // While the lock was free, another thread may have switched the connection.
             let Some(here) = s.endpoint().filter(|_| s.is_shm()) else {
                 drop(_g);
                 return kernel_rest(r, src, sent, |fd, p, n| raw::send(fd, p, n, flags | MSG_NOSIGNAL));
             };
-            // The following calls ask this endpoint, and not the one before, which may be another connection's by now.
+            // The following calls use this endpoint; the previous one may belong to another connection by now.
             ep = here;
             let more = flags & MSG_MORE != 0;
             if more {
                 ep.set_more(true);
             }
             let res = write_burst(ep, src, !nonblock);
-            // A writer that gets EAGAIN hears of room through its epoll: so it asks for room, and looks again, before
-            // the answer goes out.
+            // A writer that gets EAGAIN is notified of room by epoll: so the request for room is registered, and the
+            // ring checked again, before EAGAIN is returned.
             let res =
                 if res == Err(Errno::AGAIN) && nonblock && ep.want_room() { write_burst(ep, src, false) } else { res };
             if more {
                 ep.set_more(false);
             }
             match res {
-                // A program waits for room after a partial write, without another call.
+                // After a partial write a program waits for room without another call, so room is requested here too.
                 Ok(_) if nonblock && src.left() > 0 && ep.want_room() => ep.room_came(),
                 Err(Errno::AGAIN) => switched = ep.must_switch(),
                 Err(e) if sent > 0 && e != Errno::FAULT => ep.put_back(e),
@@ -318,24 +320,24 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
     }
 }
 
-/// Writes as much as the call may write now.
+/// Writes as many bytes as the call can write now.
 #[inline]
 fn write_burst(ep: &ShmEndpoint, src: &mut Iov<'_>, waits: bool) -> Result<usize> {
     let cut = src.limit(ep.burst(src.left(), waits));
     let res = ep.try_write(src);
     if cut > 0 {
         src.extend(cut);
-        // The rest waits for room, which comes when these are read.
+        // The remaining bytes wait for room, which the peer makes by reading these.
         ep.push();
     }
     if res == Ok(0) && cut > 0 { Err(Errno::AGAIN) } else { res }
 }
 
-/// The reader of what was just written has left the rings: the bytes follow it now, and not at the program's next call.
-/// Takes both direction locks.
+/// Follows a peer that left the ring while bytes were written: they are sent after it now, and not at the program's
+/// next call. Takes both direction locks.
 #[cold]
 pub(crate) fn go_after(r: Ref<Socket>) {
-    // Another thread may close the connection meanwhile; then the close takes care of the bytes.
+    // If another thread has closed the connection meanwhile, the close sends the bytes.
     let Some(pin) = r.pin() else { return };
     if let Some(ep) = r.obj.endpoint() {
         ep.await_kernel();
@@ -344,7 +346,7 @@ pub(crate) fn go_after(r: Ref<Socket>) {
     drop(pin);
 }
 
-/// Answers a write from memory that cannot be read: errors of the connection come first.
+/// Returns the error of a write from unreadable memory: an error of the connection comes first.
 #[cold]
 fn refuse(ep: &'static ShmEndpoint, flags: i32) -> Result<usize> {
     match ep.try_write(&mut Iov::empty()) {

@@ -1,5 +1,4 @@
-//! Instances in which no thread waits by epoll_wait: nested in another one, or asked by poll(2) whether they are
-//! readable.
+//! Readability of instances in which no thread calls epoll_wait: nested instances, and those in a poll(2) or select(2).
 
 use crate::epoll::children::absorb_children;
 use crate::epoll::shared;
@@ -9,9 +8,9 @@ use crate::fd::table;
 use crate::object::instance::{Epoll, STASH};
 use core::sync::atomic::Ordering;
 
-/// Moves what the kernel's set holds of ours into our queue and notes whether there is something else, for a caller
-/// that only asks whether the instance is readable. Nested instances come first, since their descriptors are part of
-/// what ours says. True: we keep something now that the kernel says only once.
+/// Moves our own events from the kernel's set into the ready queue and notes whether there are others, for a caller
+/// that only checks whether the instance is readable. Nested instances are processed first, since they determine the
+/// readiness of this one. True: a foreign event that the kernel reports only once was stashed.
 pub(crate) fn absorb(e: &'static Epoll) -> bool {
     if e.switch_due.load(Ordering::Relaxed) != 0 {
         complete_switches(e);
@@ -25,7 +24,7 @@ pub(crate) fn absorb(e: &'static Epoll) -> bool {
     let mut buf = [libc::epoll_event { events: 0, u64: 0 }; STASH];
     let have = e.stash_len.load(Ordering::Relaxed) as usize;
     let room = STASH.saturating_sub(have);
-    // A thread that sleeps in it hears for itself: what we took from the kernel's set would not wake that thread.
+    // A thread that sleeps in the instance handles the events itself; an event that was taken here would not wake it.
     if room == 0 || e.sleepers.load(Ordering::SeqCst) > 0 {
         return false;
     }
@@ -35,7 +34,7 @@ pub(crate) fn absorb(e: &'static Epoll) -> bool {
         match handle(e, ev.events, ev.u64) {
             Said::Program(events, data) => {
                 foreign = true;
-                // The kernel will say again what is registered by level.
+                // The kernel will report level-triggered events again.
                 if e.edges.load(Ordering::Relaxed) != 0 {
                     stash(e, events, data, ev.u64);
                     kept = true;
@@ -53,7 +52,7 @@ pub(crate) fn absorb(e: &'static Epoll) -> bool {
     kept
 }
 
-/// Whether an instance of ours would be reported readable; the outer `None` means that `fd` is no instance of ours.
+/// Whether an epoll instance would be reported readable; `None`: `fd` is no instance with accelerated connections.
 pub fn readable(fd: i32) -> Option<bool> {
     let e = table::epoll(fd)?.obj;
     if e.is_plain() {
@@ -61,23 +60,23 @@ pub fn readable(fd: i32) -> Option<bool> {
     }
     shared::claim(e);
     if absorb(e) && e.is_inner() {
-        // A thread that sleeps in an instance around this one has not been told, and the kernel will not tell it any
-        // more.
+        // A thread that sleeps in an outer instance was not woken for the stashed event, and the kernel will not wake
+        // it any more.
         e.ring();
     }
     Some(super::ready::is_ready(e))
 }
 
-/// The descriptor on which a thread sleeps that waits for instance `fd`.
+/// The descriptor on which a thread that waits for instance `fd` has to sleep.
 pub fn sleeps_on(fd: i32) -> i32 {
     table::epoll(fd).map_or(fd, |r| match r.obj.set_fd() {
-        // `set` may be another number of the instance: the caller's own is as good.
+        // `set` may be another number of the same instance, so the caller's own number serves as well.
         set if set == r.obj.fd() => fd,
         set => set,
     })
 }
 
-/// When a sleep on its descriptor is to end at the latest, to look at the instance again.
+/// Latest time at which a sleep on the instance's descriptor has to end, for another look at the instance.
 pub fn held_until(fd: i32) -> Option<u64> {
     let until = table::epoll(fd)?.obj.held_until.load(core::sync::atomic::Ordering::Relaxed);
     (until != 0).then_some(until)

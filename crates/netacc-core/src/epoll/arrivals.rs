@@ -1,17 +1,17 @@
-//! The order of events. The kernel reports descriptors in the order in which they became ready, and programs that
-//! talk over two connections rely on it: what was written first is served first.
+//! The order of events. The kernel reports descriptors in the order in which they became ready, and programs that use
+//! two connections rely on it: bytes that were written first are served first.
 
 use crate::epoll::ready::hinted;
 use crate::object::instance::Epoll;
 use netacc_transport::shm::ShmEndpoint;
 
-/// Most hints that are put in order at a time; of more, each lot is put in order by itself.
+/// Largest number of hints that are sorted together. More hints are sorted in lots of this size.
 const LOT: usize = 64;
 
-/// Hints on their way into the ready queue, in the order in which the peers gave them.
+/// Hints that are about to enter the ready queue, in the order in which the peers gave them.
 #[derive(Default)]
 pub(crate) struct Arrivals {
-    /// The first hint; mostly there is no other, and nothing to put in order.
+    /// The first hint. Usually it is the only one, and nothing has to be sorted.
     first: Option<&'static ShmEndpoint>,
     lot: Option<Lot>,
 }
@@ -22,7 +22,7 @@ struct Lot {
 }
 
 impl Arrivals {
-    /// Adds a hint; under the instance's lock, as [`Arrivals::finish`] is called.
+    /// Adds a hint. This and [`Arrivals::finish`] are called under the instance's lock.
     #[inline]
     pub(crate) fn add(&mut self, e: &Epoll, ep: &'static ShmEndpoint) {
         match (self.first, &mut self.lot) {

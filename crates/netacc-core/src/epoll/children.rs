@@ -1,4 +1,4 @@
-//! An instance that is registered in another one: epoll_ctl(2) on it, and what a wait in the outer one does with it.
+//! Instances that are registered in another one: epoll_ctl(2) on them, and their part in a wait of the outer one.
 
 use crate::epoll::absorb::absorb;
 use crate::epoll::cookies::{Kind, cookie};
@@ -15,12 +15,12 @@ use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLONESHOT};
 use netacc_sys::errno::{Errno, Result};
 
-/// The kernel says that a nested instance stirred: whether by a descriptor that is not ours. What ours have to say we
-/// count ourselves, and their wakers ring for more than that.
+/// Whether a nested instance that the kernel reports was woken by a foreign descriptor. Events of our own descriptors
+/// are counted in `news`, and their wakers are also written for other purposes.
 pub(crate) fn stirred_by_others(reg: &Registration) -> bool {
     let Some(child) = at(reg.child.load(Ordering::Relaxed)) else { return false };
     let child = Ref { obj: child, generation: child.generation() };
-    // No thread takes from the set of an instance in which another one sleeps.
+    // Events are not taken from the kernel's set while another thread sleeps in the instance.
     let unknown = child.obj.sleepers.load(Ordering::SeqCst) > 0;
     if !unknown && child.valid() {
         absorb(child.obj);
@@ -31,8 +31,8 @@ pub(crate) fn stirred_by_others(reg: &Registration) -> bool {
 /// epoll_ctl(2) with an instance as its descriptor.
 pub(crate) fn control(e: &'static Epoll, op: i32, fd: i32, child: Ref<Epoll>, event: Option<(u32, u64)>) -> Outcome {
     if op != EPOLL_CTL_DEL {
-        // What waits in the child's kernel set counts for the answer whether it is ready. To be done before any lock is
-        // taken.
+        // Events in the child's kernel set count for its readiness. This takes locks, so it is done before any other
+        // lock is taken.
         absorb(child.obj);
     }
     let _s = STRUCTURE.lock();
@@ -67,7 +67,7 @@ fn add_nested(e: &'static Epoll, fd: i32, child: Ref<Epoll>, ev: (u32, u64)) -> 
     child.obj.becomes_inner();
     let reg = link(e, None, fd, ev)?;
     e.nests();
-    // The kernel checks for loops and depth, and wakes us when the child's descriptors stir.
+    // The kernel checks for loops and depth, and wakes us for the child's descriptors.
     e.enter(EPOLL_CTL_ADD, fd, ev.0 & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg))
         .inspect_err(|_| unlink(e, reg))?;
     e.add_ours(1);
@@ -78,7 +78,7 @@ fn add_nested(e: &'static Epoll, fd: i32, child: Ref<Epoll>, ev: (u32, u64)) -> 
     Ok(())
 }
 
-/// Number of instances directly inside of one that are found without allocating.
+/// Number of directly nested instances that are collected without allocating.
 const FEW: usize = 8;
 
 pub(crate) fn absorb_children(e: &'static Epoll) {
@@ -86,8 +86,8 @@ pub(crate) fn absorb_children(e: &'static Epoll) {
         return;
     }
     // The list may only be followed under the lock: a registration that is removed meanwhile may serve another
-    // instance's list next. Absorbing takes locks that come before this one, so it happens afterwards, to the instances
-    // that were there.
+    // instance's list next. Absorbing takes locks that come before this one in the order, so it is done afterwards, for
+    // the instances that were found.
     let mut few = [None; FEW];
     let mut more = Vec::new();
     {
@@ -106,8 +106,8 @@ pub(crate) fn absorb_children(e: &'static Epoll) {
         }
     }
     for child in few.into_iter().flatten().chain(more) {
-        // A child that was closed meanwhile is skipped: its number may be another instance's, whose events are not ours
-        // to take.
+        // A child that was closed meanwhile is skipped: its number may belong to another instance, whose events must
+        // not be taken.
         if child.valid() {
             absorb(child.obj);
         }
@@ -115,8 +115,8 @@ pub(crate) fn absorb_children(e: &'static Epoll) {
 }
 
 impl Epoll {
-    /// It is about to be registered in another instance: from now on it keeps what the kernel would have in its ready
-    /// list, and at first that is what is queued.
+    /// Prepares the instance for its registration in another one: from now on it tracks which registrations the kernel
+    /// would have in its ready list. At first these are the queued ones.
     fn becomes_inner(&self) {
         let _g = self.lock.lock();
         if self.is_inner() {

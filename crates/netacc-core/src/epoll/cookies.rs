@@ -1,10 +1,10 @@
-//! The values by which the kernel names our entries in its set.
+//! Cookies: the values by which the kernel names our entries in its epoll set.
 //!
-//! A cookie is no address: several processes may share a kernel's set after a fork, and what one of them registered the
-//! others may not have in their memory. So it is an index into a table of this process, where an object of ours has one
-//! place for ever, and a stamp that the object gets anew each time it is put to use. The stamps of a process begin at
-//! random and those of a forked child begin anew: so a cookie that another process made, or that was made for an
-//! earlier use of the object, names nothing here.
+//! A cookie is not an address: several processes may share a kernel's set after a fork, and an object that one of them
+//! registered may not exist in the memory of the others. So it consists of an index into a table of this process, in
+//! which an object keeps its index for good, and a stamp that the object gets at each new use. The stamps of a process
+//! begin at a random number, and a forked child begins anew: so a cookie of another process, or of an earlier use of
+//! the object, names nothing here.
 //!
 //! # Safety
 //! A cell holds 0 or the address of an object in a [`netacc_sys::slab::Slab`], which is valid for ever, and in its low
@@ -19,8 +19,8 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{cpu, mem};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// The high bits of a cookie: no pointer looks like this, and an application's value that does is kept by us and
-/// replaced by a cookie of its own.
+/// The high bits of a cookie. No pointer has them; an application's value that has them is stored here and replaced by
+/// a cookie in the kernel's set.
 const MAGIC: u64 = 0xACC << MAGIC_SHIFT;
 const MAGIC_SHIFT: u32 = 52;
 const KIND_SHIFT: u32 = 48;
@@ -38,9 +38,9 @@ pub(super) const NOBODY: u64 = MAGIC | (Kind::Kick as u64) << KIND_SHIFT;
 pub(crate) enum Kind {
     /// A [`Registration`]: the kernel's half of a listener.
     TcpListener = 1,
-    /// A [`Registration`]: a listener's rendezvous, or a client there that has not said hello.
+    /// A [`Registration`]: a listener's rendezvous, or a client there that has not sent its Hello.
     Rendezvous = 2,
-    /// A [`Subscription`]: its waker rang.
+    /// A [`Subscription`]: its waker was written.
     Waker = 3,
     /// A [`Subscription`]: its link's control socket.
     Control = 4,
@@ -48,17 +48,17 @@ pub(crate) enum Kind {
     Foreign = 5,
     /// A [`Registration`]: the liveness socket of an accelerated connection.
     Liveness = 6,
-    /// An [`Epoll`]: another thread changed something; nothing but a wake-up.
+    /// An [`Epoll`]: another thread has changed its registrations. The event is only a wake-up.
     Kick = 7,
     /// A [`Registration`]: a nested epoll instance.
     Nested = 8,
-    /// A [`Registration`]: a TCP connection that may be promoted.
+    /// A [`Registration`]: a candidate.
     Candidate = 9,
-    /// An [`Epoll`]: the program's own set, beside which ours is another one (see [`super::shared`]).
+    /// An [`Epoll`]: the program's own set, if our entries are in a separate one (see [`super::shared`]).
     Program = 10,
 }
 
-/// What a cookie of this process names.
+/// The object that a cookie of this process names.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Named {
     Listener(&'static Registration),
@@ -76,17 +76,17 @@ pub(super) enum Named {
 /// What a value in the kernel's set is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value {
-    /// The application's.
+    /// A value of the application.
     Program,
     /// A cookie of ours.
     Ours(Named),
-    /// A cookie that names nothing here: another process' or a stale one.
+    /// A cookie that names nothing here: a stale one, or one of another process.
     Stranger,
 }
 
 /// An object that cookies can name.
 pub(crate) trait Nameable: Sized + 'static {
-    /// Which type it is, in the low bits of its cell.
+    /// Number of the type in the low bits of a cell.
     const TYPE: u64;
     fn name(&self) -> &Name;
 }
@@ -124,7 +124,7 @@ static NEXT_INDEX: AtomicU32 = AtomicU32::new(1);
 static LAST_STAMP: AtomicU32 = AtomicU32::new(0);
 static LOCK: netacc_sys::Lock = netacc_sys::Lock::new();
 
-/// Chunk and place in it of an index.
+/// Chunk of an index, and its position in the chunk.
 fn place(index: u32) -> (usize, usize) {
     let chunk = (index / FIRST + 1).ilog2();
     (chunk as usize, (index - ((1 << chunk) - 1) * FIRST) as usize)
@@ -141,7 +141,7 @@ fn cell(index: u32) -> Option<&'static AtomicU64> {
     Some(unsafe { &*chunk.add(at) })
 }
 
-/// As [`cell`], but makes the chunk if there is none. Under `LOCK`.
+/// The cell of an index, whose chunk is made if there is none. Called under `LOCK`.
 fn make_cell(index: u32) -> Result<&'static AtomicU64> {
     let (chunk, _) = place(index);
     let entry = TABLE.get(chunk).ok_or(Errno::NOMEM)?;
@@ -160,7 +160,7 @@ fn next_stamp() -> u32 {
             Ok(4) => u32::from_ne_bytes(random),
             _ => cpu::ticks() as u32,
         };
-        // A thread that comes second finds the first one's word. Relaxed: a number and nothing behind it.
+        // If another thread was first, its word stays. Relaxed: the number guards no other data.
         let _ = LAST_STAMP.compare_exchange(0, word | 1, Ordering::Relaxed, Ordering::Relaxed);
     }
     loop {
@@ -171,8 +171,8 @@ fn next_stamp() -> u32 {
     }
 }
 
-/// Gives an object that is put to use a new stamp, and a place if it has none. Cookies of an earlier use name nothing
-/// from here on.
+/// Gives an object that is about to be used a new stamp, and an index if it has none. Cookies of an earlier use name
+/// nothing from here on.
 pub(crate) fn enter<T: Nameable>(obj: &'static T) -> Result<()> {
     let name = obj.name();
     if name.index.load(Ordering::Relaxed) == 0 {
@@ -183,31 +183,31 @@ pub(crate) fn enter<T: Nameable>(obj: &'static T) -> Result<()> {
         NEXT_INDEX.store(index + 1, Ordering::Relaxed);
         name.index.store(index, Ordering::Relaxed);
     }
-    // Relaxed: an event that comes with the new stamp was registered after this, by a system call.
+    // Relaxed: an event with the new stamp was registered later, by a system call.
     name.stamp.store(next_stamp(), Ordering::Relaxed);
     Ok(())
 }
 
-/// Called in the child of a fork: the parent does not know what the child enters from here on, nor the child what the
-/// parent enters.
+/// Called in the child of a fork: begins a new series of stamps, so that cookies of parent and child cannot be
+/// confused.
 pub(super) fn after_fork() {
     LOCK.reset();
     LAST_STAMP.store(0, Ordering::Relaxed);
 }
 
-/// The cookie for an object that was entered.
+/// The cookie of an object that has an index and a stamp.
 pub(crate) fn cookie<T: Nameable>(kind: Kind, obj: &T) -> u64 {
     let name = obj.name();
     let (index, stamp) = (name.index.load(Ordering::Relaxed), name.stamp.load(Ordering::Relaxed));
     MAGIC | (kind as u64) << KIND_SHIFT | u64::from(stamp) << INDEX_BITS | u64::from(index)
 }
 
-/// Whether an application's value could be taken for a cookie.
+/// Whether an application's value has the form of a cookie.
 pub(crate) fn looks_like_cookie(data: u64) -> bool {
     data >> MAGIC_SHIFT == MAGIC >> MAGIC_SHIFT
 }
 
-/// What a cookie names as a `T`.
+/// The object of type `T` that a cookie names, if any.
 fn find<T: Nameable>(data: u64) -> Option<&'static T> {
     let index = data as u32 & INDEX_MASK;
     // Acquire pairs with `enter`.
@@ -215,7 +215,7 @@ fn find<T: Nameable>(data: u64) -> Option<&'static T> {
     if word & TYPE_MASK != T::TYPE {
         return None;
     }
-    // SAFETY: the cell says that an object of this type lives there, for ever.
+    // SAFETY: the cell's low bits say that an object of type `T` is at the address, and objects are never freed.
     let obj = unsafe { &*((word & !TYPE_MASK) as *const T) };
     let stamp = (data >> INDEX_BITS) as u32 & STAMP_MASK;
     (obj.name().stamp.load(Ordering::Relaxed) == stamp).then_some(obj)

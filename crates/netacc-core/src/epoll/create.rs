@@ -10,7 +10,8 @@ use core::sync::atomic::Ordering;
 use netacc_sys::errno::Result;
 use netacc_sys::{cpu, libc_kind};
 
-/// epoll_create(2), epoll_create1(2): the kernel's instance, entered so that we hear of what is added.
+/// epoll_create(2), epoll_create1(2): the kernel's instance, which is entered in the table so that its registrations
+/// are seen.
 pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
     if !libc_kind::is_known() {
         return Outcome::Pass;
@@ -53,8 +54,8 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
         let r = Ref { obj: e, generation: e.generation() };
         match table::put(fd, Entry::Epoll(r)) {
             Ok(stale) => crate::fd::closing::replaced(fd, stale),
-            // Untracked, the instance still works for everything but accelerated connections, and those cannot be made
-            // with a number beyond the table either.
+            // Without an entry the instance works for everything except accelerated connections, whose numbers cannot
+            // be beyond the table either.
             Err(_) => EPOLLS.release(e),
         }
     }

@@ -35,7 +35,7 @@ pub fn control(epfd: i32, op: i32, fd: i32, event: Option<(u32, u64)>) -> Outcom
     if itself || (entry.is_some() && exclusive_misused(op, event, is_epoll)) {
         return Outcome::Failed(Errno::INVAL);
     }
-    // What a child removes that does not use the instance is removed for that child alone.
+    // A child that does not use the instance removes a registration for itself alone.
     if entry.is_some() && op != EPOLL_CTL_DEL {
         shared::claim(e);
     }
@@ -44,7 +44,7 @@ pub fn control(epfd: i32, op: i32, fd: i32, event: Option<(u32, u64)>) -> Outcom
         Some(Entry::Epoll(rc)) => children::control(e, op, fd, rc, event),
         None if fd < 0 => Outcome::Pass,
         None => {
-            // To be done before the kernel's set forgets what it has the descriptor as.
+            // Done first, since the value of the descriptor is read from the kernel's set.
             stash::forget_descriptor(e, fd);
             foreign(e, op, fd, event)
         }
@@ -72,7 +72,8 @@ fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u3
         && op == EPOLL_CTL_ADD
         && let Err(err) = materialize(fd, s)
     {
-        // A template's duplicate must not enter the kernel's set: it would outlive the socket there.
+        // A duplicate of a template must not enter the kernel's set: the template's file, and so the entry, would stay
+        // after the close.
         return Outcome::Failed(err);
     }
     let _s = STRUCTURE.lock();
@@ -113,7 +114,7 @@ fn add(e: &'static Epoll, path: Path, fd: i32, s: &'static Socket, ev: (u32, u64
             note_edges(e, ev.0);
             let data = ev.1;
             let reg = link(e, Some(s), fd, ev)?;
-            // The kernel's set has the application's own value, unless that looks like one of ours.
+            // The kernel's set gets the application's own value, unless that has the form of a cookie.
             let in_kernel = kernel_data(s, reg, data);
             if in_kernel != data {
                 e.add_ours(1);
@@ -137,7 +138,8 @@ fn add(e: &'static Epoll, path: Path, fd: i32, s: &'static Socket, ev: (u32, u64
     }
 }
 
-/// What epoll_ctl(2) says about EPOLLEXCLUSIVE: only with ADD, for no epoll instance, beside few other bits.
+/// Whether EPOLLEXCLUSIVE is used against the rules of epoll_ctl(2): only with ADD, not for an epoll instance, and only
+/// with certain other bits.
 fn exclusive_misused(op: i32, event: Option<(u32, u64)>, nested: bool) -> bool {
     const BESIDE: u32 =
         (EPOLLIN | libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE)
@@ -148,7 +150,7 @@ fn exclusive_misused(op: i32, event: Option<(u32, u64)>, nested: bool) -> bool {
     events & EPOLLEXCLUSIVE as u32 != 0 && (op != EPOLL_CTL_ADD || nested || events & !BESIDE != 0)
 }
 
-/// Registers a foreign descriptor whose value looks like a cookie: we keep the value.
+/// Registers a foreign descriptor whose value has the form of a cookie: the value is stored in a registration of ours.
 fn translated(e: &'static Epoll, op: i32, fd: i32, events: u32, data: u64) -> Outcome {
     let _s = STRUCTURE.lock();
     let reg = match link(e, None, fd, (events, data)) {

@@ -1,4 +1,4 @@
-//! How an epoll instance ends.
+//! The end of an epoll instance.
 
 use crate::epoll::unlink::{forget_child, unlink_closed};
 use crate::epoll::{nested, ready, subscription};
@@ -13,10 +13,10 @@ use netacc_sys::slab::Slab;
 
 pub(crate) static EPOLLS: Slab<Epoll> = Slab::new();
 
-/// Drops a reference; the last one aborts the instance.
+/// Drops a reference; the last one ends the instance.
 pub fn put(e: &'static Epoll) {
     if e.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
-        // Perhaps it was the number that we use: another number stands for the same instance from here on.
+        // If the closed number was the one in use, another number of the same instance replaces it.
         table::each(0, usize::MAX, |fd, entry| {
             if matches!(entry, Entry::Epoll(r) if core::ptr::eq(r.obj, e)) {
                 e.fd.store(fd, Ordering::Relaxed);
@@ -24,14 +24,14 @@ pub fn put(e: &'static Epoll) {
         });
         return;
     }
-    // A handler may close a listener or a connection, which needs this lock.
+    // Signals are blocked, since a handler may close a listener or a connection, which needs this lock.
     let _b = Blocked::all();
     let _s = STRUCTURE.lock();
     e.generation.fetch_add(1, Ordering::Release);
     while let Some(reg) = at(e.registrations.load(Ordering::Relaxed)) {
         unlink_closed(e, reg);
     }
-    // Instances around it forget it, as in the kernel.
+    // Outer instances forget it, as in the kernel.
     if nested::ever() {
         table::each(0, usize::MAX, |_, entry| {
             if let Entry::Epoll(outer) = entry

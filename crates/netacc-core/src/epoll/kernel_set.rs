@@ -1,4 +1,4 @@
-//! The kernel's sets of an instance, in which what is ours has cookies for values.
+//! The kernel's epoll sets of an instance, in which our own entries have cookies as values.
 
 use crate::epoll::cookies::{Kind, cookie};
 use crate::object::instance::{Epoll, PROGRAMS, Registration};
@@ -12,11 +12,11 @@ use netacc_sys::{raw, reserved_fds};
 pub(crate) enum Usage {
     /// This process alone.
     Alone = 0,
-    /// Processes that were forked from this one exist, or may, and have not said that they use it.
+    /// Forked processes may exist, and none has announced that it uses the instance.
     Forked = 1,
-    /// It came by a fork and was not used here: what is ours in it belongs to the parent.
+    /// The instance was inherited by a fork and was not used here: our own entries in it belong to the parent.
     Inherited = 2,
-    /// Other processes use it as well; what is ours is in a set of our own.
+    /// Other processes use it as well, so our own entries are in a separate set.
     Apart = 3,
 }
 
@@ -35,12 +35,12 @@ impl Epoll {
         self.usage.store(usage as u32, Ordering::Release);
     }
 
-    /// Whether what is ours in the kernel's set belongs to another process, and nothing of this one is there.
+    /// Whether our own entries in the kernel's set belong to another process, and this one has none.
     pub(crate) fn is_inherited(&self) -> bool {
         self.usage() == Usage::Inherited
     }
 
-    /// The kernel's set that has our entries: to sleep on it is to sleep on the program's as well.
+    /// The kernel's set with our own entries. A sleep on it includes the program's set.
     pub(crate) fn set_fd(&self) -> i32 {
         match self.own.load(Ordering::Acquire) {
             0 => self.fd(),
@@ -48,13 +48,13 @@ impl Epoll {
         }
     }
 
-    /// Changes an entry of ours. In a set that belongs to another process nothing is changed: the entries are made when
-    /// this process first uses the instance.
+    /// Changes one of our own entries. A set that belongs to another process is left unchanged: the entries are made
+    /// when this process first uses the instance.
     pub(crate) fn enter(&self, op: i32, fd: i32, events: u32, data: u64) -> Result<()> {
         if self.is_inherited() { Ok(()) } else { raw::epoll_ctl(self.set_fd(), op, fd, events, data) }
     }
 
-    /// Changes the entry of a registration that is a plain one of the kernel's, as the program asked.
+    /// Changes the entry of a registration that the kernel serves alone, as the program requested.
     pub(crate) fn enter_plain(&self, reg: &Registration, op: i32, events: u32, data: u64) -> Result<()> {
         let programs = reg.flags.load(Ordering::Relaxed) & PROGRAMS != 0;
         let set = if programs { self.fd() } else { self.set_fd() };
@@ -68,7 +68,7 @@ impl Epoll {
         }
     }
 
-    /// Wakes threads that sleep in this instance, and those that sleep in an instance around it.
+    /// Wakes threads that sleep in this instance or in an outer one.
     pub(crate) fn ring(&self) {
         let k = self.kick.load(Ordering::Acquire);
         if k != 0 {

@@ -1,4 +1,4 @@
-//! Listeners in instances: their kernel's half, their rendezvous, and the queues of their links.
+//! Listeners in epoll instances: the kernel's listener, the rendezvous, and the connect queues of the links.
 
 use crate::epoll::cookies::{Kind, cookie};
 use crate::epoll::ready::{enqueue, touch};
@@ -35,7 +35,7 @@ pub(super) fn watch_listener(e: &'static Epoll, reg: &'static Registration, fd: 
     reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
     let rendezvous = EPOLLIN as u32 | exclusive;
     e.enter(EPOLL_CTL_ADD, l.rendezvous_fd(), rendezvous, cookie(Kind::Rendezvous, reg))
-        // Another number of this listener is registered here, and hears for both numbers.
+        // Another number of this listener is registered here, and its entry serves both numbers.
         .or_else(|err| if err == Errno::EXIST { Ok(()) } else { Err(err) })?;
     for g in l.hellos() {
         let _ = e.enter(EPOLL_CTL_ADD, g, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
@@ -55,23 +55,23 @@ pub(super) fn watch_listener(e: &'static Epoll, reg: &'static Registration, fd: 
     Ok(())
 }
 
-/// Marks a listener whose queues of connects do not report to each instance that it is in. Such a queue reports to one
-/// instance by its subscription, and perhaps no thread waits in that one; or nothing was left for a subscription. So
-/// each instance looks at the queues in every round, and a thread that sleeps in it is registered with them.
+/// Marks a listener whose connect queues cannot report to every instance in which it is registered. Such a queue
+/// reports to one instance by its subscription, in which perhaps no thread waits; or there are no resources for a
+/// subscription. So each instance checks the queues in every round, and a thread that sleeps in it registers with them.
 fn poll_queues(e: &'static Epoll, reg: &'static Registration) {
     if reg.flags.fetch_or(POLLED | LISTENED, Ordering::Relaxed) & LISTENED != 0 {
         return;
     }
     e.polled.fetch_add(1, Ordering::Relaxed);
     e.listened.fetch_add(1, Ordering::Relaxed);
-    // A thread that sleeps there already is not registered.
+    // A thread that is already asleep there is not registered, so it is woken.
     e.kick();
 }
 
 /// Undoes [`watch_listener`]. Under `STRUCTURE`.
 pub(super) fn unhear_listener(e: &'static Epoll, reg: &'static Registration, s: &'static Socket) {
     let Some(l) = s.listener() else { return };
-    // Another number of this listener that is registered here hears by it, too.
+    // Another number of this listener that is registered here takes the entry over.
     let mut heir = None;
     each_registration(s, |other, r| {
         if core::ptr::eq(other, e) && !core::ptr::eq(r, reg) {
@@ -92,8 +92,8 @@ pub(super) fn unhear_listener(e: &'static Epoll, reg: &'static Registration, s: 
     });
 }
 
-/// A listener took up a link: its connect queue reports to the instance the listener is registered with. False if it
-/// cannot for want of a descriptor or memory: nobody would hear of a connect that waits in it.
+/// Makes the connect queue of a new link report to the instance that the listener is registered with. False:
+/// descriptors or memory are used up, so that a queued connect would not be noticed.
 #[must_use]
 pub fn link_taken(l: &'static Listener, link: &'static Link) -> bool {
     let Some(s) = at(l.owner.load(Ordering::Acquire)) else {
@@ -106,7 +106,7 @@ pub fn link_taken(l: &'static Listener, link: &'static Link) -> bool {
     let _s = STRUCTURE.lock();
     let Some(q) = link.endpoint(CONTROL_SLOT) else { return true };
     let mut heard = true;
-    // The first instance has its subscription; the others look at the queue themselves.
+    // The first instance has the subscription; the others check the queue in each round.
     each_registration(s, |e, reg| {
         heard &= attach(e, q, core::ptr::from_ref(reg) as usize) != Attached::Nowhere;
         let queue = e.lock.lock();
@@ -117,30 +117,31 @@ pub fn link_taken(l: &'static Listener, link: &'static Link) -> bool {
     heard
 }
 
-/// A client connected to a rendezvous and has not said hello yet: its socket is watched until [`forget_hello`].
+/// Watches the socket of a client that has connected to a rendezvous and not sent its Hello yet, until
+/// [`forget_hello`].
 pub fn watch_hello(l: &'static Listener, fd: i32) {
     each_hello_watch(l, |e, reg| {
         let _ = e.enter(EPOLL_CTL_ADD, fd, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
     });
 }
 
-/// Undoes [`watch_hello`], to be called before the socket is closed or a link is made of it. A link's control socket
-/// is watched in another way, and where no higher number was left for it, under the same number.
+/// Undoes [`watch_hello`]; to be called before the socket is closed or becomes a link's control socket. The latter has
+/// a different entry, under the same number if no higher one was free.
 pub fn forget_hello(l: &'static Listener, fd: i32) {
     each_hello_watch(l, |e, _| {
         let _ = e.enter(EPOLL_CTL_DEL, fd, 0, 0);
     });
 }
 
-/// Calls `change` for the instances of a listener, to change how they watch a client that has not said hello.
+/// Calls `change` for the instances of a listener, to change the entry of a client that has not sent its Hello.
 fn each_hello_watch(l: &'static Listener, change: impl Fn(&'static Epoll, &'static Registration)) {
     let Some(s) = at(l.owner.load(Ordering::Acquire)) else {
         return;
     };
-    // Without STRUCTURE, which a caller may hold; registrations are type-stable, and an event for a removed one is
-    // ignored.
+    // STRUCTURE is not taken, since a caller may hold it; registrations are type-stable, and an event for a removed one
+    // is ignored.
     each_registration(s, |e, reg| {
-        // A registration that was removed meanwhile may lead to those of another socket.
+        // The list of a registration that was removed meanwhile may continue with those of another socket.
         if core::ptr::eq(reg.sock.load(Ordering::Acquire), s) {
             change(e, reg);
         }

@@ -1,4 +1,4 @@
-//! epoll(7) over accelerated connections and everything else at once.
+//! epoll(7) for accelerated connections together with all other descriptors.
 //!
 //! An application's epoll instance stays a kernel one: foreign descriptors live in it as always. Beside
 //! them it holds descriptors of ours (wakers, control sockets, rendezvous), whose events carry a cookie

@@ -19,7 +19,7 @@ pub(crate) fn modify(e: &'static Epoll, reg: &'static Registration, fd: i32, (ev
     }
     let path = at(reg.sock.load(Ordering::Relaxed)).map(|s| s.path());
     stash::forget(e, reg);
-    // To be done before the kernel is told: what it reports from then on is one-shot anew.
+    // Done before the kernel's entry changes: its later events count for the new one-shot registration.
     let linked = {
         let _g = e.lock.lock();
         let linked = linked(e, reg);
@@ -41,7 +41,8 @@ pub(crate) fn modify(e: &'static Epoll, reg: &'static Registration, fd: i32, (ev
         }
     }
     match path {
-        // The registration was disabled when its connection became the kernel's.
+        // The registration was disabled (EPOLLONESHOT) when its connection became a kernel socket, and has no entry in
+        // the kernel's set.
         Some(Path::Tcp) if reg.flags.load(Ordering::Relaxed) & KERNEL == 0 => show_to_kernel(e, reg, EPOLL_CTL_ADD),
         Some(Path::New | Path::Tcp) => Ok(()),
         _ => {

@@ -1,11 +1,10 @@
-//! Instances inside of instances.
+//! Epoll instances that are registered in other instances.
 //!
-//! An outer instance in which another one is registered by edges hears of that one as often as the kernel would wake
-//! its sleepers: when something in the inner one is woken for what it asked for (`ep_poll_callback`), and when a
-//! registration there is added or changed that is ready and was not to be reported anyway (`ep_insert`, `ep_modify`).
-//! So an inner instance counts these ([`Epoll::notify_outer`]), and keeps for each of its registrations whether the
-//! kernel would have it in its ready list: it is queued and has `FRESH`. An instance that is in no other one does
-//! neither.
+//! If an inner instance is registered edge-triggered, the outer one gets an event whenever the kernel would wake its
+//! sleepers: when a requested event of the inner one occurs (`ep_poll_callback`), and when a registration there is
+//! added or changed that is ready and was not in the ready list already (`ep_insert`, `ep_modify`). So an inner
+//! instance counts these events ([`Epoll::notify_outer`]), and tracks for each of its registrations whether the kernel
+//! would have it in its ready list: it is queued and has `FRESH`. An instance that is in no other one does neither.
 
 use crate::epoll::cookies::{Kind, cookie};
 use crate::epoll::ready::{arm, changed, look, news, note_hold};
@@ -16,8 +15,8 @@ use crate::object::reference::at;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLONESHOT};
 
-/// Whether an instance was ever put into another one: programs that make and close instances all the time hardly ever
-/// do that.
+/// Whether an instance was ever registered in another one. Programs that often make and close instances hardly ever do
+/// that, so they skip the work.
 static NESTING: AtomicU32 = AtomicU32::new(0);
 
 /// The value of [`NESTING`].
@@ -38,14 +37,14 @@ pub(super) fn linked(e: &Epoll, reg: &Registration) -> bool {
     e.is_inner() && reg.queue() & (QUEUED | FRESH | DISABLED) == QUEUED | FRESH
 }
 
-/// A hint came for a registration of an inner instance. If the kernel would wake it for that, it is to be reported, and the
-/// instances around hear of it. Under the instance's lock.
+/// Handles a hint for a registration of an inner instance: if the kernel would wake the instance for it, the
+/// registration is to be reported, and the outer instances get an event. Under the instance's lock.
 #[cold]
 pub(super) fn on_hint(e: &Epoll, reg: &'static Registration) {
     if reg.queue() & (DISABLED | GONE) != 0 {
         return;
     }
-    // A listener has no marks, and without a subscription no hints either: what is new there is that it is ready.
+    // A listener has no edge counters, and without a subscription no hints either: its readiness itself is the event.
     let marked = at(reg.sock.load(Ordering::Relaxed)).is_none_or(|s| s.listener().is_none());
     let looked_at = reg.flags.load(Ordering::Relaxed) & POLLED != 0 && !marked;
     let new = if looked_at { reg.queue() & FRESH == 0 && look(e, reg) != 0 } else { changed(reg, true) };
@@ -55,7 +54,8 @@ pub(super) fn on_hint(e: &Epoll, reg: &'static Registration) {
     }
 }
 
-/// Enters the set that a nested instance may have for what is ours: that wakes the instance around it as well.
+/// Enters the separate set that a nested instance may have for our own entries, since that has to wake the outer
+/// instance as well.
 pub(super) fn enter_own(e: &Epoll, reg: &Registration, child: &Epoll) {
     let own = child.set_fd();
     if own != child.fd() {
@@ -80,7 +80,7 @@ pub(super) fn enter(e: &Epoll, reg: &Registration) {
     }
 }
 
-/// `child` has a set of its own from here on: enters that set into the instances around it. Under `STRUCTURE`.
+/// Enters the new separate set of `child` into its outer instances. Under `STRUCTURE`.
 pub(super) fn show_own(child: &Epoll) {
     if !child.is_inner() {
         return;

@@ -1,4 +1,4 @@
-//! What happens to registrations when a socket changes its path.
+//! Changes of registrations when a socket changes its path.
 
 use crate::epoll::cookies::{Kind, cookie};
 use crate::epoll::listeners::{unhear_listener, watch_listener};
@@ -16,7 +16,7 @@ use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET};
 use netacc_transport::shm::ShmEndpoint;
 
-/// A socket that was registered before it connected is accelerated now.
+/// Adapts the registrations of a socket that was registered before it connected and is accelerated now.
 pub fn accelerated(_fd: i32, s: &'static Socket) {
     if s.registrations.load(Ordering::Acquire).is_null() {
         return;
@@ -24,8 +24,8 @@ pub fn accelerated(_fd: i32, s: &'static Socket) {
     accelerate(s, || {});
 }
 
-/// Calls `change`, which puts a socket on shared memory. Under one lock with its registrations, so that nobody adds or
-/// changes one as the kernel's that is not the kernel's any more.
+/// Calls `change`, which puts a socket on shared memory, under the lock of its registrations: so no thread adds or
+/// changes one for the kernel when the socket is no longer the kernel's.
 pub fn accelerate(s: &'static Socket, change: impl FnOnce()) {
     let _s = STRUCTURE.lock();
     change();
@@ -36,8 +36,8 @@ pub fn accelerate(s: &'static Socket, change: impl FnOnce()) {
     });
 }
 
-/// An accelerated connection goes on over another endpoint, which `change` gives to the socket. Under one lock with its
-/// registrations, so that nobody registers it with the old endpoint after they went.
+/// Calls `change`, which gives an accelerated connection another endpoint, under the lock of its registrations: so no
+/// thread registers it with the old endpoint after they were moved.
 pub fn switched(s: &'static Socket, old: &'static ShmEndpoint, change: impl FnOnce()) {
     let _s = STRUCTURE.lock();
     change();
@@ -47,7 +47,7 @@ pub fn switched(s: &'static Socket, old: &'static ShmEndpoint, change: impl FnOn
     });
 }
 
-/// Takes a registration that was a plain one of the kernel's out of the kernel's set.
+/// Removes a registration that the kernel served alone from the kernel's set.
 fn hide_from_kernel(e: &Epoll, reg: &Registration) {
     if reg.flags.load(Ordering::Relaxed) & KERNEL != 0 {
         let _ = e.enter_plain(reg, EPOLL_CTL_DEL, 0, 0);
@@ -55,9 +55,9 @@ fn hide_from_kernel(e: &Epoll, reg: &Registration) {
     }
 }
 
-/// To be called before the kernel sockets of an accelerated connection make place for another one: takes them out of
-/// the kernel's sets, where a file stays as long as any process has it open. Their marks stay until [`to_kernel`], so
-/// that none comes back.
+/// To be called before the kernel sockets of an accelerated connection are replaced by another one: removes them from
+/// the kernel's sets, in which a file stays as long as any process has it open. Their flags stay set until
+/// [`to_kernel`], so that none is entered again.
 pub fn withdraw(s: &'static Socket, ep: &'static ShmEndpoint) {
     let _s = STRUCTURE.lock();
     each_registration(s, |e, reg| {
@@ -75,8 +75,8 @@ pub fn withdraw(s: &'static Socket, ep: &'static ShmEndpoint) {
     });
 }
 
-/// An accelerated connection has become the kernel's, as its path says already: makes its registrations the kernel's,
-/// too.
+/// Enters the registrations of an accelerated connection in the kernel's sets after it has become a kernel socket,
+/// which its path shows already.
 pub fn to_kernel(s: &'static Socket, old: &'static ShmEndpoint) {
     let _s = STRUCTURE.lock();
     each_registration(s, |e, reg| {
@@ -89,14 +89,14 @@ pub fn to_kernel(s: &'static Socket, old: &'static ShmEndpoint) {
             !(PEER_LIVENESS_WATCHED | ON_KERNEL | LIVENESS_WATCHED | OLD_SUBFLOW_WATCHED),
             Ordering::Relaxed,
         );
-        // A registration that EPOLLONESHOT disabled is added when the application enables it again.
+        // A registration that EPOLLONESHOT has disabled is entered when the application enables it again.
         if reg.queue() & DISABLED == 0 {
             let _ = show_to_kernel(e, reg, EPOLL_CTL_ADD);
         }
     });
 }
 
-/// A socket that was registered before listen(2) is a listener now.
+/// Adapts the registrations of a socket that was registered before listen(2) and is a listener now.
 pub fn became_listener(fd: i32, s: &'static Socket) {
     if s.registrations.load(Ordering::Acquire).is_null() {
         return;
@@ -114,7 +114,7 @@ pub fn became_listener(fd: i32, s: &'static Socket) {
     }
 }
 
-/// A listener is an ordinary socket of the kernel's again.
+/// Adapts the registrations of a listener that is an ordinary kernel socket again.
 pub fn no_listener(s: &'static Socket) {
     if s.registrations.load(Ordering::Acquire).is_null() {
         return;
@@ -129,7 +129,7 @@ pub fn no_listener(s: &'static Socket) {
     });
 }
 
-/// From now on the registration of an accelerated connection is ours.
+/// Makes the registration of an accelerated connection report by our own ready queue.
 pub(crate) fn listen_in(e: &'static Epoll, reg: &'static Registration, s: &'static Socket) {
     uncount(e, reg);
     e.add_ours(1);
@@ -149,7 +149,7 @@ pub(crate) fn listen_in(e: &'static Epoll, reg: &'static Registration, s: &'stat
     touch(e, reg);
 }
 
-/// A socket that was registered before it connected by TCP may be promoted.
+/// Adapts the registrations of a socket that was registered before it connected by TCP and is a candidate now.
 pub fn candidate(s: &'static Socket) {
     if s.registrations.load(Ordering::Acquire).is_null() {
         return;
@@ -166,7 +166,7 @@ pub fn candidate(s: &'static Socket) {
     });
 }
 
-/// shutdown(2) was called on a listener, which is an edge for every registration of it.
+/// Notes an edge for every registration of a listener on which shutdown(2) was called.
 pub fn stirred(s: &'static Socket) {
     if s.registrations.load(Ordering::Acquire).is_null() {
         return;

@@ -1,8 +1,8 @@
-//! Sleeping at listeners that several instances hear.
+//! Sleeping at listeners that are registered in several instances.
 //!
-//! A link's queue of connects reports to one instance by its subscription, and perhaps no thread waits in that one: a program
-//! whose threads have an instance each may let one of them wait at a time. So a thread that sleeps in any of the
-//! instances is registered with the queues themselves, as a thread that sleeps in poll(2) is.
+//! A link's connect queue reports to one instance by its subscription, in which perhaps no thread waits: a program
+//! whose threads have an instance each may let only one of them wait. So a thread that sleeps in any of the instances
+//! registers with the queues themselves, as a thread in poll(2) does.
 
 use crate::epoll::ready::is_wanted;
 use crate::object::instance::{Epoll, LISTENED};
@@ -12,12 +12,12 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use netacc_transport::WaitSet;
 
-/// The listeners with whose queues a sleep is registered.
+/// The listeners with whose connect queues a sleeping thread is registered.
 #[derive(Debug, Default)]
 pub(super) struct Queues(Vec<&'static Listener>);
 
 impl Queues {
-    /// Registers a sleep that is about to begin, if it `sleeps` at all.
+    /// Registers the calling thread, if it is about to sleep (`sleeps`).
     #[inline]
     pub(super) fn arm(e: &'static Epoll, set: &mut WaitSet, sleeps: bool) -> Queues {
         if !sleeps || e.listened.load(Ordering::Relaxed) == 0 {
@@ -47,7 +47,7 @@ impl Queues {
         self.0.is_empty()
     }
 
-    /// Whether something that is to be reported came before the registration.
+    /// Whether a connect that has to be reported came before the registration.
     pub(super) fn ready(&self, e: &'static Epoll) -> bool {
         if self.is_empty() {
             return false;

@@ -33,9 +33,10 @@ pub(crate) fn enqueue(e: &Epoll, reg: &'static Registration) {
     e.ready_len.store(e.ready_len.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// The kernel says that TCP connections wait at a listener. Where the registration is a plain one this is reported at
-/// once, so that it keeps its place among the kernel's events: a server that is told first of a client's bytes and then
-/// of further clients would act as if those had not connected yet. `None`: it goes by way of our queue.
+/// Handles the kernel's report that TCP connections wait at a listener. For a level-triggered registration the event is
+/// returned at once, so that it keeps its position among the kernel's events: a server that first sees a client's bytes
+/// and then further clients would act as if those had not connected yet. `None`: the event goes through the ready
+/// queue.
 pub(super) fn tcp_waits(e: &'static Epoll, reg: &'static Registration) -> Option<(u32, u64)> {
     const SPECIAL: i32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLRDNORM;
     let events = reg.events.load(Ordering::Relaxed);
@@ -59,7 +60,7 @@ fn dequeue(e: &Epoll) -> Option<&'static Registration> {
     Some(reg)
 }
 
-/// Empties the queue of a aborted instance.
+/// Empties the queue of an instance that ends.
 pub(crate) fn discard(e: &Epoll) {
     let _g = e.lock.lock();
     while let Some(reg) = dequeue(e) {
@@ -69,9 +70,9 @@ pub(crate) fn discard(e: &Epoll) {
     }
 }
 
-/// A connection may have something to report. Under the instance's lock.
+/// Queues the registration of a connection that may have an event. Under the instance's lock.
 pub(crate) fn hinted(e: &Epoll, ep: &ShmEndpoint) {
-    // A hint may be stale or forged, but it names a registration of ours or nothing.
+    // A hint may be stale or forged, but its slot leads to one of our registrations or to none.
     let mut p = ep.registration.load(Ordering::Acquire) as *mut Registration;
     while let Some(reg) = at(p) {
         if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) {
@@ -111,7 +112,7 @@ pub(crate) fn collect(e: &Epoll) {
         while let Some(reg) = at(p) {
             p = reg.next_all.load(Ordering::Relaxed);
             let child = at(reg.child.load(Ordering::Relaxed))
-                // An instance wakes those around it with EPOLLIN alone.
+                // The readiness of an inner instance is EPOLLIN alone.
                 .filter(|_| reg.events.load(Ordering::Relaxed) & EPOLLIN as u32 != 0);
             if reg.flags.load(Ordering::Relaxed) & POLLED == 0 && child.is_none() {
                 continue;
@@ -128,9 +129,8 @@ pub(crate) fn collect(e: &Epoll) {
     }
 }
 
-/// A connection that cannot stay is remembered: it cannot be moved under the instance's lock, so the thread that looked
-/// does it afterwards.
-/// So is one whose peer holds bytes back, since nobody tells when that is over.
+/// Notes that a connection has to switch its path: that cannot be done under the instance's lock, so the thread does it
+/// afterwards. Also notes the time until which a peer holds bytes back, since the end of that time is not notified.
 fn note_switch_due(e: &Epoll, reg: &Registration) {
     let Some(ep) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.endpoint()) else { return };
     if ep.must_switch() {
@@ -141,13 +141,13 @@ fn note_switch_due(e: &Epoll, reg: &Registration) {
     }
 }
 
-/// A look at the instance is due at this time.
+/// Notes that the instance has to be checked at the time `until`.
 pub(super) fn note_hold(e: &Epoll, until: u64) {
     let before = e.held_until.load(Ordering::Relaxed);
     e.held_until.store(if before == 0 { until } else { before.min(until) }, Ordering::Relaxed);
 }
 
-/// A hold may be over: connections whose peers hold bytes back are looked at again. Under the instance's lock.
+/// Queues connections whose peers held bytes back, since that time may be over. Under the instance's lock.
 #[cold]
 fn look_behind_holds(e: &Epoll) {
     e.held_until.store(0, Ordering::Relaxed);
@@ -164,7 +164,7 @@ fn look_behind_holds(e: &Epoll) {
     }
 }
 
-/// What a registration has to report now, of what it asked for.
+/// The requested events that a registration has now.
 pub(super) fn look(e: &Epoll, reg: &'static Registration) -> u32 {
     let events = reg.events.load(Ordering::Relaxed);
     let mask = events | (EPOLLERR | EPOLLHUP) as u32;
@@ -190,7 +190,7 @@ pub(super) fn look(e: &Epoll, reg: &'static Registration) -> u32 {
         Path::Listener => match s.listener() {
             Some(l) => {
                 let tcp = l.tcp_waits.load(Ordering::Relaxed) != 0 && {
-                    // Another worker may have been faster: ask before promising.
+                    // Another process may have accepted the connection, so the kernel is asked again.
                     let there = tcp_ready(reg.fd.load(Ordering::Relaxed));
                     l.tcp_waits.store(there.into(), Ordering::Relaxed);
                     there
@@ -199,25 +199,26 @@ pub(super) fn look(e: &Epoll, reg: &'static Registration) -> u32 {
             }
             None => 0,
         },
-        // Also of a connection that became accelerated just now: the thread that did it queues the registration again.
+        // This also holds for a connection that was accelerated just now: the thread that did it queues the
+        // registration again.
         Path::New | Path::Tcp | Path::Shm => 0,
     }
 }
 
-/// Events that are woken by data that arrives, and by room: the keys of the kernel's wake-ups.
+/// Events for which the kernel wakes waiters when data arrives.
 const FOR_DATA: u32 = (EPOLLIN | EPOLLRDNORM | libc::EPOLLPRI | libc::EPOLLRDBAND) as u32;
 const FOR_ROOM: u32 = (EPOLLOUT | libc::EPOLLWRNORM | libc::EPOLLWRBAND) as u32;
 
-/// Whether something happened to an edge-triggered registration since it was last reported; with `take` it counts as
-/// reported from now on. To be asked before the look at the readiness.
+/// Whether an edge-triggered registration has had an edge since it was last reported; with `take` it counts as reported
+/// from now on. To be called before the readiness is determined.
 pub(super) fn news(reg: &'static Registration, take: bool) -> bool {
     let changed = changed(reg, take);
     let fresh = if take { reg.unmark(FRESH) } else { reg.queue() };
     changed || fresh & FRESH != 0
 }
 
-/// Whether the marks of a registration say that something happened. The kernel wakes for data the registrations that
-/// ask for data, for room those that ask for room, and all of them for ends, errors and shutdown(2).
+/// Whether the edge counters of a registration have changed. As in the kernel, arriving data concerns registrations for
+/// input, room those for output, and ends, errors and shutdown(2) concern all of them.
 pub(super) fn changed(reg: &'static Registration, take: bool) -> bool {
     let events = reg.events.load(Ordering::Relaxed);
     let [data, rest] = &reg.seen;
@@ -228,14 +229,14 @@ pub(super) fn changed(reg: &'static Registration, take: bool) -> bool {
         let m = ep.edge_seq();
         now = m.data;
         now_rest = u64::from(m.edges) << 32 | u64::from(m.room);
-        // Below SO_RCVLOWAT an arrival is no event. After the end nothing arrives, but setting that option is an event.
+        // Data below SO_RCVLOWAT is no event. After the end no data arrives, but setting that option is an event.
         lowat = ep.lowat() > 1 && ep.unread() < ep.lowat() && !ep.peer_ended();
     } else if reg.flags.load(Ordering::Relaxed) & LISTENED != 0
         && let Some(l) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.listener())
     {
         (now, now_rest, lowat) = (l.arrived(), 0, false);
     } else {
-        // For a listener every connection is an edge, and a hint stands for one.
+        // Each connection is an edge of a listener, and a hint stands for one.
         return events & FOR_DATA != 0;
     }
     let (was, was_rest) = (data.load(Ordering::Relaxed), rest.load(Ordering::Relaxed));
@@ -250,8 +251,8 @@ pub(super) fn changed(reg: &'static Registration, take: bool) -> bool {
     arrived || room || now_rest >> 32 != was_rest >> 32
 }
 
-/// Enters the kernel sockets that belong to the connection, as far as they are here: the peer liveness socket of a peer that is
-/// several processes, the rest of a TCP connection, the socket that it goes to.
+/// Enters the kernel sockets of the connection, if there are any: the peer liveness socket of a peer that has forked,
+/// the old subflow, and the socket that the connection is switching to.
 fn watch_kernel_fds(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint) {
     if ep.has_other_files() {
         rewatch_kernel_fds(e, reg, ep);
@@ -267,7 +268,8 @@ fn watch_kernel_fds(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint) {
     }
 }
 
-/// Hears of a peer liveness socket that is another file than before, and of what came to a liveness socket that listens.
+/// Renews the entry of a peer liveness socket that was replaced, and enters the socket that was accepted at a listening
+/// liveness socket.
 #[cold]
 fn rewatch_kernel_fds(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint) {
     if ep.take_peer_liveness_change() {
@@ -288,8 +290,8 @@ fn watch_fd(e: &Epoll, reg: &'static Registration, fd: i32, which: u32) {
     }
 }
 
-/// To be called before a sleep: has connections on links that a fork gave us woken by their liveness socket. False when one is
-/// ready. Under the instance's lock.
+/// To be called before a sleep: arms the liveness sockets that wake connections on links inherited by a fork. False:
+/// one of them is ready. Under the instance's lock.
 pub(crate) fn arm_liveness(e: &Epoll) -> bool {
     let mut quiet = true;
     let mut p = e.registrations.load(Ordering::Relaxed);
@@ -301,28 +303,28 @@ pub(crate) fn arm_liveness(e: &Epoll) -> bool {
         {
             let events = reg.events.load(Ordering::Relaxed);
             ep.arm_liveness(events & EPOLLOUT as u32 != 0);
-            // What is ready and was reported before keeps nobody awake who waits by edges.
+            // An edge-triggered registration that is ready and was reported before does not prevent the sleep.
             quiet &= !is_wanted(e, reg);
         }
     }
     quiet
 }
 
-/// For a registration by edges that came out of the queue without news: whether there is room now for a writer that
-/// waits for it. The registration may have come here because a peer told of less room than the writer waits for, or
-/// because a peer liveness socket has come; the next news may be told by that alone.
+/// Whether there is room for a waiting writer, for an edge-triggered registration that was queued without an edge. It
+/// may have been queued because a peer announced less room than the writer waits for, or because a peer liveness socket
+/// was received; no later hint might come for the room.
 fn room_after_all(e: &Epoll, reg: &'static Registration) -> bool {
     let Some(ep) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.endpoint()) else { return false };
     watch_kernel_fds(e, reg, ep);
     reg.events.load(Ordering::Relaxed) & EPOLLOUT as u32 != 0 && ep.wants_room_still() && news(reg, true)
 }
 
-/// What a registration that came out of the queue has to report. If that is nothing, the reason for which it was queued
-/// is forgotten.
+/// The events of a registration that was taken out of the queue. If there are none, the reason for which it was queued
+/// is dropped.
 #[inline]
 fn find(e: &Epoll, reg: &'static Registration) -> u32 {
     let edge = reg.events.load(Ordering::Relaxed) & EPOLLET as u32 != 0;
-    // A nested instance counts its news while it is looked at.
+    // A nested instance counts its events while it is checked.
     let nested = !reg.child.load(Ordering::Relaxed).is_null();
     if edge && !nested && !news(reg, true) && !room_after_all(e, reg) {
         note_switch_due(e, reg);
@@ -342,8 +344,8 @@ pub(super) fn is_wanted(e: &Epoll, reg: &'static Registration) -> bool {
     reg.queue() & (DISABLED | GONE) == 0 && (level || news(reg, false)) && look(e, reg) != 0
 }
 
-/// Reports from the queue into `out`, at most `max`. Level-triggered registrations stay queued and are
-/// looked at again next time. Under the instance's lock.
+/// Passes at most `max` events of the queue to `out`. Level-triggered registrations stay queued and are checked again
+/// next time. Under the instance's lock.
 pub(crate) fn harvest(e: &Epoll, max: usize, mut out: impl FnMut(u32, u64)) -> usize {
     let mut n = 0;
     for _ in 0..e.ready_len.load(Ordering::Relaxed) {
@@ -376,15 +378,14 @@ pub(crate) fn harvest(e: &Epoll, max: usize, mut out: impl FnMut(u32, u64)) -> u
     n
 }
 
-/// Whether the instance has something of ours to report, without reporting it: for a parent instance, poll
-/// and select. Takes the instance's lock; events in the kernel's set are not looked at (see
-/// [`super::absorb::absorb`]).
+/// Whether an accelerated registration has an event, for an outer instance, poll(2) and select(2). Takes the instance's
+/// lock and reports nothing; events in the kernel's set are not considered (see [`super::absorb::absorb`]).
 pub(crate) fn is_ready(e: &'static Epoll) -> bool {
     e.foreign.load(Ordering::Relaxed) != 0 || has_own(e)
 }
 
-/// Whether the instance has something of ours to report besides what is ready by level in the kernel's set: of that the
-/// kernel itself tells every thread that waits.
+/// Whether a registration has an event that is not a level-triggered one in the kernel's set, for which the kernel
+/// itself wakes every waiting thread.
 fn has_own(e: &'static Epoll) -> bool {
     if e.stash_len.load(Ordering::Relaxed) > 0 {
         return true;
@@ -394,7 +395,7 @@ fn has_own(e: &'static Epoll) -> bool {
     while let Some(reg) = at(e.ready_head.load(Ordering::Relaxed)) {
         let flags = reg.queue();
         if flags & (GONE | DISABLED) == 0 && find(e, reg) != 0 {
-            // The registration keeps its place, and what an edge brought is still to be reported.
+            // The registration stays queued, and an edge is still to be reported.
             reg.set_queue_bits(FRESH);
             return true;
         }
@@ -406,10 +407,10 @@ fn has_own(e: &'static Epoll) -> bool {
     false
 }
 
-/// A registration was added or changed: what is ready now is to be reported, by edges too. `linked`: the registration
-/// was to be reported before. Under the instance's lock.
+/// Queues a registration that was added or changed, since events that are ready now are reported, edge-triggered ones
+/// too. `linked`: the kernel would have had it in its ready list before. Under the instance's lock.
 pub(crate) fn refresh(e: &Epoll, reg: &'static Registration, linked: bool) {
-    // The marks are taken before the look: what comes after it is an edge of its own.
+    // The edge counters are stored before the readiness is determined: a later event is a new edge.
     news(reg, true);
     let ready = match at(reg.child.load(Ordering::Relaxed)) {
         Some(child) => has_own(child) && reg.events.load(Ordering::Relaxed) & Readiness::IN != 0,
@@ -421,19 +422,19 @@ pub(crate) fn refresh(e: &Epoll, reg: &'static Registration, linked: bool) {
     if ready && !linked {
         e.notify_outer();
     }
-    // A nested instance is queued when it has news; see `collect`.
+    // A nested instance is queued when its `news` changes; see `collect`.
     if ready || reg.child.load(Ordering::Relaxed).is_null() {
         enqueue(e, reg);
     }
 }
 
-/// To be called before another waiter sleeps on the instance's descriptor: arms everything; false if there is something
-/// to report already.
+/// To be called before another waiter sleeps on the instance's descriptor: arms all subscriptions; false if there is an
+/// event already.
 pub(crate) fn arm(e: &'static Epoll) -> bool {
     {
         let _g = e.lock.lock();
-        // What is ready by level does not keep the sleeper awake if it asked for edges: so every watch must be armed,
-        // whatever it holds. A peer that sets bits faster than this is heard by its bits.
+        // A level-triggered event does not prevent the sleep of a waiter that wants edges: so every subscription has to
+        // be armed, whatever its bits. If a peer sets bits faster than this loop, the bits themselves report it.
         for _ in 0..8 {
             collect(e);
             if subscription::arm_all(e) {
@@ -450,7 +451,8 @@ pub(crate) fn touch(e: &'static Epoll, reg: &'static Registration) {
     touch_as(e, reg, false);
 }
 
-/// As [`touch`]; `linked`: the registration was to be reported anyway, so that this is news for no thread.
+/// Queues a registration that may be ready. `linked`: the kernel would have it in its ready list already, so no thread
+/// is woken.
 pub(crate) fn touch_as(e: &'static Epoll, reg: &'static Registration, linked: bool) {
     {
         let _g = e.lock.lock();

@@ -1,15 +1,15 @@
 //! A kernel instance that several processes use after a fork.
 //!
 //! The kernel's set of an instance is inherited by fork(2) like a file, and each process that waits in it takes events
-//! from all others: a waker that one process takes is an edge that another one misses, and what one registers or
-//! removes is registered or removed for all. So only what the program itself has put there may be in a set that is
-//! shared. A child touches nothing of ours in the set of its parent. If it uses the instance (most children execute
-//! another program instead) it gets a set of its own for what is ours, in which the program's set is nested, and
-//! says so in a page that the sharers have in common. The parent sees that before its next wait, and does the same.
+//! from all others: an edge of a waker that one process takes is lost for another one, and a change that one makes
+//! applies to all. So a shared set may contain only the program's own entries. A child leaves our entries in its
+//! parent's set alone. If it uses the instance (most children execute another program instead) it makes a separate set
+//! for our entries, in which the program's set is nested, and announces that in a page that the sharers have in common.
+//! The parent sees it before its next wait, and does the same.
 //!
-//! Until it has, and where a process has no descriptor left for a set of its own, cookies of others are seen. They name
-//! nothing here (see [`super::cookies`]) and are not reported. They may be level-triggered, and then nobody but
-//! the other process can end them: a thread that finds nothing else sleeps a millisecond before it looks again.
+//! Until then, or if a process has no descriptor left for a separate set, a wait returns cookies of other processes.
+//! They name nothing here (see [`super::cookies`]) and are not reported. They may be level-triggered, so that only the
+//! other process can end them: a thread that finds no other event sleeps a millisecond before it looks again.
 
 use crate::epoll::cookies::{Kind, NOBODY, Named, Value, cookie, open};
 use crate::epoll::kernel_set::Usage;
@@ -36,15 +36,15 @@ use netacc_sys::{mem, raw, reserved_fds, time};
 use netacc_transport::shm::ShmEndpoint;
 use rustix::fd::{FromRawFd, OwnedFd};
 
-/// What the sharers tell each other of one instance.
+/// The flags by which the sharers of one instance coordinate.
 #[derive(Debug)]
 #[repr(C)]
 struct SharerFlags {
-    /// Set once a process other than its maker uses it.
+    /// Set once a process other than the instance's maker uses it.
     used: AtomicU32,
-    /// Number of threads that sleep in it with entries of ours in the program's set.
+    /// Number of threads that sleep in the instance while our own entries are in the program's set.
     sleepers: AtomicU32,
-    /// Set once its maker has moved what is its own.
+    /// Set once the instance's maker has moved its entries to a separate set.
     owner_switched: AtomicU32,
     unused: AtomicU32,
 }
@@ -52,11 +52,11 @@ struct SharerFlags {
 const PAGE: usize = 4096;
 const FLAGS_PER_PAGE: usize = PAGE / size_of::<SharerFlags>();
 
-/// Shared by this process and all that were forked from it later. Instances are told apart by their place, and two that
-/// have one place share marks: then one of them goes apart that need not.
+/// The flags, in memory that this process shares with all processes forked from it later. Two instances may have the
+/// same index and so share flags: then one of them gets a separate set without need.
 static SHARED_FLAGS: AtomicPtr<SharerFlags> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Number of times, a millisecond each, that a child waits for a thread that has to move its entries.
+/// Number of waits, of a millisecond each, of a child for a thread that has to move its entries.
 const MOVES: usize = 100;
 
 fn flags(e: &Epoll) -> Option<&'static SharerFlags> {
@@ -67,11 +67,11 @@ fn flags(e: &Epoll) -> Option<&'static SharerFlags> {
     }
     let at = e.loop_index.load(Ordering::Relaxed) as usize % FLAGS_PER_PAGE;
     #[allow(unsafe_code)]
-    // SAFETY: the page has MARKS marks, which are all atomics, and is never unmapped.
+    // SAFETY: `at` is below the number of flags in the page; they consist of atomics, and the page is never unmapped.
     Some(unsafe { &*page.add(at) })
 }
 
-/// Before a fork: from here on instances may be shared. Returns whether there are any.
+/// Called before a fork: marks the instances as possibly shared. Returns whether there are any.
 pub fn before_fork() -> bool {
     let mut any = false;
     table::each(0, usize::MAX, |_, entry| any |= matches!(entry, Entry::Epoll(_)));
@@ -81,12 +81,12 @@ pub fn before_fork() -> bool {
     if SHARED_FLAGS.load(Ordering::Relaxed).is_null()
         && let Ok(page) = mem::map_shared(PAGE)
     {
-        // Another thread that forks may have been faster: that one's page is used. Release: a thread that sees the page
-        // sees its zeros.
+        // If another forking thread has made a page first, that one is used. Release: a thread that sees the page sees
+        // its zeros.
         let none = core::ptr::null_mut();
         let _ = SHARED_FLAGS.compare_exchange(none, page.as_ptr().cast(), Ordering::Release, Ordering::Relaxed);
     }
-    // A handler that interrupted a holder of the lock cannot wait for it.
+    // A signal handler that has interrupted the lock's holder must not wait for it.
     let _s = (!netacc_sys::lock::interrupted()).then(|| STRUCTURE.lock());
     table::each(0, usize::MAX, |_, entry| {
         if let Entry::Epoll(r) = entry
@@ -98,7 +98,7 @@ pub fn before_fork() -> bool {
     true
 }
 
-/// In the child of a fork: the instance's set belongs to the parent.
+/// Called in the child of a fork: marks the instance's set as the parent's.
 fn after_fork(e: &'static Epoll) {
     e.lock.reset();
     if e.is_inherited() {
@@ -110,11 +110,11 @@ fn after_fork(e: &'static Epoll) {
         reserved_fds::close(own - 1);
     }
     e.set_usage(Usage::Inherited);
-    // Never plain: what the parent puts there must not be reported.
+    // The instance counts as never plain: entries of the parent in the set must not be reported.
     e.add_ours(1);
 }
 
-/// To be called before this process waits in an instance or changes what is ours in it.
+/// To be called before this process waits in an instance or changes our own entries in it.
 #[inline]
 pub(super) fn claim(e: &'static Epoll) {
     match e.usage() {
@@ -131,7 +131,7 @@ fn forked(e: &'static Epoll) {
         let _ = go_apart(e);
     } else if descendants::nobody_inherits() {
         let _s = STRUCTURE.lock();
-        // Asked again under the lock: a thread that forks is counted before it takes this lock and says so.
+        // Checked again under the lock: a forking thread is counted before it takes this lock to mark the instances.
         if descendants::nobody_inherits() && e.usage() == Usage::Forked {
             e.set_usage(Usage::Alone);
         }
@@ -144,10 +144,10 @@ fn adopt_inherited(e: &'static Epoll) {
         // SeqCst: a thread announces itself and then looks at this word; we set it and then look for threads.
         m.used.store(1, Ordering::SeqCst);
         let asleep = || m.sleepers.load(Ordering::SeqCst) != 0;
-        // Threads of the parent that slept when it forked may have announced nothing.
+        // Threads of the parent that were asleep at the fork may not have announced themselves.
         let unknown = e.others.swap(0, Ordering::Relaxed) != 0 && m.owner_switched.load(Ordering::SeqCst) == 0;
         if unknown || asleep() {
-            // Only a look of this process could take this wake-up from them.
+            // This wakes them, since only a wait of this process could take the event first.
             e.ring();
             if unknown {
                 time::pause();
@@ -163,15 +163,15 @@ fn adopt_inherited(e: &'static Epoll) {
     let _ = go_apart(e);
 }
 
-/// As long as it lives, a thread is announced that is about to sleep with entries of ours in the program's set.
+/// Guard that announces a thread which is about to sleep while our own entries are in the program's set.
 #[derive(Debug)]
 pub(super) struct Announced(Option<&'static SharerFlags>);
 
 impl Drop for Announced {
     fn drop(&mut self) {
         if let Some(m) = self.0 {
-            // Not below 0: a process that was killed in its sleep leaves its mark, and a process with another instance
-            // may take it back.
+            // The count must not fall below 0: a process that was killed in its sleep stays counted, and another one
+            // whose instance shares the flags may have reset it.
             let less = |n: u32| n.checked_sub(1);
             let _ = m.sleepers.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
         }
@@ -197,9 +197,9 @@ fn announced(e: &'static Epoll) -> Announced {
     announced
 }
 
-/// Makes a set for what is ours, and moves our entries there, or enters them anew in a child.
+/// Makes a separate set for our own entries, and moves them there; in a child it enters them anew.
 fn go_apart(e: &'static Epoll) -> Result<()> {
-    // Rare and long: see `Blocked`.
+    // Signals are blocked during this rare and long operation: see `Blocked`.
     let _b = Blocked::all();
     let _s = STRUCTURE.lock();
     let before = e.usage();
@@ -208,7 +208,7 @@ fn go_apart(e: &'static Epoll) -> Result<()> {
     }
     let own = raw::epoll_create1(libc::EPOLL_CLOEXEC)?;
     #[allow(unsafe_code)]
-    // SAFETY: the descriptor was just made, and nobody else has it.
+    // SAFETY: the descriptor was just made, and no other code uses it.
     let own = reserved_fds::adopt(unsafe { OwnedFd::from_raw_fd(own) })?;
     if let Err(err) = raw::epoll_ctl(own, EPOLL_CTL_ADD, e.fd(), EPOLLIN as u32, cookie(Kind::Program, e)) {
         reserved_fds::close(own);
@@ -228,13 +228,13 @@ fn go_apart(e: &'static Epoll) -> Result<()> {
     if let Some(m) = flags(e).filter(|_| from.is_some()) {
         m.owner_switched.store(1, Ordering::SeqCst);
     }
-    // A thread that sleeps in the program's set wakes, and goes on in both.
+    // A thread that sleeps in the program's set wakes, and continues with both.
     e.ring();
     Ok(())
 }
 
-/// Enters the waker for changes by other threads. It stays in the program's set as well, for threads that sleep
-/// there; a child gets one of its own under the number.
+/// Enters the kick eventfd in the separate set. It stays in the program's set as well, for threads that sleep there; a
+/// child gets one of its own under the same number.
 fn move_kick(e: &'static Epoll, from: Option<i32>) {
     let kick = e.kick.load(Ordering::Acquire) - 1;
     if kick < 0 {
@@ -268,7 +268,7 @@ fn move_registration(e: &'static Epoll, reg: &'static Registration, from: Option
     match s.path() {
         Path::New | Path::Tcp => {
             if reg.flags.load(Ordering::Relaxed) & KERNEL != 0 {
-                // The entry is the program's own, like that of any descriptor that is none of ours.
+                // The entry stays in the program's set, as for any foreign descriptor.
                 reg.flags.fetch_or(PROGRAMS, Ordering::Relaxed);
             } else if reg.queue() & DISABLED == 0 {
                 let _ = show_to_kernel(e, reg, EPOLL_CTL_ADD);
@@ -295,7 +295,7 @@ fn move_registration(e: &'static Epoll, reg: &'static Registration, from: Option
     }
 }
 
-/// Moves the kernel sockets of a connection that stays ours.
+/// Moves the entries of the kernel sockets that belong to an accelerated connection.
 fn move_sockets(e: &'static Epoll, reg: &'static Registration, ep: &ShmEndpoint, from: i32) {
     let ends = (EPOLLIN | EPOLLRDHUP | EPOLLET) as u32;
     let flags = reg.flags.load(Ordering::Relaxed);
@@ -312,7 +312,8 @@ fn move_sockets(e: &'static Epoll, reg: &'static Registration, ep: &ShmEndpoint,
     }
 }
 
-/// In a child: a connection that came by the fork is woken by its liveness socket alone.
+/// In a child: enters the liveness socket of a connection that was inherited by the fork, which is woken by that socket
+/// alone.
 fn rewatch(e: &'static Epoll, reg: &'static Registration, s: &'static Socket, ep: &ShmEndpoint) {
     if ep.link().is_inherited() {
         ep.registration.store(0, Ordering::Relaxed);
@@ -368,7 +369,8 @@ fn poll_apart(
     let more = raw::epoll_wait(e.fd(), rest, room - n as i32, 0, core::ptr::null()).unwrap_or(0);
     for i in n..n + more {
         let mut ev = event(i);
-        // What is ours there belongs to another process, even where it came by the fork and has a name here.
+        // Our own entries in the program's set belong to another process, even if they were inherited and have a name
+        // here.
         if !matches!(open(ev.u64), Value::Program | Value::Ours(Named::Foreign(_) | Named::Candidate(_))) {
             ev.u64 = NOBODY;
             put(i, ev);

@@ -1,4 +1,4 @@
-//! What the kernel's sets have said: events of ours are handled, the others are the program's.
+//! Sifting of the events from the kernel's sets: our own are handled, the others go to the program.
 
 use crate::epoll::call::Call;
 use crate::epoll::children::stirred_by_others;
@@ -14,22 +14,22 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use netacc_transport::shm::Link;
 
-/// What a look at the kernel's set brought.
+/// Result of polling the kernel's set.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Polled {
-    /// Events for the application.
+    /// Number of events for the application.
     pub(crate) foreign: usize,
-    /// Events of ours.
+    /// Number of our own events.
     pub(crate) own: usize,
-    /// Events of other processes that share the set, or of objects that are gone.
+    /// Number of events of other processes that share the set, or of objects that no longer exist.
     pub(crate) strange: usize,
-    /// Whether some of `foreign` are of connections that may be promoted, or of listeners. Such a registration can be
-    /// in our queue a moment later, and no call reports a registration twice: what the queue has is for the next call.
+    /// Whether some of `foreign` belong to candidates or listeners. Such a registration may enter the ready queue a
+    /// moment later, and no call may report a registration twice: so the queue is left for the next call.
     pub(crate) queueable: bool,
 }
 
-/// Handles our events among the `n` that the kernel wrote to `array`; the others go into the application's array from
-/// index `from` on.
+/// Handles our own among the `n` events that the kernel wrote to `array`, and stores the others in the application's
+/// array from index `from` on.
 pub(crate) fn sift(e: &'static Epoll, call: &Call, array: *const libc::epoll_event, n: i32, from: usize) -> Polled {
     let mut seen = Polled::default();
     for i in 0..n as usize {
@@ -56,14 +56,14 @@ pub(crate) fn sift(e: &'static Epoll, call: &Call, array: *const libc::epoll_eve
     seen
 }
 
-/// What one event of the kernel's set comes to.
+/// Meaning of one event of the kernel's set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Said {
-    /// The application gets to see these events, with this value.
+    /// The application gets these events, with this value.
     Program(u32, u64),
     /// The event was for the library alone.
     Ours,
-    /// It was for another process that shares the set, or for an object that is gone.
+    /// The event was for another process that shares the set, or for an object that no longer exists.
     Stranger,
 }
 
@@ -80,7 +80,7 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
     };
     let queue_as = |reg: &'static Registration, fresh: u32| {
         let _g = e.lock.lock();
-        // A registration that was removed, or whose object serves another instance by now, says nothing.
+        // An event for a registration that was removed, or whose object belongs to another instance by now, is ignored.
         if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) && reg.queue() & GONE == 0 {
             if fresh != 0 {
                 reg.set_queue_bits(fresh);
@@ -95,8 +95,8 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
         Named::Kick | Named::Program => {}
         Named::Waker(w) => {
             activate_own(e, w);
-            // The thread that saw the link's end woke every waker after it. The end's own event on the control socket
-            // may have come while that thread was still reading, and there is no second one.
+            // The thread that noticed the link's end has written every waker after that. The event of the control
+            // socket may have come while that thread was still reading, and is not repeated.
             if w.link().is_some_and(Link::is_lost) {
                 serve(e, w);
             }
@@ -107,7 +107,7 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
             if let Some(l) = sock(reg).and_then(|s| s.listener()) {
                 l.tcp_waits.store(1, Ordering::Relaxed);
             }
-            // Where arrivals are counted, the kernel's are not among them.
+            // The count of arrivals does not include TCP connections.
             queue_as(reg, if reg.flags.load(Ordering::Relaxed) & LISTENED != 0 { FRESH } else { 0 });
         }
         Named::Rendezvous(reg) => {
@@ -125,8 +125,9 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
             let Some(s) = sock(reg) else { return Said::Ours };
             let r = Ref { obj: s, generation: s.generation() };
             if !crate::switch::promote::advance(reg.fd.load(Ordering::Relaxed), r) {
-                // This is its one shot, unless it has gone over meanwhile: then it is in our queue, and its shot comes
-                // from there. The thread that puts it there takes the lock after the path is changed.
+                // This is the one-shot event, unless the connection has switched meanwhile: then its registration is in
+                // the ready queue and its event comes from there. The switching thread takes the lock after it has
+                // changed the path.
                 let _g = e.lock.lock();
                 if !s.is_shm() {
                     let ours = core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e);
@@ -143,7 +144,7 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
             if let Some(ep) = sock(reg).and_then(|s| s.endpoint()) {
                 ep.on_liveness_event();
                 if ep.old_subflow_fd() >= 0 {
-                    // The marks know of the ring alone: this edge is the kernel's.
+                    // The edge counters count events of the ring only, and this edge is the kernel's.
                     fresh = FRESH;
                 }
                 let _s = STRUCTURE.lock();
@@ -156,10 +157,10 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
     Said::Ours
 }
 
-/// A link's control socket has something: messages, or the end.
+/// Reads a link's control socket, which has messages or has ended.
 fn serve(e: &'static Epoll, w: &'static Subscription) {
     let link = {
-        // Under the lock the subscription cannot let its link go before we hold it too.
+        // Under the lock the subscription cannot release its link before this thread has a reference.
         let _g = e.lock.lock();
         let Some(link) = w.link().filter(|_| core::ptr::eq(w.epoll.load(Ordering::Relaxed), e)) else {
             return;
@@ -168,14 +169,14 @@ fn serve(e: &'static Epoll, w: &'static Subscription) {
         link
     };
     link.service();
-    // A forked child of the peer that took our `armed` mark may have had no waker of ours to ring and have
-    // knocked elsewhere: look at the ready set again, which also arms it anew before the next sleep.
+    // A forked child of the peer may have cleared `armed` without having our waker, and have sent a message instead: so
+    // the ready set is checked again, which also arms it again before the next sleep.
     activate_own(e, w);
     if netacc_transport::shm::promote::waiting() {
         crate::switch::promote::match_offers();
     }
     if link.is_lost() {
-        // A connection that our other sharers may use goes elsewhere when one of them uses it.
+        // A connection that other sharers may use is redispatched when one of them uses it.
         for ep in link.endpoints().filter(|ep| ep.must_switch() && !(ep.is_shared() && ep.orphaned())) {
             if let Some(s) = at(ep.owner.load(Ordering::Acquire) as *mut Socket) {
                 crate::switch::redispatch::complete_switch(Ref { obj: s, generation: s.generation() });
@@ -183,7 +184,7 @@ fn serve(e: &'static Epoll, w: &'static Subscription) {
         }
         activate_own(e, w);
         {
-            // The peer will ring no more: everything on this link is looked at for the last time.
+            // The peer will write no waker any more, so every connection of the link is checked once more.
             let _g = e.lock.lock();
             for ep in link.endpoints() {
                 hinted(e, ep);
@@ -200,7 +201,7 @@ fn serve(e: &'static Epoll, w: &'static Subscription) {
     link.put();
 }
 
-/// Moves connections that cannot stay where they are; what they have to say then comes from their new place.
+/// Switches the connections that have to leave their path; their events then come from the new path.
 #[cold]
 pub(crate) fn complete_switches(e: &'static Epoll) {
     e.switch_due.store(0, Ordering::Relaxed);
@@ -218,7 +219,7 @@ pub(crate) fn complete_switches(e: &'static Epoll) {
             }
         }
     }
-    // Without any lock of ours: to move a connection begins with the direction locks.
+    // Called without any lock, since a switch first takes the direction locks.
     for r in found {
         crate::switch::redispatch::complete_switch(r);
     }

@@ -1,4 +1,4 @@
-//! Foreign events taken from the kernel while only looking whether there are any.
+//! The stash: foreign events that were taken from the kernel while only checking whether there are any.
 
 use crate::epoll::call::Call;
 use crate::epoll::cookies::open as open_value;
@@ -10,15 +10,16 @@ use netacc_sys::{raw, reserved_fds};
 use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags, open};
 
-/// Keeps an event, together with an earlier one of the same registration, which is in the kernel's set as `in_kernel`.
+/// Stashes an event, merged with an earlier one of the same registration, whose value in the kernel's set is
+/// `in_kernel`.
 pub(super) fn stash(e: &Epoll, events: u32, data: u64, in_kernel: u64) {
     let _g = e.lock.lock();
     if matches!(open_value(in_kernel), Value::Ours(Named::Candidate(_))) {
-        // The event is of a connection that may be promoted.
+        // The event belongs to a candidate.
         e.stash_queueable.store(1, Ordering::Relaxed);
     }
     if e.is_inner() {
-        // The kernel asks the inner instance once more before it reports it, and would find nothing there any more.
+        // Before it reports the inner instance, the kernel polls it once more, and would find nothing there now.
         e.notify_outer();
     }
     let len = e.stash_len.load(Ordering::Relaxed) as usize;
@@ -36,7 +37,7 @@ pub(super) fn stash(e: &Epoll, events: u32, data: u64, in_kernel: u64) {
     }
 }
 
-/// The kept events: what happened, the application's value, the value in the kernel's set.
+/// The stashed events, each with its event bits, the application's value and the value in the kernel's set.
 fn stashed(e: &Epoll) -> &[[AtomicU64; 3]] {
     e.stash.as_chunks::<3>().0
 }
@@ -60,14 +61,15 @@ fn retain(e: &Epoll, len: usize, mut wanted: impl FnMut(usize, [u64; 3]) -> bool
     }
 }
 
-/// Reports what is kept; returns how many events those are, and whether one of them may be in our queue by now: no call
-/// reports a registration twice, so what the queue has is for the next call.
+/// Reports the stashed events. Returns their number, and whether one of the registrations may be in the ready queue by
+/// now: no call may report a registration twice, so the queue is then left for the next call.
 pub(super) fn unstash(e: &'static Epoll, call: &Call) -> (usize, bool) {
-    // A look first: hardly any instance ever has something here. What comes this moment is for the next call.
+    // Checked without the lock first, since hardly any instance ever has a stashed event. One that comes at this moment
+    // is reported by the next call.
     if is_empty(e) {
         return (0, false);
     }
-    // No event goes to two threads.
+    // The lock keeps two threads from reporting the same event.
     let _g = e.lock.lock();
     let len = e.stash_len.load(Ordering::Relaxed) as usize;
     let n = len.min(call.max as usize);
@@ -85,8 +87,8 @@ fn is_empty(e: &Epoll) -> bool {
     e.stash_len.load(Ordering::Relaxed) == 0
 }
 
-/// A registration is removed or changed: what was kept of it is reported no more, and the kernel looks anew at what is
-/// changed. To be called before the change.
+/// Drops the stashed events of a registration. To be called before it is removed or changed; the kernel reports a
+/// changed one anew.
 pub(super) fn forget(e: &Epoll, reg: &'static Registration) {
     if is_empty(e) {
         return;
@@ -98,7 +100,7 @@ pub(super) fn forget(e: &Epoll, reg: &'static Registration) {
     }
 }
 
-/// Drops what was kept of descriptor `fd`, whose registration only the kernel knows.
+/// Drops the stashed events of descriptor `fd`, whose registration only the kernel has.
 pub(super) fn forget_descriptor(e: &Epoll, fd: i32) {
     if !is_empty(e)
         && let Ok(Some(in_kernel)) = registered_data(e.fd(), fd)
@@ -113,7 +115,8 @@ fn drop_kernel_data(e: &Epoll, gone: &[u64]) {
     retain(e, e.stash_len.load(Ordering::Relaxed) as usize, |_, [_, _, in_kernel]| !gone.contains(&in_kernel));
 }
 
-/// The value with which `fd` is in the kernel's set `epfd`: what proc(5) says of it, `tfd:`, `events:` and `data:` in a line.
+/// The value of `fd` in the kernel's set `epfd`, from the line with `tfd:`, `events:` and `data:` in /proc/self/fdinfo
+/// (proc(5)).
 #[cold]
 fn registered_data(epfd: i32, fd: i32) -> Result<Option<u64>> {
     let path = alloc::format!("/proc/self/fdinfo/{epfd}\0");

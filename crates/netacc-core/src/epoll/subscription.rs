@@ -1,4 +1,4 @@
-//! Subscriptions: the channels by which an epoll instance hears of a link.
+//! Subscriptions of epoll instances: claims on the ready sets of links.
 
 use crate::epoll::cookies;
 use crate::epoll::cookies::{Kind, cookie};
@@ -16,7 +16,7 @@ use netacc_transport::shm::{Link, ShmEndpoint};
 
 static WATCHES: Slab<Subscription> = Slab::new();
 
-/// The instance's watch on `link`, made at first need. Under `STRUCTURE`.
+/// The instance's subscription to `link`, which is made if there is none. Under `STRUCTURE`.
 pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Subscription> {
     if let Some(w) = find(e, link) {
         return Ok(w);
@@ -31,7 +31,7 @@ pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Sub
         return Err(err);
     }
     link.hold();
-    // Under the lock: a late event for an earlier life of the object sees it as nobody's, or complete.
+    // Under the lock, so that a late event for an earlier use of the object finds it either unused or complete.
     let _g = e.lock.lock();
     w.epoll.store(core::ptr::from_ref(e).cast_mut(), Ordering::Relaxed);
     w.ready_set.store(ch, Ordering::Relaxed);
@@ -44,15 +44,15 @@ pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Sub
     Ok(w)
 }
 
-/// Enters what wakes a sleeper for the link into the kernel's set.
+/// Enters the waker and the control socket of the link into the kernel's set.
 fn enter(e: &Epoll, w: &Subscription, link: &Link, ready_set: u32) -> Result<()> {
     let edge = (libc::EPOLLIN | libc::EPOLLET) as u32;
     e.enter(libc::EPOLL_CTL_ADD, link.waker_fd(ready_set), edge, cookie(Kind::Waker, w))?;
     e.enter(libc::EPOLL_CTL_ADD, link.control_fd(), edge, cookie(Kind::Control, w))
 }
 
-/// The instance has a new set: moves its watches there, out of `from`, the one they were in before. Subscriptions that a
-/// child has from its parent are none of its own, and are dropped. Under `STRUCTURE`.
+/// Moves the entries of the subscriptions from the set `from` to the instance's new one. Subscriptions that a child has
+/// inherited from its parent are dropped. Under `STRUCTURE`.
 pub(super) fn move_all(e: &'static Epoll, from: Option<i32>) {
     let mut p = e.watches.load(Ordering::Relaxed);
     while let Some(w) = at(p) {
@@ -92,7 +92,7 @@ pub(crate) fn activate(e: &Epoll, w: &'static Subscription) {
     }
 }
 
-/// As [`activate`], unless the subscription was dropped meanwhile and belongs to another instance or to none.
+/// Puts a subscription on the active list, unless it was dropped meanwhile and belongs to another instance or to none.
 pub(crate) fn activate_own(e: &Epoll, w: &'static Subscription) {
     let _g = e.lock.lock();
     if core::ptr::eq(w.epoll.load(Ordering::Relaxed), e) {
@@ -100,7 +100,7 @@ pub(crate) fn activate_own(e: &Epoll, w: &'static Subscription) {
     }
 }
 
-/// Has the instance's watch on `link`, if there is one, looked at again. Under `STRUCTURE`.
+/// Puts the instance's subscription to `link`, if there is one, on the active list. Under `STRUCTURE`.
 pub(crate) fn reactivate(e: &'static Epoll, link: &'static Link) {
     if let Some(w) = find(e, link) {
         let _g = e.lock.lock();
@@ -108,8 +108,8 @@ pub(crate) fn reactivate(e: &'static Epoll, link: &'static Link) {
     }
 }
 
-/// Arms every active watch: from now on its peer rings, and it leaves the active list. False when one has bits already.
-/// Under the instance's lock.
+/// Arms every active subscription and removes it from the active list: from now on its peer writes the waker. False:
+/// one of them has bits already. Under the instance's lock.
 pub(crate) fn arm_all(e: &Epoll) -> bool {
     let mut cell = &e.active;
     let mut quiet = true;
@@ -126,7 +126,7 @@ pub(crate) fn arm_all(e: &Epoll) -> bool {
     quiet
 }
 
-/// Whether any active watch has bits. Under the instance's lock.
+/// Whether any active subscription has bits. Under the instance's lock.
 pub(crate) fn any_bits(e: &Epoll) -> bool {
     let mut p = e.active.load(Ordering::Relaxed);
     while let Some(w) = at(p) {
@@ -145,7 +145,8 @@ pub(crate) enum Attached {
     Here,
     /// The endpoint reports to another instance, and can report to only one.
     Elsewhere,
-    /// The endpoint reports to nobody: no ready set, descriptor or memory is left for a subscription, or the link is the parent's.
+    /// The endpoint reports to no instance: no ready set, descriptor or memory is left for a subscription, or the link
+    /// is the parent's.
     Nowhere,
 }
 
@@ -198,8 +199,8 @@ pub(crate) fn detach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) {
         }
         return;
     }
-    // The registration's alias, if there is one, takes its place. The chain stays as it is: a listener's other links are
-    // detached after this one.
+    // The registration's alias, if there is one, replaces it. The rest of the chain is left unchanged, since a
+    // listener's other links are detached after this one.
     let heir = first.alias.load(Ordering::Relaxed);
     ep.registration.store(heir as usize, Ordering::Release);
     if !heir.is_null() {
@@ -212,9 +213,9 @@ pub(crate) fn detach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) {
     }
 }
 
-/// A subscription on a link that will bring no more connections is dropped with its last user.
+/// Drops a subscription without users to a link that will bring no more connections.
 pub(crate) fn drop_if_useless(e: &'static Epoll, w: &'static Subscription) {
-    // A subscription without a link, or with another instance, was dropped before and may serve another one.
+    // A subscription without a link, or of another instance, was dropped before, and the object may be used again.
     let ours = core::ptr::eq(w.epoll.load(Ordering::Relaxed), e);
     let dead = w.link().is_some_and(|l| l.is_lost() || l.inherited.load(Ordering::Relaxed) != 0);
     if ours && dead && w.users.load(Ordering::Relaxed) == 0 {
@@ -242,7 +243,7 @@ fn drop_subscription(e: &'static Epoll, w: &'static Subscription) {
             cell = &x.next_active;
         }
         w.active.store(0, Ordering::Relaxed);
-        // Still under the lock: a thread that comes with an event for the subscription finds that it is nobody's.
+        // Done under the lock, so that a thread with an event for the subscription finds it unused.
         w.epoll.store(core::ptr::null_mut(), Ordering::Relaxed);
         at(w.link.swap(core::ptr::null_mut(), Ordering::AcqRel))
     };
@@ -262,14 +263,15 @@ fn drop_subscription(e: &'static Epoll, w: &'static Subscription) {
     WATCHES.release(w);
 }
 
-/// Drops all subscriptions of an instance that is aborted. Under `STRUCTURE`.
+/// Drops all subscriptions of an instance that ends. Under `STRUCTURE`.
 pub(crate) fn drop_all(e: &'static Epoll) {
     while let Some(w) = at(e.watches.load(Ordering::Relaxed)) {
         drop_subscription(e, w);
     }
 }
 
-/// A link leaves its listener or pool: instances that only listened for its connects let it go.
+/// To be called when a link leaves its listener or pool: instances that were subscribed only for its connects release
+/// it.
 pub fn link_gone(link: &'static Link) {
     // Rare and long: see `Blocked`.
     let _b = Blocked::all();

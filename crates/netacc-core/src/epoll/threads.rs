@@ -1,4 +1,5 @@
-//! What several threads in one instance owe each other: a thread that sleeps hears of what the others change or leave.
+//! Cooperation of several threads in one instance: a sleeping thread is woken for changes that others make, or for
+//! events that they leave.
 
 use crate::epoll::call::Call;
 use crate::epoll::sift::{Polled, sift};
@@ -8,13 +9,13 @@ use crate::object::reference::Ref;
 use crate::outcome::Outcome;
 use core::sync::atomic::Ordering;
 
-/// Sleeps in an instance without anything of ours, in libc, which is a cancellation point. Another thread may
-/// add the first of ours meanwhile: `None` is then for [`super::wait::wait`] to go on.
+/// Sleeps by libc's call, which is a cancellation point, in an instance without accelerated registrations. `None`:
+/// another thread has added the first one meanwhile, and [`super::wait::wait`] has to continue.
 #[inline]
 pub(super) fn plain(r: Ref<Epoll>, call: &Call, pass: impl FnOnce() -> i32) -> Option<Outcome> {
     let e = r.obj;
-    // SeqCst, and announced before the look: a thread that adds the first registration of ours either is seen by this
-    // one or kicks it. A cancelled thread leaves its mark behind, which costs a needless kick.
+    // SeqCst, and counted before the check: this thread sees the first accelerated registration, or the thread that
+    // adds it kicks this one. A cancelled thread stays counted, which costs needless kicks.
     e.sleepers.fetch_add(1, Ordering::SeqCst);
     let slept = e.is_plain().then(pass);
     if r.valid() {
@@ -27,7 +28,7 @@ pub(super) fn plain(r: Ref<Epoll>, call: &Call, pass: impl FnOnce() -> i32) -> O
     no_longer(e, call, n)
 }
 
-/// Handles what the kernel said in a sleep in which the first registration of ours was added.
+/// Handles the kernel's events of a sleep during which the first accelerated registration was added.
 #[cold]
 fn no_longer(e: &'static Epoll, call: &Call, n: i32) -> Option<Outcome> {
     match sift(e, call, call.events, n, 0) {
@@ -36,11 +37,11 @@ fn no_longer(e: &'static Epoll, call: &Call, n: i32) -> Option<Outcome> {
     }
 }
 
-/// To be called before a thread leaves the instance: hands over to other threads that sleep there. Subscriptions that it made
-/// active would be looked at by nobody, so their peers are to ring; what waits already wakes one of the sleepers, as in
-/// the kernel.
+/// To be called before a thread leaves the instance: hands over to other threads that sleep there. No thread would
+/// check the subscriptions that it made active, so they are armed; events that wait already wake one of the sleepers,
+/// as in the kernel.
 pub(super) fn hand_off(e: &'static Epoll) {
-    // SeqCst: a thread that announces itself after this look arms everything itself.
+    // SeqCst: a thread that is counted after this check arms everything itself.
     if e.sleepers.load(Ordering::SeqCst) == 0 {
         return;
     }

@@ -1,4 +1,4 @@
-//! How registrations end: by epoll_ctl(2), and with the descriptor or the instance.
+//! Removal of registrations: by epoll_ctl(2), and at the close of the descriptor or the instance.
 
 use crate::epoll::listeners::unhear_listener;
 use crate::epoll::registration::release_registration;
@@ -15,20 +15,19 @@ use libc::EPOLL_CTL_DEL;
 /// Why a registration is removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Removed {
-    /// epoll_ctl(2) asked for it.
+    /// The program has called epoll_ctl(2).
     Requested,
     /// The descriptor or the instance is closed.
     Closed,
 }
 
-/// Removes a registration everywhere. Under `STRUCTURE`.
+/// Removes a registration from all lists and sets. Under `STRUCTURE`.
 pub(crate) fn unlink(e: &'static Epoll, reg: &'static Registration) {
     remove(e, reg, Removed::Requested);
 }
 
-/// Removes a registration as [`unlink`] does, because the descriptor or the instance is closed here. A set of the
-/// kernel's may also belong to another process, and there a close changes nothing as long as that process has the
-/// socket.
+/// Removes a registration because the descriptor or the instance is closed in this process. If another process shares
+/// the kernel's set and has the socket open, the close changes nothing there.
 pub(crate) fn unlink_closed(e: &'static Epoll, reg: &'static Registration) {
     remove(e, reg, Removed::Closed);
 }
@@ -116,7 +115,7 @@ fn remove(e: &'static Epoll, reg: &'static Registration, why: Removed) {
         }
         reg.sock.store(core::ptr::null_mut(), Ordering::Release);
         reg.child.store(core::ptr::null_mut(), Ordering::Release);
-        // While it is queued it cannot be given to another socket.
+        // A queued registration must not be used for another socket yet.
         reg.set_queue_bits(GONE) & QUEUED != 0
     };
     if !queued {
@@ -135,7 +134,7 @@ pub(crate) fn forget_child(e: &'static Epoll, child: &Epoll) {
     }
 }
 
-/// A socket's last descriptor is closed: its registrations go, as in the kernel.
+/// Removes the registrations of a socket whose last descriptor is closed, as the kernel does.
 pub fn forget_socket(s: &'static Socket) {
     if s.registrations.load(Ordering::Acquire).is_null() {
         return;
@@ -144,7 +143,7 @@ pub fn forget_socket(s: &'static Socket) {
     let kernels = matches!(s.path(), Path::New | Path::Tcp);
     while let Some(reg) = at(s.registrations.load(Ordering::Relaxed)) {
         if kernels {
-            // The kernel forgets a closed file by itself; by now the number may belong to another file.
+            // The kernel removes a closed file itself, and the number may belong to another file by now.
             reg.flags.fetch_and(!KERNEL, Ordering::Relaxed);
         }
         match at(reg.epoll.load(Ordering::Relaxed)) {

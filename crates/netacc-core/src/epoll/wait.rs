@@ -1,4 +1,4 @@
-//! epoll_wait(2): accelerated connections from the ready queue, everything else from the kernel.
+//! epoll_wait(2): reports accelerated connections from the ready queue, and all other descriptors from the kernel.
 
 use crate::epoll::call::Call;
 use crate::epoll::children::absorb_children;
@@ -25,19 +25,19 @@ use netacc_transport::rdma::engine::progress;
 use netacc_transport::rdma::engine::progress::{ArmOutcome, ProgressScope};
 use netacc_transport::wait::longer;
 
-/// Time (ticks, some 50 microseconds) after which the kernel's set is looked at while user-space events flow, so that
-/// no other descriptor starves.
+/// Time (ticks, some 50 microseconds) after which the kernel's set is polled while accelerated connections keep having
+/// events, so that other descriptors do not starve.
 const KERNEL_INTERVAL: u64 = 150_000;
-/// Time (ns) after which a registration without a subscription is looked at again.
+/// Time (ns) after which a registration without a subscription is checked again.
 const POLLED_STEP: i64 = 1_000_000;
 /// The longest tick of the kernel's clock (ns), by which the cheap clock may be behind.
 const COARSE: u64 = 10_000_000;
-/// Number of looks of one call that does not wait.
+/// Largest number of polls of the kernel's set in one call that does not wait.
 const AT_ONCE: usize = 32;
-/// Length (events) up to which the application's array is shielded from our own events.
+/// Length (events) up to which an application's array never receives our own events temporarily.
 const SHIELDED: usize = 64;
 
-/// Whether a wait for `timeout` nanoseconds, for ever if negative, is for us.
+/// Whether a wait for `timeout` nanoseconds (negative: for ever) needs the socket layer.
 #[inline]
 pub fn concerns(fd: i32, timeout: i64) -> bool {
     // A call that does not sleep misses nothing that another thread adds.
@@ -62,15 +62,15 @@ pub fn wait(fd: i32, mut call: Call, timeout: i64, pass: impl FnOnce() -> i32) -
     if timeout == 0 {
         return Outcome::Pass;
     }
-    // The cheap clock serves: the deadline is hardly ever needed. What the clock may be behind is added, so that no
-    // thread is woken early.
+    // The coarse clock suffices, since the deadline is hardly ever reached. Its possible lag is added, so that no
+    // thread wakes early.
     if timeout > 0 {
         call.deadline = Deadline::At(time::coarse().saturating_add(timeout as u64).saturating_add(COARSE));
     }
     plain(r, &call, pass).unwrap_or_else(|| mixed(r.obj, &call))
 }
 
-/// Waits in an instance with something of ours.
+/// Waits in an instance with accelerated registrations.
 #[inline(never)]
 fn mixed(e: &'static Epoll, call: &Call) -> Outcome {
     page().count(Counter::EpollWaits);
@@ -84,7 +84,7 @@ fn mixed(e: &'static Epoll, call: &Call) -> Outcome {
     }
 }
 
-/// Waits for a call whose array cannot be written: an error as soon as there is something to write.
+/// Waits for a call whose array cannot be written, which fails as soon as there is an event.
 #[cold]
 fn unheard(e: &'static Epoll, call: &Call) -> Result<usize> {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
@@ -95,8 +95,8 @@ fn unheard(e: &'static Epoll, call: &Call) -> Result<usize> {
     }
 }
 
-/// One round in user space: how many events it brought, and whether connections went elsewhere after it. The kernel
-/// would say again what was reported of such a connection.
+/// Makes one round over the ready queue. Returns the number of events, and whether connections have switched after it:
+/// the kernel would report the events of such a connection again.
 fn poll_round(e: &'static Epoll, call: &Call, from: usize) -> (usize, bool) {
     absorb_children(e);
     let n = {
@@ -109,7 +109,7 @@ fn poll_round(e: &'static Epoll, call: &Call, from: usize) -> (usize, bool) {
             at += 1;
         });
         if n == room && e.ready_len.load(Ordering::Relaxed) > 0 {
-            // What did not fit is for another thread that waits here, as in the kernel.
+            // Another waiting thread gets the events that did not fit, as in the kernel.
             e.kick();
         }
         n
@@ -143,13 +143,13 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
         if n > 0 {
             let now = cpu::ticks();
             fairness::pass(e, now);
-            // The kernel would say again what it said already in this call.
+            // Otherwise the kernel could report an event for the second time in this call.
             if stashed == 0 && !switched && now.wrapping_sub(e.last_kernel.load(Ordering::Relaxed)) > KERNEL_INTERVAL {
                 e.last_kernel.store(now, Ordering::Relaxed);
                 if n < max {
                     return Ok(n + kernel(e, call, n, 0, false)?.foreign);
                 }
-                // The array is full: the next call begins with what the kernel has.
+                // The array is full, so the next call begins with the kernel's set.
                 e.kernel_first.store(1, Ordering::Relaxed);
             }
             return Ok(n);
@@ -176,12 +176,12 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
     }
 }
 
-/// Looks at the kernel's set once, without waiting. Events of ours may fill the array before the
-/// application's are reached: then again, a bounded number of times.
+/// Polls the kernel's set without waiting. If our own events fill the array before the application's are reached, it is
+/// repeated a limited number of times.
 fn at_once(e: &'static Epoll, call: &Call) -> Result<usize> {
     for _ in 0..AT_ONCE {
         let seen = kernel(e, call, 0, 0, true)?;
-        // A full array of another process' events hides ours.
+        // An array full of another process's events may hide ours.
         if seen.own == 0 && (seen.foreign > 0 || (seen.strange as i32) < call.max) {
             return Ok(seen.foreign);
         }
@@ -193,10 +193,10 @@ fn at_once(e: &'static Epoll, call: &Call) -> Result<usize> {
     Ok(0)
 }
 
-/// Sleeps in the kernel. `None`: look again; `steps` is the number of such sleeps so far.
+/// Sleeps in the kernel. `None`: the caller has to check again. `steps` is the number of such sleeps so far.
 fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
     let until = queued_connects::within(call.deadline);
-    // Announced before the last look, so that a thread that enqueues afterwards kicks us.
+    // Counted before the last check, so that a thread that queues a registration later kicks this one.
     e.sleepers.fetch_add(1, Ordering::SeqCst);
     let announced = shared::announce(e);
     let quiet = {
@@ -209,7 +209,7 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
     let mut left = if quiet { until.left() } else { 0 };
     let mut bounded = until != call.deadline;
     let hinted = e.based.load(Ordering::Relaxed) + e.listened.load(Ordering::Relaxed);
-    // Nobody wakes us for these, nor for anything in a set that belongs to another process alone.
+    // No waker is written for these, nor for our entries in a set that belongs to another process.
     let unheard = e.polled.load(Ordering::Relaxed) > hinted || e.is_inherited();
     if unheard && !(0..=POLLED_STEP).contains(&left) {
         left = POLLED_STEP;
@@ -223,7 +223,7 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
             bounded = true;
         }
     }
-    // Another sharer may take the byte that is for us: see `WaitSet::shared`.
+    // Another sharer may take the byte that was meant for this one: see `WaitSet::shared`.
     if e.based.load(Ordering::Relaxed) != 0 && !(0..=longer(steps)).contains(&left) {
         left = longer(steps);
         bounded = true;
@@ -241,14 +241,14 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
         crate::wait::sleep::before_sleep();
     }
     let seen = if matches!(token, ArmOutcome::Yes(_)) || !queues.is_empty() {
-        // The kernel's set and the completion channels, or what the queues of listeners ring.
+        // Sleeps on the kernel's set together with the completion channels or the wakers of the listeners' queues.
         let own = set.add(e.set_fd(), libc::POLLIN);
         let slept = set.sleep(Deadline::after(left), call.sigmask);
         if let ArmOutcome::Yes(token) = token {
             progress::disarm(token, &set, true);
         }
         bounded = true;
-        // Mostly the other descriptors alone have something.
+        // Usually only the other descriptors have events.
         let said = set.revents(own) != 0;
         slept.and_then(|_| if said { kernel(e, call, 0, 0, false) } else { Ok(Polled::default()) })
     } else {
@@ -274,7 +274,7 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
     Ok(None)
 }
 
-/// Sleeps a moment, since the set has events of another process alone, which only that process can end.
+/// Sleeps a moment, since the set has only events of another process, which only that process can end.
 #[cold]
 fn yield_to_others(call: &Call) -> Result<()> {
     let left = call.deadline.left();
@@ -283,14 +283,14 @@ fn yield_to_others(call: &Call) -> Result<()> {
     raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, call.sigmask).map(drop)
 }
 
-/// Looks at the kernel's set from index `from` of the application's array on: events of ours are handled, the others
-/// stay in the array.
+/// Polls the kernel's set and stores foreign events in the application's array from index `from` on; our own are
+/// handled.
 fn kernel(e: &'static Epoll, call: &Call, from: usize, timeout: i64, masked: bool) -> Result<Polled> {
     page().count(Counter::KernelPolls);
     let mask = if masked { call.sigmask } else { core::ptr::null() };
     let room = call.max - from as i32;
-    // Behind the events that are reported the application's array stays as it was. A long array is used
-    // directly; nobody looks that far.
+    // A short array is left unchanged behind the reported events, as the kernel does it. A long array is used directly,
+    // since no program relies on its end.
     let mut own = [const { MaybeUninit::<libc::epoll_event>::uninit() }; SHIELDED];
     #[allow(unsafe_code)]
     let array = if room as usize <= SHIELDED {
@@ -302,7 +302,7 @@ fn kernel(e: &'static Epoll, call: &Call, from: usize, timeout: i64, masked: boo
     let look = || shared::poll_sets(e, array, room, timeout, mask);
     let n = match if timeout == 0 { look() } else { cancel::asleep(look) } {
         Ok(n) => n,
-        // Events were found before: they must not be lost to a signal.
+        // Earlier events of this call must be reported and not be lost to EINTR.
         Err(_) if from > 0 => return Ok(Polled::default()),
         Err(err) => return Err(err),
     };

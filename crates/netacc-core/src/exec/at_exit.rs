@@ -1,4 +1,4 @@
-//! What a process does for others before it ends.
+//! The work that a process does for its peers and sharers before it ends.
 
 use crate::fd::table;
 use crate::fd::table::Entry;
@@ -12,8 +12,8 @@ use netacc_sys::{lock, time};
 
 const SWITCHES_AT_EXIT: u64 = time::ns(timeouts::SWITCHES_AT_EXIT);
 
-/// Calls `f` for the sockets of the process, each of which stays while it is looked at. A thread that was interrupted in the
-/// middle of our work leaves everything as it is.
+/// Calls `f` for the sockets of the process, each of which is pinned meanwhile. Does nothing in a handler that has
+/// interrupted a holder of locks.
 fn each_socket(mut f: impl FnMut(Ref<Socket>)) {
     if lock::interrupted() {
         return;
@@ -27,8 +27,8 @@ fn each_socket(mut f: impl FnMut(Ref<Socket>)) {
     });
 }
 
-/// The process ends: what waits at the listeners that others have goes to these. A process that has served none of them,
-/// such as a child that only executes a program, leaves them alone.
+/// Passes the queued connects of listeners that other processes have to these, before the process ends. A process that
+/// has served no client there, such as a child that only executes a program, leaves them alone.
 pub fn hand_on_all() {
     each_socket(|r| {
         if let Some(l) = r.obj.listener()
@@ -41,13 +41,13 @@ pub fn hand_on_all() {
     });
 }
 
-/// The process ends: a connect of its own that waits where no process takes it any more is made again, as the kernel
-/// would go on with what was written. Where a child has the connection too, that sees to it.
+/// Redispatches the process's own connects whose server has ended, before the process ends: the kernel would deliver
+/// the written bytes. If a child has the connection too, it does so.
 pub fn settle_orphans() {
     each_socket(|r| {
         if r.obj.is_shm()
             && !r.obj.has(SHARED)
-            // In the child of a fork a connect that another thread of the parent was making is the parent's.
+            // In the child of a fork, a connect that another thread of the parent was making belongs to the parent.
             && let Some(ep) = r.obj.endpoint().filter(|ep| !ep.is_remote() && !ep.link().is_inherited() && ep.is_queued())
         {
             ep.link().service_if_readable();
@@ -58,15 +58,15 @@ pub fn settle_orphans() {
     });
 }
 
-/// The process ends: it follows the peers that have left the rings, so that what it has sent still arrives if it has read
-/// everything, as it does when the kernel closes the sockets of a program that ends. All peers together are waited for
-/// for a bounded time.
+/// Follows the peers that have left the rings, before the process ends: if it has read everything, the bytes that it
+/// has sent still arrive, as when the kernel closes the sockets of an ending program. The time for all peers together
+/// is limited.
 pub fn settle_switches() {
     let until = time::now().saturating_add(SWITCHES_AT_EXIT);
     each_socket(|r| {
         if r.obj.is_shm()
             && time::now() < until
-            // Another thread that is in a call follows by itself.
+            // A thread that is in a call on the connection, and so holds a lock, follows by itself.
             && let (Some(_rx), Some(_tx)) = (r.obj.rx.try_lock(), r.obj.tx.try_lock())
             && let Some(ep) = r.obj.endpoint().filter(|ep| r.valid() && !ep.is_remote())
         {

@@ -1,4 +1,4 @@
-//! What a program that is started gets of this process.
+//! The descriptors that a program which is executed gets from this process.
 
 use crate::fd::placeholder::is_stdio;
 use crate::fd::table;
@@ -10,19 +10,20 @@ use libc::FD_CLOEXEC;
 use netacc_stats::Reason;
 use netacc_sys::raw;
 
-/// FD_CLOEXEC was taken from the number: a program that is started is meant to have it.
+/// Notes that FD_CLOEXEC was cleared on the number: a program that is executed is meant to have it.
 pub fn inheritable(fd: i32) {
     if let Some(r) = table::socket(fd) {
         r.obj.set(HANDED, true);
     }
 }
 
-/// Another program is about to run in this process, or in a child that libc makes (`spawns`): what it is meant to
-/// have must be the kernel's. `named` tells whether its arguments or environment mention a number.
+/// Demotes the connections that another program is meant to have, before it runs in this process or in a child that
+/// libc makes (`spawns`). `named` tells whether its arguments or environment mention a number.
 ///
-/// Many servers leak their connections to every program they start. A leaked one that goes on here stays as it is;
-/// it is handed over if something says so: a standard stream, a number that is named or was made or lost its
-/// FD_CLOEXEC for the purpose, or that the process that had it is the one that is replaced.
+/// Many servers leak their connections to every program that they start. A leaked connection that this process
+/// continues to use is left unchanged. It is demoted if there is evidence that the program shall have it: it is a
+/// standard stream, its number is mentioned, was duplicated or lost its FD_CLOEXEC for that purpose, or the process
+/// that uses it is replaced itself.
 pub fn before_exec(spawns: bool, named: impl Fn(i32) -> bool) {
     table::each(0, usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
@@ -46,7 +47,7 @@ fn handed_over(s: &Socket, spawns: bool) -> bool {
     let elsewhere = spawns
         || match s.path() {
             Path::New => false,
-            // A listener on which this process never accepted is served by the program that is started.
+            // A listener on which this process never accepted will be served by the new program.
             Path::Listener => s
                 .listener()
                 .is_some_and(|l| l.many.load(Ordering::Relaxed) != 0 && l.served.load(Ordering::Relaxed) != 0),

@@ -1,4 +1,4 @@
-//! What a process leaves to the program that it starts, and to others when it ends.
+//! exec and exit: descriptors for the program that a process executes, and the work before a process ends.
 
 pub mod at_exit;
 pub mod inheritance;

@@ -1,13 +1,12 @@
-//! Numbers that leave the table: close(2), and every other call that takes a number away from what it stood for.
+//! Removal of numbers from the table: close(2), and every other call that closes or replaces a descriptor.
 //!
-//! As long as a number is in the table, another thread may put a file of ours under it: the liveness socket of a
-//! connection before a fork, a real socket in the place of a placeholder, a kernel socket when the connection leaves
-//! the rings. It does so with the socket's locks held. So a number is given back in this order, by [`remove`] and
-//! nowhere else:
+//! While a number is in the table, another thread may put a file of ours under it: the liveness socket of a connection
+//! before a fork, a real socket that replaces a placeholder, or a kernel socket when the connection is demoted. It does
+//! so with the socket's locks held. So a number is released in this order, by `remove` only:
 //!
-//! 1. it leaves the table, and from here to the end calls of other threads that name it wait ([`table::Leaving`]);
-//! 2. the locks were free once, so that who saw the number in the table is done with it;
-//! 3. under the locks: if anything that the connection still needs lies under just this number, it goes on elsewhere;
+//! 1. it is removed from the table, and until the end calls of other threads that name it wait ([`table::Leaving`]);
+//! 2. the locks are taken and released, so that any thread that saw the number in the table has finished with it;
+//! 3. under the locks: a file that the connection still needs and that is only under this number moves to another one;
 //! 4. the kernel may give the number to another file.
 
 use crate::conn::pin;
@@ -26,25 +25,26 @@ use netacc_transport::rdma::engine::progress;
 /// The file that was under a number when the number left the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum File {
-    /// It is there until the caller closes or replaces it.
+    /// The file is there until the caller closes or replaces it.
     There,
-    /// It was closed or replaced already, by a call that does not go through us.
+    /// The file was already closed or replaced, by a call that was not intercepted.
     Gone,
 }
 
-/// What a number stood for that has left the table.
+/// The object of a number that was removed from the table.
 enum Removed {
-    /// A socket of this domain. `cached`: nothing but a placeholder is under the number, which may be kept.
+    /// A socket of this domain. `cached`: only a placeholder is under the number, which may be kept in the fd cache.
     Socket {
         domain: i32,
         cached: bool,
     },
     Epoll,
-    /// Something that goes on until it can be ended.
+    /// An object whose end has to wait, since a signal handler could not take its locks.
     Aside,
 }
 
-/// The number leaves the table; see above. `None`: it was not there. The second part is dropped when another file lies there.
+/// Removes the number from the table, in the order above. `None`: it was not there. The second part is to be dropped
+/// when the number is closed or has another file.
 fn remove(fd: i32, file: File) -> Option<(Removed, Option<Leaving>)> {
     later::not_later(fd);
     if !table::knows(fd) {
@@ -56,12 +56,12 @@ fn remove(fd: i32, file: File) -> Option<(Removed, Option<Leaving>)> {
     removed(fd, file)
 }
 
-/// As [`remove`], for a thread that has interrupted no holder of locks.
+/// Removes a number in a thread that has not interrupted a holder of locks.
 fn removed(fd: i32, file: File) -> Option<(Removed, Option<Leaving>)> {
     let mut kernels = false;
     if let Some(r) = table::socket(fd) {
         before(fd, r);
-        // What is the kernel's lies there until it is closed, which takes its time with SO_LINGER.
+        // A kernel socket stays under the number until it is closed, which may take long with SO_LINGER.
         kernels = !changes_files(r.obj);
     }
     if file == File::Gone || kernels {
@@ -71,8 +71,8 @@ fn removed(fd: i32, file: File) -> Option<(Removed, Option<Leaving>)> {
     Some((dropped(fd, e, file), Some(leaving)))
 }
 
-/// For a signal handler that has interrupted a holder of locks and cannot wait for them: moves what the number stands
-/// for to a number of ours, which is closed by the next call that may do it. False: no number could be had for that.
+/// Moves the object to a number of ours, which a later call closes. This is for a signal handler that has interrupted a
+/// holder of locks and cannot wait for them. False: there is no free number.
 #[cold]
 fn set_aside(fd: i32) -> bool {
     let Some(Entry::Socket(r)) = table::get(fd) else { return false };
@@ -96,7 +96,7 @@ fn set_aside(fd: i32) -> bool {
     true
 }
 
-/// Does what can only be decided while the number is still good.
+/// Does the part of a close that needs the number while it is still valid.
 fn before(fd: i32, r: Ref<Socket>) {
     if r.obj.is_candidate() {
         promote::cancel(fd, r);
@@ -106,11 +106,11 @@ fn before(fd: i32, r: Ref<Socket>) {
     }
 }
 
-/// Drops what `fd` stood for when it left the table, or before another entry took its place there.
+/// Drops the reference of `fd` to its object, after it was removed from the table or replaced by another entry.
 fn dropped(fd: i32, e: Entry, file: File) -> Removed {
     match e {
         Entry::Socket(r) => {
-            // Asked before the reference goes: after that the object may serve another socket.
+            // Read before the reference is dropped: after that the object may stand for another socket.
             let (domain, files) = (r.obj.domain(), changes_files(r.obj));
             let cached = pin::put(r.obj);
             if files {
@@ -125,18 +125,18 @@ fn dropped(fd: i32, e: Entry, file: File) -> Removed {
     }
 }
 
-/// Whether another file may come to lie under the numbers: not for a socket that is the kernel's for good.
+/// Whether another file may still be put under the numbers: not for a socket that stays with the kernel.
 pub(super) fn changes_files(s: &Socket) -> bool {
     !s.is_kernels()
 }
 
-/// Another thread that has seen the number in the table may be putting a file under it: it is done when the locks are
-/// free. If the socket lives on, by another number or in a call that sleeps, it needs nothing of what lies there
-/// afterwards.
+/// Waits for another thread that has seen the number in the table and may be putting a file under it: it has finished
+/// when the locks are free. If the socket lives on, by another number or in a sleeping call, it no longer needs the
+/// file of this number afterwards.
 fn await_files(fd: i32, r: Ref<Socket>, file: File) {
     let in_handler = lock::interrupted();
     drop(held(&r.obj.meta, in_handler));
-    // The last number's locks were free when the connection ended.
+    // The locks were taken when the connection ended with its last number.
     if !r.valid() {
         return;
     }
@@ -147,16 +147,16 @@ fn await_files(fd: i32, r: Ref<Socket>, file: File) {
     drop(locks);
 }
 
-/// Locks one of the socket's locks. `None`: its holder may be the thread that this signal handler has interrupted.
+/// Takes one of the socket's locks. `None`: its holder may be the thread that this signal handler has interrupted.
 fn held(lock: &'static Lock, in_handler: bool) -> Option<Guard<'static>> {
     if in_handler { lock.lock_within(HANDLER_LOCK_WAIT) } else { Some(lock.lock()) }
 }
 
-/// The number has left the table, and the kernel is about to give it to another file, or has: what the socket has under
-/// just this number goes on under another one. Under both direction locks.
+/// Moves a file that the socket has only under this number to another one: the number was removed from the table, and
+/// gets or has another file. Under both direction locks.
 fn go_on_elsewhere(fd: i32, r: Ref<Socket>, file: File) {
     if let Some(l) = r.obj.listener() {
-        // A call that sleeps on it may have been made with this number, whatever other numbers there are.
+        // A sleeping call may use this number even if there are others.
         if file == File::There && r.obj.is_pinned_beside(table::numbers_of(r, fd).1) {
             l.keep(fd, r.obj);
         }
@@ -173,12 +173,13 @@ fn go_on_elsewhere(fd: i32, r: Ref<Socket>, file: File) {
     }
 }
 
-/// A number that was made for `e` could not be entered.
+/// Undoes the effect of a number that was made for `e` and could not be entered.
 pub(super) fn not_entered(fd: i32, e: Entry) {
     dropped(fd, e, File::There);
 }
 
-/// Another entry has taken the place of this one in the table: the program had closed the number behind our back.
+/// Drops an entry that another one replaced in the table: the program had closed the number by a call that was not
+/// intercepted.
 pub fn replaced(fd: i32, stale: Option<Entry>) {
     if let Some(e) = stale {
         dropped(fd, e, File::Gone);
@@ -191,7 +192,7 @@ pub fn forget(fd: i32, file: File) -> Option<Leaving> {
     remove(fd, file).and_then(|(_, leaving)| leaving)
 }
 
-/// What closes a number that was left.
+/// The function that closes a number which was left for a later call.
 static CLOSE_LATE: fn(i32) = close_one_held;
 
 fn close_one_held(fd: i32) {
@@ -232,13 +233,13 @@ fn closed(fd: i32, removed: Option<(Removed, Option<Leaving>)>) -> Outcome {
             raw::close(fd).into()
         }
         Some((Removed::Epoll | Removed::Aside, _leaving)) => raw::close(fd).into(),
-        // The program closes it twice, and the file that lies there is not its any more.
+        // The program closes the number twice, and the file there no longer belongs to it.
         None if reserved_fds::is(fd) || table::is_leaving(fd) => Outcome::Failed(Errno::BADF),
         None => Outcome::Pass,
     }
 }
 
-/// Whether a call that closes number `fd` or accepts from it is for us.
+/// Whether a call that closes number `fd` or accepts from it needs the socket layer.
 #[inline]
 pub fn concerns(fd: i32) -> bool {
     table::knows(fd) || reserved_fds::is(fd) || later::has_later()
@@ -252,7 +253,7 @@ pub fn close_range(first: u32, last: u32, flags: u32) -> Outcome {
     }
     later::close_later();
     table::each(first as usize, last as usize, |fd, _| {
-        // Until all of them are closed.
+        // The guards end when all numbers are closed.
         core::mem::forget(forget(fd, File::There));
     });
     let mut from = first;

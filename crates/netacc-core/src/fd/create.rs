@@ -16,7 +16,8 @@ use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{Guard, lock, raw, reserved_fds};
 
-/// Enters a socket for `fd`; an entry that was there belonged to a descriptor closed behind our back.
+/// Enters a socket for `fd`. An earlier entry belonged to a descriptor that was closed by a call that was not
+/// intercepted.
 pub fn enter(fd: i32, r: Ref<Socket>) -> Result<()> {
     match table::put(fd, Entry::Socket(r)) {
         Ok(stale) => {
@@ -39,8 +40,8 @@ pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
     let Some(rt) = startup::ensure() else {
         return Outcome::Pass;
     };
-    // Where nothing is accelerated a socket is the kernel's from the start, and we know it only so that the stats page
-    // can say why.
+    // If nothing is accelerated, a socket is the kernel's from the start, and is entered only so that the stats page
+    // shows the reason.
     let (made, mark) = if rt.conf.accelerates() && process_fallback::reason().is_none() {
         (placeholder(domain, ty & SOCK_CLOEXEC != 0), PLACEHOLDER)
     } else {
@@ -61,26 +62,27 @@ pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
     }
 }
 
-/// Whether a call that makes another number for `fd` is for us: the new number is to be the lowest that the program
-/// does not have.
+/// Whether a call that duplicates `fd` needs the socket layer, so that the new number is the lowest that the program
+/// does not use.
 #[inline]
 pub fn concerns_dup(fd: i32) -> bool {
     table::knows(fd) || reserved_fds::is(fd) || fd_cache::any()
 }
 
-/// Whether `fd` stands for something of ours.
+/// Whether `fd` is in the table.
 pub fn known(fd: i32) -> bool {
     table::get(fd).is_some()
 }
 
-/// Enters a duplicate of what `e` refers to at `new`. Returns what stood there, which is to be dropped without locks.
+/// Enters `new` as a duplicate for the object of `e`. Returns the previous entry, which has to be dropped without
+/// locks.
 fn entered_dup(new: i32, e: Entry) -> Result<Option<Entry>> {
     match e {
         Entry::Socket(r) => {
             r.obj.add_ref();
             r.obj.set(KEEPABLE, false);
             if r.obj.endpoint().is_some_and(|ep| ep.link().is_inherited()) {
-                // In the child of a fork a program makes numbers for the program that follows.
+                // In the child of a fork, a program duplicates numbers for the program that it will execute.
                 r.obj.set(HANDED, true);
             }
         }
@@ -89,8 +91,9 @@ fn entered_dup(new: i32, e: Entry) -> Result<Option<Entry>> {
     table::put(new, e)
 }
 
-/// Locks held while a number is duplicated: a thread that puts another file under all its numbers (a kernel socket, the
-/// liveness socket before a fork) sees the new number, or is done before. A handler that interrupted a holder cannot wait.
+/// Takes the locks to be held while a number is duplicated: a thread that puts another file under all numbers of the
+/// socket (a kernel socket, the liveness socket before a fork) then sees the new number, or has finished before. A
+/// signal handler that has interrupted a holder cannot wait for them.
 fn still(e: Entry) -> Option<(Guard<'static>, Guard<'static>)> {
     match e {
         Entry::Socket(r) if changes_files(r.obj) && !lock::interrupted() => Some((r.obj.rx.lock(), r.obj.tx.lock())),
@@ -129,11 +132,11 @@ pub fn dup_with(old: i32, make: impl FnOnce() -> Result<i32>) -> Outcome {
     }
 }
 
-/// Makes another number for `old`, which stands for `e`.
+/// Duplicates `old`, whose entry is `e`.
 fn made(old: i32, e: Entry, make: impl FnOnce() -> Result<i32>) -> Result<i32> {
     let locks = still(e);
     if table::get(old) != Some(e) {
-        // Another thread closed the number just now.
+        // Another thread has just closed the number.
         return Err(Errno::BADF);
     }
     let new = make()?;
@@ -170,7 +173,7 @@ pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
             },
         };
     }
-    // A number that a handler has closed is not to be closed once more when it stands for something else.
+    // A number that a handler has closed must not be closed again when it has another file.
     later::finish_later();
     if !table::knows(old) && !table::knows(new) {
         return Outcome::Pass;
@@ -188,22 +191,22 @@ pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
     put_over(new, old, source, flags)
 }
 
-/// The file of `old`, which stands for `source`, comes to lie under `new`. Apart, so that a call on other descriptors
-/// makes a small frame.
+/// Puts the file of `old`, whose entry is `source`, under `new`. It is a separate function so that a call on other
+/// descriptors needs a small frame only.
 #[inline(never)]
 fn put_over(new: i32, old: i32, source: Option<Entry>, flags: i32) -> Outcome {
     let locks = source.and_then(still);
     let known = source.is_none_or(|e| table::get(old) == Some(e)) && raw::fcntl(old, libc::F_GETFD, 0).is_ok();
     drop(locks);
     if !known || flags & !O_CLOEXEC != 0 {
-        // The kernel says what is wrong, once a thread that closes the number has done so.
+        // The kernel returns the error after a thread that is closing the number has finished.
         let _ = table::is_leaving(old);
         return raw::dup3(old, new, flags).into();
     }
     if let Some(r) = table::socket(new) {
         r.obj.set(REPLACED, true);
     }
-    // What is there ends first: from then on nobody takes the number for that connection's.
+    // The object of `new` ends first: from then on no thread takes the number for that connection's.
     let leaving = closing::forget(new, File::There);
     let locks = source.and_then(still);
     let done = raw::dup3(old, new, flags).and_then(|_| source.map_or(Ok(None), |e| entered_dup(new, e)));

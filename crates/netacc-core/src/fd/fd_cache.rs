@@ -1,16 +1,17 @@
 //! Numbers of connections that were just closed, kept for the next accept.
 //!
-//! A server that gets a connection per request would spend an eighth of its time in fcntl(F_DUPFD) and close(2) of
-//! descriptors that have nothing behind them. So the number of an accepted connection stays what it was, a placeholder,
-//! when it is closed, and the next accept(2) has it without a system call. It is closed for the kernel too
+//! A server with a connection per request would spend an eighth of its time in fcntl(F_DUPFD) and close(2) of
+//! placeholders. So the number of an accepted connection stays a placeholder when it is closed, and the next accept(2)
+//! gets it without a system call. It is really closed
 //!
-//! - before a thread sleeps in a call of ours, so that a process at rest has no number that its program does not know of;
+//! - before a thread sleeps in an intercepted call, so that an idle process has no number that its program does not
+//!   know of;
 //! - when a call of the program names it: then the kernel answers that the number is closed;
-//! - before a call of ours makes another descriptor.
+//! - before an intercepted call makes another descriptor.
 //!
-//! Only numbers that a started program would not get are kept, few of them, none of a standard stream, and none near the
-//! limit. Until a kept number is closed a call that is not ours, like open(2), may get a higher number than the lowest
-//! free one, as if another thread had not closed its file yet.
+//! Only close-on-exec numbers are kept, few of them, none of a standard stream, and none near the limit. Until a kept
+//! number is closed, a call that is not intercepted, such as open(2), may get a higher number than the lowest free one,
+//! as if another thread had not closed its file yet.
 
 use crate::fd::table;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -21,9 +22,9 @@ const MOST: i32 = 64;
 /// Number of words of a bitmap, for numbers up to 4095.
 const WORDS: usize = 64;
 
-/// Numbers of one family's placeholders. A bit only says where to look: what [`table`] says counts.
+/// Bitmap of the kept placeholders of one address family. A bit is a hint; the entry in [`table`] decides.
 struct Numbers {
-    /// A bit for each word that has a bit.
+    /// Bitmap of the words that have a bit set.
     summary: AtomicU64,
     words: [AtomicU64; WORDS],
 }
@@ -39,8 +40,8 @@ fn of(domain: i32) -> &'static Numbers {
 }
 
 impl Numbers {
-    /// Takes the lowest number. Sequentially consistent: a thread that sets a bit sets the one in `summary` after it,
-    /// and a thread that clears that one looks once more.
+    /// Takes the lowest number. SeqCst: a thread that sets a bit then sets the one in `summary`, and a thread that
+    /// clears the latter checks the word once more.
     fn pop(&self) -> Option<i32> {
         loop {
             let at = self.summary.load(Ordering::SeqCst).trailing_zeros() as usize;
@@ -58,7 +59,7 @@ impl Numbers {
     }
 }
 
-/// Keeps the placeholder `fd`, closed on exec, of a connection that is closed; false if it is not kept.
+/// Keeps the close-on-exec placeholder `fd` of a closed connection; false if it is not kept.
 pub fn keep(fd: i32, domain: i32) -> bool {
     let (at, bit) = (fd as usize / 64, fd as usize % 64);
     let Some(word) = of(domain).words.get(at).filter(|_| fd > 2 && fd < reserved_fds::floor() / 2) else {
@@ -77,7 +78,7 @@ pub fn keep(fd: i32, domain: i32) -> bool {
 /// Takes a kept number for a new connection.
 #[inline]
 pub fn take(domain: i32) -> Option<i32> {
-    // If a number is missed here, a new one is made.
+    // If a number is missed here, the caller makes a new one.
     if !any() {
         return None;
     }
@@ -86,7 +87,7 @@ pub fn take(domain: i32) -> Option<i32> {
     Some(fd)
 }
 
-/// Closes the number, since a call has a use for it, unless another thread has been quicker.
+/// Closes the kept number, since a call names it, unless another thread has taken it.
 #[cold]
 pub fn give_back(fd: i32) {
     if table::occupy(fd) {
@@ -94,7 +95,7 @@ pub fn give_back(fd: i32) {
     }
 }
 
-/// Closes `fd`, which is not in the table any more, for the kernel too.
+/// Closes `fd`, which is no longer in the table, in the kernel too.
 pub fn closed(fd: i32) {
     COUNT.fetch_sub(1, Ordering::Relaxed);
     let _ = raw::close(fd);
@@ -111,8 +112,8 @@ pub fn any() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// Closes the kept numbers: before a thread sleeps, and before a call of ours makes another descriptor, which is to
-/// have the lowest number.
+/// Closes all kept numbers. Called before a thread sleeps, and before an intercepted call makes another descriptor,
+/// which has to get the lowest number.
 #[inline]
 pub fn close_all() {
     if any() {

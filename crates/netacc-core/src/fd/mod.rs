@@ -1,4 +1,4 @@
-//! Descriptor numbers: what they stand for, how they come and how they go.
+//! Descriptor numbers: the table of their objects, their creation and their close.
 
 pub mod closing;
 pub mod create;

@@ -1,4 +1,4 @@
-//! Placeholders, which stand for sockets that the kernel does not have, and the kernel sockets that take their place.
+//! Placeholders, which stand for sockets that the kernel does not have, and the kernel sockets that replace them.
 
 use crate::fd::table::Entry;
 use crate::fd::{fd_cache, table};
@@ -11,7 +11,7 @@ use netacc_sys::{raw, reserved_fds};
 use rustix::fd::FromRawFd;
 
 /// Unconnected TCP sockets (descriptor + 1), one per family, whose duplicates stand for sockets that the kernel need
-/// not have: to make a TCP socket costs ten times as much as a duplicate.
+/// not have: making a TCP socket costs ten times as much as making a duplicate.
 static TEMPLATES: [AtomicI32; 2] = [AtomicI32::new(0), AtomicI32::new(0)];
 
 /// The template of a family: an unconnected socket with all defaults.
@@ -24,7 +24,7 @@ pub(crate) fn template(domain: i32) -> Result<i32> {
     }
     let fd = raw::socket(domain, SOCK_STREAM | SOCK_CLOEXEC, 0)?;
     #[allow(unsafe_code)]
-    // SAFETY: the descriptor was just made, and nobody else owns it.
+    // SAFETY: the descriptor was just made, and no other code owns it.
     let fd = reserved_fds::adopt(unsafe { rustix::fd::OwnedFd::from_raw_fd(fd) })?;
     match cell.compare_exchange(0, fd + 1, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Ok(fd),
@@ -35,8 +35,8 @@ pub(crate) fn template(domain: i32) -> Result<i32> {
     }
 }
 
-/// A real TCP socket (descriptor + 1) per family, held ready: a placeholder becomes real without a further
-/// descriptor, so that connect(2) works where RLIMIT_NOFILE leaves none, as on a socket the kernel always had.
+/// A real TCP socket (descriptor + 1) per family in reserve: with it a placeholder is materialized without a new
+/// descriptor, so that connect(2) works even if RLIMIT_NOFILE leaves none, as on an ordinary socket.
 static READY_SOCKETS: [AtomicI32; 2] = [AtomicI32::new(0), AtomicI32::new(0)];
 
 pub(super) fn ready_socket(domain: i32) -> &'static AtomicI32 {
@@ -44,12 +44,12 @@ pub(super) fn ready_socket(domain: i32) -> &'static AtomicI32 {
     if domain == AF_INET { s4 } else { s6 }
 }
 
-/// Holds a further socket ready, if there is a number for it beyond those of the application.
+/// Puts another socket in reserve, if there is a reserved number for it.
 #[cold]
 pub(super) fn keep_ready_socket(domain: i32) {
     let Ok(fd) = raw::socket(domain, SOCK_STREAM | SOCK_CLOEXEC, 0) else { return };
     #[allow(unsafe_code)]
-    // SAFETY: the descriptor was just made, and nobody else owns it.
+    // SAFETY: the descriptor was just made, and no other code owns it.
     let parked = reserved_fds::park(unsafe { rustix::fd::OwnedFd::from_raw_fd(fd) });
     if let Ok(fd) = parked
         && ready_socket(domain).compare_exchange(0, fd + 1, Ordering::AcqRel, Ordering::Acquire).is_err()
@@ -58,7 +58,7 @@ pub(super) fn keep_ready_socket(domain: i32) {
     }
 }
 
-/// A kernel socket for `s`: a new one, or else the one held ready. Returns a descriptor of ours.
+/// A kernel socket for `s`: a new one, or else the one in reserve. Returns a descriptor of ours.
 fn real_socket(s: &Socket, flags: i32) -> Result<i32> {
     let no_number = match raw::socket(s.domain(), flags | SOCK_CLOEXEC, 0) {
         Err(e @ (Errno::MFILE | Errno::NFILE)) => e,
@@ -74,8 +74,8 @@ fn real_socket(s: &Socket, flags: i32) -> Result<i32> {
     Ok(ready)
 }
 
-/// Closes the spares: in the child of a fork, since they are the parent's, which may connect them; and where they
-/// belong to another network namespace.
+/// Closes the sockets in reserve: in the child of a fork, since the parent may connect them, and after a change of the
+/// network namespace.
 pub fn drop_ready_sockets() {
     for cell in &READY_SOCKETS {
         let fd = cell.swap(0, Ordering::Relaxed) - 1;
@@ -85,25 +85,25 @@ pub fn drop_ready_sockets() {
     }
 }
 
-/// A descriptor that stands for a TCP socket without one behind it.
+/// Makes a placeholder: a duplicate of the template under a program's number.
 pub fn placeholder(domain: i32, cloexec: bool) -> Result<i32> {
     let cmd = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
     fd_cache::close_all();
     raw::fcntl(template(domain)?, cmd, 0)
 }
 
-/// Puts a real TCP socket where only a placeholder was, with everything that was set on it.
+/// Replaces a placeholder by a real TCP socket, with all options that were set on it.
 pub fn materialize(fd: i32, s: &Socket) -> Result<()> {
     let _g = s.meta.lock();
-    // Another thread may have connected it over shared memory since the caller looked, and even moved it to a kernel
-    // socket, which must not be covered. A socket enters shared memory under this lock.
+    // Another thread may have connected the socket over shared memory since the caller checked, and even have demoted
+    // it to a kernel socket, which must not be replaced. A socket enters shared memory under this lock.
     if !s.has(PLACEHOLDER) || s.is_shm() {
         return Ok(());
     }
-    // A handler of this thread must not close the number, or put something else under it, in the middle.
+    // Signals are blocked, since a handler of this thread must not close the number or replace its file in between.
     let _b = Blocked::all();
-    // Another thread may have closed the number since the caller looked it up, and the kernel given it to another file.
-    // A thread that closes a number takes it out of the table first and waits for this lock then.
+    // Another thread may have closed the number since the caller looked it up, and another file may have it. A thread
+    // that closes a number first removes it from the table and then waits for this lock.
     if !matches!(table::get(fd), Some(Entry::Socket(r)) if core::ptr::eq(r.obj, s)) {
         return Err(Errno::BADF);
     }
@@ -121,7 +121,7 @@ pub fn materialize(fd: i32, s: &Socket) -> Result<()> {
 /// Puts `real` under every number that the application has for this socket; each keeps its own FD_CLOEXEC. The caller holds
 /// both direction locks.
 pub fn replace_everywhere(s: &Socket, real: i32) -> Result<()> {
-    // A handler of this thread must not close a number, or put something else under it, in the middle.
+    // Signals are blocked, since a handler of this thread must not close a number or replace its file in between.
     let _b = Blocked::all();
     let mut result = Ok(());
     table::each(0, usize::MAX, |fd, entry| {
@@ -134,19 +134,20 @@ pub fn replace_everywhere(s: &Socket, real: i32) -> Result<()> {
     result
 }
 
-/// Makes the socket the kernel's from now on.
+/// Materializes the socket and leaves it to the kernel.
 pub fn to_kernel(fd: i32, s: &'static Socket) -> Result<()> {
     materialize(fd, s)?;
     s.leave_to_kernel();
     Ok(())
 }
 
-/// Whether stdio reads and writes the number inside libc: a connection there is the kernel's.
+/// Whether the number is one of the standard streams, which libc reads and writes internally: a connection there stays
+/// with the kernel.
 pub fn is_stdio(fd: i32) -> bool {
     (0..=2).contains(&fd)
 }
 
-/// `O_NONBLOCK` as fcntl(2) shows it.
+/// `O_NONBLOCK` if the file description has it, as fcntl(2) returns it.
 pub fn status_flags(s: &Socket) -> i32 {
     libc::O_RDWR | if s.has(NONBLOCK) { O_NONBLOCK } else { 0 }
 }

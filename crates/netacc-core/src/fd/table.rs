@@ -1,9 +1,9 @@
-//! Descriptor number to object: the one look-up that every intercepted call makes.
+//! The table from descriptor numbers to objects: every intercepted call makes one look-up in it.
 //!
 //! # Safety
-//! An entry holds the address of a type-stable object (see [`netacc_sys::slab`]) with a tag in its low and
-//! the object's generation in its high 16 bits, or 0. The object is valid memory for ever; whether it is
-//! still the one meant is told by comparing generations under the object's lock.
+//! An entry holds the address of a type-stable object (see [`netacc_sys::slab`]) with a tag in its low and the object's
+//! generation in its high 16 bits, or 0. The object stays valid memory for ever; comparing generations under the
+//! object's lock tells whether it is still the same one.
 #![allow(unsafe_code)]
 
 use crate::fd::fd_cache;
@@ -18,20 +18,20 @@ use netacc_sys::{lock, mem, raw, time};
 
 static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The highest number ever entered: bounds a walk over the table.
+/// The highest number ever entered, which bounds a walk over the table.
 static HIGH: AtomicUsize = AtomicUsize::new(0);
 
 const TAG: u64 = 7;
 const SOCKET: u64 = 1;
 const EPOLL: u64 = 2;
-/// Word of a number that the program has closed and that we keep: see [`fd_cache`].
+/// Word of a number that the program has closed and that the fd cache keeps: see [`fd_cache`].
 const CACHED: u64 = 3;
-/// A thread is about to close the number, or to put another file under it: with the thread's mark in place of an object.
+/// Tag of a number that a thread is about to close or to give another file; a mark of the thread replaces the object.
 const LEAVING: u64 = 7;
 const NUMBER_CLOSE: u64 = time::ns(timeouts::NUMBER_CLOSE);
 const ADDR: u64 = (1 << 48) - 8;
 
-/// What a descriptor number stands for.
+/// The object of a descriptor number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Entry {
     /// A TCP socket.
@@ -41,7 +41,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// Whether it stands for this socket.
+    /// Whether the entry is this socket.
     pub fn is(self, r: Ref<Socket>) -> bool {
         matches!(self, Entry::Socket(x) if x == r)
     }
@@ -62,7 +62,7 @@ fn cell(fd: i32) -> Option<&'static AtomicU64> {
 fn decode(word: u64) -> Option<Entry> {
     let generation = (word >> 48) as u16;
     let addr = (word & ADDR) as usize;
-    // SAFETY: only `put` makes words, from references that live for ever.
+    // SAFETY: only `put` makes words with these tags, from references to objects that live for ever.
     unsafe {
         match word & TAG {
             SOCKET => Some(Entry::Socket(Ref { obj: &*(addr as *const Socket), generation })),
@@ -79,7 +79,7 @@ fn encode(e: Entry) -> u64 {
     }
 }
 
-/// Whether anything was ever entered. Before that a call need not look at what it names.
+/// Whether any number was ever entered. Before that a call need not look its number up.
 #[inline]
 pub fn in_use() -> bool {
     // Relaxed: nothing is read through it.
@@ -93,7 +93,7 @@ pub fn is_empty() -> bool {
     (0..=HIGH.load(Ordering::Relaxed)).all(free)
 }
 
-/// Whether `fd` is in the table. This look-up is all that a call on any other descriptor costs.
+/// Whether `fd` is in the table. This look-up is the whole cost of a call on any other descriptor.
 #[inline]
 pub fn knows(fd: i32) -> bool {
     // Relaxed: nothing is read through the cell.
@@ -105,13 +105,14 @@ pub fn knows(fd: i32) -> bool {
 pub fn knows_any(mut fds: impl Iterator<Item = i32>) -> bool {
     // Acquire: as in `cell`.
     let table = TABLE.load(Ordering::Acquire);
-    // SAFETY: as in `cell`; a negative number is above all others.
+    // SAFETY: the table has MAX_FDS cells and is never unmapped; a negative number becomes a large index, which is
+    // refused.
     let known =
         |fd: i32| (fd as u32 as usize) < MAX_FDS && unsafe { &*table.add(fd as usize) }.load(Ordering::Relaxed) != 0;
     !table.is_null() && fds.any(known)
 }
 
-/// Whether `fd` is a socket of which `f` is true, or a number to be given back, which [`get`] does.
+/// Whether `fd` is a socket for which `f` is true, or a kept or leaving number, which [`get`] handles.
 #[inline]
 pub fn is_socket(fd: i32, f: impl Fn(&Socket) -> bool) -> bool {
     // Acquire: the object was filled in before it was entered.
@@ -123,7 +124,7 @@ pub fn is_socket(fd: i32, f: impl Fn(&Socket) -> bool) -> bool {
     }
 }
 
-/// Whether `fd` is an epoll instance of which `f` is true, or a number to be given back, which [`get`] does.
+/// Whether `fd` is an epoll instance for which `f` is true, or a kept or leaving number, which [`get`] handles.
 #[inline]
 pub fn is_epoll(fd: i32, f: impl Fn(&Epoll) -> bool) -> bool {
     // Acquire: the object was filled in before it was entered.
@@ -135,7 +136,7 @@ pub fn is_epoll(fd: i32, f: impl Fn(&Epoll) -> bool) -> bool {
     }
 }
 
-/// What `fd` stands for, if it is ours.
+/// The object of `fd`, if it has one.
 #[inline]
 pub fn get(fd: i32) -> Option<Entry> {
     // Acquire: the object was filled in before it was entered.
@@ -155,8 +156,9 @@ fn not_there(fd: i32, word: u64) -> Option<Entry> {
     decode(left(fd))
 }
 
-/// The word of a number once no thread is about to close it: the file that lies there until then is no business of the
-/// program's. A call that has locks does not wait, since the thread that closes may wait for them; nor does that thread.
+/// Waits until no thread is about to close the number, and returns its word: the file that it has until then does not
+/// belong to the program. A call that holds locks does not wait, since the closing thread may wait for them; nor does
+/// that thread itself.
 fn left(fd: i32) -> u64 {
     let mut until = None;
     loop {
@@ -182,7 +184,7 @@ pub fn is_leaving(fd: i32) -> bool {
     word & TAG == LEAVING && left(fd) & TAG == LEAVING
 }
 
-/// In the child of a fork: the threads that were about to close numbers are the parent's.
+/// Called in the child of a fork, in which no other thread is closing numbers: removes their marks.
 pub fn forget_leaving() {
     for c in (0..=HIGH.load(Ordering::Relaxed)).filter_map(|fd| cell(fd as i32)) {
         if c.load(Ordering::Relaxed) & TAG == LEAVING {
@@ -191,7 +193,7 @@ pub fn forget_leaving() {
     }
 }
 
-/// Numbers of this range whose [`Leaving`] the calling thread has forgotten are closed.
+/// Ends the marks of numbers in this range that the calling thread has closed, and whose [`Leaving`] it has forgotten.
 pub fn all_left(first: usize, last: usize) {
     let word = leaving();
     for fd in first..=last.min(HIGH.load(Ordering::Relaxed)) {
@@ -199,13 +201,13 @@ pub fn all_left(first: usize, last: usize) {
     }
 }
 
-/// As long as this lives, calls of other threads that name the number wait: between its leaving the table and the moment when
-/// the kernel has closed it, or put another file there, a file lies under it that is not the program's.
+/// Guard that makes calls of other threads that name the number wait: after its removal from the table, and until the
+/// kernel has closed it or another file has replaced it, the number has a file that is not the program's.
 #[derive(Debug)]
 #[must_use]
 pub struct Leaving {
     fd: i32,
-    /// What the table has there, unless the number has been entered anew.
+    /// Word of the number in the table, unless it was entered anew.
     word: u64,
 }
 
@@ -218,7 +220,7 @@ impl Drop for Leaving {
     }
 }
 
-/// The program has closed `fd`, and its entry is gone; the number stays ours.
+/// Marks `fd`, which the program has closed, as kept by the fd cache.
 pub fn vacate(fd: i32) {
     if let Some(c) = cell(fd) {
         c.store(CACHED, Ordering::Release);
@@ -230,7 +232,7 @@ pub fn occupy(fd: i32) -> bool {
     cell(fd).is_some_and(|c| c.compare_exchange(CACHED, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok())
 }
 
-/// The TCP socket `fd`, if it is one we know.
+/// The TCP socket `fd`, if it is in the table.
 #[inline]
 pub fn socket(fd: i32) -> Option<Ref<Socket>> {
     match get(fd)? {
@@ -239,7 +241,7 @@ pub fn socket(fd: i32) -> Option<Ref<Socket>> {
     }
 }
 
-/// The epoll instance `fd`, if we know it.
+/// The epoll instance `fd`, if it is in the table.
 #[inline]
 pub fn epoll(fd: i32) -> Option<Ref<Epoll>> {
     match get(fd)? {
@@ -255,14 +257,14 @@ pub fn ensure() -> Result<()> {
             return Err(Errno::NOMEM);
         }
         let t: &'static [AtomicU64] = mem::array(MAX_FDS)?;
-        // The loser of a race leaves an untouched mapping behind.
+        // If two threads race, the loser leaves an untouched mapping behind.
         let _ =
             TABLE.compare_exchange(core::ptr::null_mut(), t.as_ptr().cast_mut(), Ordering::AcqRel, Ordering::Acquire);
     }
     Ok(())
 }
 
-/// Enters an object; returns what stood there (a descriptor that was closed behind our back).
+/// Enters an object. Returns the previous entry, of a descriptor that was closed by a call that was not intercepted.
 pub fn put(fd: i32, e: Entry) -> Result<Option<Entry>> {
     ensure()?;
     let c = cell(fd).ok_or(Errno::MFILE)?;
@@ -276,14 +278,14 @@ pub fn put(fd: i32, e: Entry) -> Result<Option<Entry>> {
     Ok(decode(old))
 }
 
-/// Removes the entry of `fd`, whose file is another one already: exactly one of several callers gets it.
+/// Removes the entry of `fd`, which already has another file: exactly one of several callers gets it.
 #[inline]
 pub fn take(fd: i32) -> Option<Entry> {
     take_for(fd, 0)
 }
 
-/// Takes a number out of the table where the caller is about to close it or to put another file there, and then drops the
-/// [`Leaving`].
+/// Removes a number from the table for a caller that is about to close it or to replace its file, and that drops the
+/// [`Leaving`] afterwards.
 pub fn take_leaving(fd: i32) -> Option<(Entry, Leaving)> {
     let word = leaving();
     take_for(fd, word).map(|e| (e, Leaving { fd, word }))
@@ -313,7 +315,7 @@ pub fn numbers() -> impl Iterator<Item = i32> {
     (0..=HIGH.load(Ordering::Relaxed) as i32).filter(|fd| look(*fd).is_some())
 }
 
-/// What `fd` stands for now. Nobody is waited for.
+/// The object of `fd`, without a wait for a closing thread.
 fn look(fd: i32) -> Option<Entry> {
     let word = cell(fd)?.load(Ordering::Acquire);
     if word == CACHED {
@@ -349,8 +351,8 @@ pub fn numbers_of(r: Ref<Socket>, not: i32) -> (Option<i32>, u32) {
     (found, count)
 }
 
-/// Whether another file was put over `fd`, which was a number of socket `r`. A number that was closed, and belongs to
-/// another file since, does not count.
+/// Whether another file has replaced that of `fd`, which was a number of socket `r`. A number that was closed and then
+/// given to another file does not count.
 pub fn is_replaced(r: Ref<Socket>, fd: i32) -> bool {
     r.obj.has(REPLACED) && !get(fd).is_some_and(|e| e.is(r))
 }

@@ -1,4 +1,4 @@
-//! What the child of a fork does before its program goes on.
+//! The work in the child of a fork before its program continues.
 
 use crate::conn;
 use crate::fd::table::Entry;
@@ -12,7 +12,8 @@ use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::{lock, reserved_fds};
 
-/// To be called in a child that begins in `new`: what this process knows of the network is not true there.
+/// To be called in a child that begins in the namespaces `new`, where the parent's knowledge of the network does not
+/// hold.
 pub fn child_in(f: Forking, new: NewSpaces) {
     child(f);
     if new.network && crate::runtime::get().is_some() {
@@ -21,7 +22,7 @@ pub fn child_in(f: Forking, new: NewSpaces) {
 }
 
 /// To be called in the child, where no other thread exists, locks may be in any state, and the links are the parent's.
-/// Nothing here allocates: the child of _Fork(3) finds the allocator as other threads have left it.
+/// Nothing here allocates: in the child of _Fork(3) another thread of the parent may have held the allocator's lock.
 pub fn child(f: Forking) {
     lock::forget_held();
     netacc_sys::cancel::forget();
@@ -30,7 +31,7 @@ pub fn child(f: Forking) {
     CONNECTED.after_fork();
     WAITING.after_fork();
     FORKING.store(0, Ordering::Relaxed);
-    // The writing end stays open as long as we live: that is its purpose.
+    // The writing end stays open for the life of this process, which the parent observes by it.
     if let Some((reading, writing)) = f.pipe {
         reserved_fds::close(reading);
         hold(writing);
@@ -59,7 +60,7 @@ pub fn child(f: Forking) {
             l.after_fork();
         }
         if let Some(ep) = r.obj.endpoint() {
-            // Its sockets must not be kept open by the child, or the parent's death would go unnoticed.
+            // The child must not keep the link's sockets open, or the parent's death would go unnoticed.
             ep.link().inherit();
             ep.reset_if_untold();
             ep.forget_sleepers();
@@ -69,7 +70,7 @@ pub fn child(f: Forking) {
             }
         }
     });
-    // These locks are free already, and after _Fork(3) nothing may be given back to the allocator.
+    // These locks were reset already, and after _Fork(3) no memory may be freed.
     core::mem::forget((f.unread, f.engines, f.guard));
     reserved_fds::fill_gaps();
     crate::runtime::after_fork(table::numbers());

@@ -1,21 +1,21 @@
-//! The descendants of this process that may still have something of its own, and the ancestors that may ask for it.
+//! Pipes by which a process knows whether descendants that share connections or epoll instances still live.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{Lock, raw, reserved_fds, time};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// Most forks that are remembered because their children (or their children) may still live. Beyond that connections
-/// stay shared, which costs a little speed and nothing else.
+/// Largest number of forks that are tracked because descendants may still live. Beyond it connections stay shared,
+/// which only makes them a little slower.
 const FORKS: usize = 64;
 
-/// Descendants that share something, known by pipes.
+/// Descendants that share objects with this process, tracked by pipes.
 #[derive(Debug)]
 pub(super) struct Descendants {
-    /// Reading ends (descriptor + 1) of pipes whose writing ends the descendants hold: the kernel ends one when
-    /// the last of them is gone or runs another program.
+    /// Reading ends (descriptor + 1) of pipes whose writing ends the descendants hold: the kernel closes one when the
+    /// last of them has ended or executed another program.
     pipes: [AtomicI32; FORKS],
-    /// Number of pipes in `pipes`, or `FORKS + 1` when there was no room for one.
+    /// Number of pipes in `pipes`, or `FORKS + 1` if one found no room.
     live: AtomicU32,
 }
 
@@ -28,17 +28,17 @@ pub(super) static WAITING: Descendants = Descendants::new();
 /// Guards `CONNECTED` and `WAITING`.
 pub(super) static LOCK: Lock = Lock::new();
 
-/// Forks under way, whose child is or is about to be there and is not counted yet.
+/// Number of forks in progress, whose children are not tracked yet.
 pub(super) static FORKING: AtomicU32 = AtomicU32::new(0);
 
-/// Number of generations of sharers that are told apart.
+/// Number of generations of sharers that are distinguished.
 const GENERATIONS: usize = 16;
 
 /// The writing ends (descriptor + 1) of the pipes at which the processes before this one wait for the end of their
 /// descendants, the oldest first.
 static HELD: [AtomicI32; GENERATIONS] = [const { AtomicI32::new(0) }; GENERATIONS];
 
-/// Set in a process of which more ancestors wait than `HELD` has places.
+/// Set in a process with more waiting ancestors than `HELD` has places.
 static TOO_DEEP: AtomicBool = AtomicBool::new(false);
 
 /// Makes the pipe of a fork: its reading end for this process, its writing end for the descendants.
@@ -48,8 +48,8 @@ pub(super) fn end_of_life() -> Option<(i32, i32)> {
     Some((r, reserved_fds::adopt(w).ok()?))
 }
 
-/// The pipes that a process of our own holds while it goes on with a connection: all processes that share the connection's slot
-/// learn from them that the slot is still in use.
+/// The pipes that a helper process holds while it continues a connection: they show all processes that share the
+/// connection's slot that the slot is still in use.
 #[derive(Debug)]
 pub(crate) struct Heir {
     pipe: Option<(i32, i32)>,
@@ -58,8 +58,8 @@ pub(crate) struct Heir {
 }
 
 impl Heir {
-    /// Prepares for the new process. This process makes a pipe of its own only if `asked_for`: where it gives the slot
-    /// to a next connection later.
+    /// Prepares for the new process. This process makes a pipe of its own only if `asked_for`, when it will use the
+    /// slot for another connection later.
     pub(crate) fn begin(asked_for: bool) -> Result<Heir> {
         if TOO_DEEP.load(Ordering::Relaxed) {
             return Err(Errno::MFILE);
@@ -73,7 +73,7 @@ impl Heir {
         Ok(Heir { pipe, held })
     }
 
-    /// Ends the preparation in this process, when the new process was `made` or could not be.
+    /// Ends the preparation in this process. `made`: the new process exists.
     pub(crate) fn end(self, made: bool) {
         let Some((reading, writing)) = self.pipe else { return };
         reserved_fds::close(writing);
@@ -86,9 +86,10 @@ impl Descendants {
         Descendants { pipes: [const { AtomicI32::new(0) }; FORKS], live: AtomicU32::new(0) }
     }
 
-    /// Remembers a fork by the end of its pipe.
+    /// Tracks a fork by the reading end of its pipe.
     pub(super) fn remember(&self, reading: i32) {
-        // A process that forks for each request must not run out of places because it never sleeps in between.
+        // Ended forks are removed here too: a process that forks for each request and never sleeps would otherwise use
+        // up all places.
         let _g = LOCK.lock();
         self.forget_ended();
         match self.pipes.iter().find(|d| d.load(Ordering::Relaxed) == 0) {
@@ -103,12 +104,12 @@ impl Descendants {
         }
     }
 
-    /// Whether there are no descendants, as far as is known without asking the kernel.
+    /// Whether no descendant is tracked. Does not ask the kernel.
     pub(super) fn none(&self) -> bool {
         self.live.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether there are no descendants any more; asks the kernel.
+    /// Whether all descendants have ended. Asks the kernel.
     pub(super) fn all_ended(&self) -> bool {
         if self.none() {
             return true;
@@ -118,7 +119,7 @@ impl Descendants {
         self.none()
     }
 
-    /// Forgets the forks of which no descendant is left. Under `LOCK`.
+    /// Removes the forks of which no descendant is left. Under `LOCK`.
     fn forget_ended(&self) {
         let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; FORKS];
         for (p, d) in polled.iter_mut().zip(&self.pipes) {
@@ -130,7 +131,8 @@ impl Descendants {
         }
         for (p, d) in polled.iter().zip(&self.pipes) {
             if p.fd >= 0 && p.revents != 0 {
-                // In this order: another thread may fork in between, and the child closes what it finds.
+                // The entry is cleared before the close: another thread may fork in between, and its child closes the
+                // entries that it finds.
                 d.store(0, Ordering::Relaxed);
                 reserved_fds::close(p.fd);
                 self.live.fetch_sub(1, Ordering::Relaxed);
@@ -155,18 +157,18 @@ pub(crate) fn alone() -> bool {
     !under_way() && CONNECTED.all_ended()
 }
 
-/// Whether no descendant can use an epoll instance of ours, as far as is known without asking the kernel.
+/// Whether no tracked descendant can use an epoll instance of ours. Does not ask the kernel.
 pub(crate) fn nobody_inherits() -> bool {
     !under_way() && CONNECTED.none() && WAITING.none()
 }
 
-/// Whether a thread is about to fork: what it has shared has to stay where it is until the child is there.
+/// Whether a thread is about to fork: shared objects must not change until the child exists.
 pub(crate) fn under_way() -> bool {
     FORKING.load(Ordering::SeqCst) != 0
 }
 
-/// Repeats `what` until it is done, while another thread's fork is in its way, which takes a moment. Whether a fork
-/// that takes longer, or is this thread's own, ever ends is not known: then `what` has to be done later or not at all.
+/// Repeats `what` until it returns true, while another thread's fork prevents it, which takes a moment. If the fork
+/// takes longer, or is this thread's own, the function gives up, and the caller does the work later or not at all.
 pub(crate) fn let_pass(mut what: impl FnMut() -> bool) {
     for _ in 0..200 {
         if what() {
@@ -176,14 +178,13 @@ pub(crate) fn let_pass(mut what: impl FnMut() -> bool) {
     }
 }
 
-/// Whether this process never forked, or no descendant is left that could have a connection of ours, as far as is known
-/// without asking the kernel.
+/// Whether this process never forked, or tracks no descendant that could have a connection of ours. Does not ask the
+/// kernel.
 pub(crate) fn has_no_children() -> bool {
     !under_way() && CONNECTED.none()
 }
 
-/// In the child: keeps the pipe at which the parent waits. Pipes of ancestors that do not wait any more make room for
-/// it.
+/// In the child: keeps the writing end of the parent's pipe. It may replace one of an ancestor that no longer waits.
 pub(super) fn hold(writing: i32) {
     let free = || HELD.iter().find(|h| h.load(Ordering::Relaxed) == 0);
     if free().is_none() {
@@ -195,7 +196,7 @@ pub(super) fn hold(writing: i32) {
     }
 }
 
-/// Closes the writing end of a pipe that nobody reads (pipe(7): poll(2) reports an error there).
+/// Closes the writing end of a pipe without a reader (pipe(7): poll(2) reports an error there).
 fn forget_if_gone(held: &AtomicI32) {
     let fd = held.load(Ordering::Relaxed) - 1;
     let mut p = libc::pollfd { fd, events: 0, revents: 0 };

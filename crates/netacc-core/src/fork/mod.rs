@@ -1,4 +1,4 @@
-//! fork(2) and vfork(2): what parent and child may touch, and when a connection belongs to one process alone again.
+//! fork(2) and vfork(2): sharing objects between parent and child, and ending the sharing of a connection.
 
 pub mod child;
 pub mod descendants;

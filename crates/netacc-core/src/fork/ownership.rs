@@ -1,4 +1,4 @@
-//! When a connection that children shared belongs to this process alone again.
+//! Ending the sharing of a connection whose other sharers have ended.
 
 use crate::fd::table;
 use crate::fd::table::Entry;
@@ -12,7 +12,7 @@ const DESCENDANT_CHECK_INTERVAL: u64 = time::ns(timeouts::DESCENDANT_CHECK_INTER
 
 static NEXT_CHECK: AtomicU64 = AtomicU64::new(0);
 
-/// Whether a connection is ours alone again. The caller holds both direction locks of `s`.
+/// Ends the sharing of a connection if no other process has it. The caller holds both direction locks of `s`.
 pub fn unshare_if_alone(s: &Socket) {
     if s.has(SHARED)
         && alone()
@@ -23,9 +23,9 @@ pub fn unshare_if_alone(s: &Socket) {
     }
 }
 
-/// Called when a thread goes to sleep, for whatever reason: makes connections that children shared our own again.
-/// Without it they would stay shared as long as the connection lives, which is correct and a little slower; so it need
-/// not happen while a thread sleeps, since it uses nothing then.
+/// Called whenever a thread goes to sleep: ends the sharing of connections whose other sharers have ended. Without this
+/// they would stay shared, which is correct and a little slower; so it need not be done during a sleep, in which the
+/// thread uses no connection.
 #[inline]
 pub fn idle_check() {
     if !(CONNECTED.none() && WAITING.none()) {

@@ -1,4 +1,4 @@
-//! fork(2) in the parent: what is done before it, so that parent and child can share what they have, and after it.
+//! The parent's work before a fork, so that parent and child can share their objects, and after it.
 
 use crate::fd::table::Entry;
 use crate::fd::{placeholder, table};
@@ -17,32 +17,32 @@ use netacc_transport::shm::control::Unread;
 use netacc_transport::shm::{ShmEndpoint, WaitBudget};
 use rustix::fd::{AsRawFd, OwnedFd};
 
-/// Held by the thread that forks while it keeps others from reading: of two such threads each would wait for what the
-/// other has.
+/// Lock of a forking thread while it keeps others from reading: without it two such threads could wait for each other.
 pub(super) static FORK_LOCK: Lock = Lock::new();
 const FORK_QUIESCE: u64 = time::ns(timeouts::FORK_QUIESCE);
-/// What [`prepare`] hands to [`parent`] and [`child`](super::child::child).
+/// The data that [`prepare`] passes to [`parent`] and [`child`](super::child::child).
 #[derive(Debug, Default)]
 pub struct Forking {
-    /// Reading and writing end of the pipe, if there is anything to share, and what it tells of.
+    /// Reading and writing end of the pipe, if any object is shared.
     pub(super) pipe: Option<(i32, i32)>,
     /// Whether no connection is shared, only epoll instances.
     pub(super) instances: bool,
     /// [`FORK_LOCK`], if anything is unread.
     pub(super) guard: Option<Guard<'static>>,
     /// The links of shared connections, which no other thread reads until the fork is done: the kernel copies the
-    /// descriptors and then the memory, and the child would know of what comes in between without having it.
+    /// descriptor table before the memory, and the child's memory could name a descriptor that was received in between
+    /// and that the child does not have.
     pub(super) unread: Unread,
-    /// What is carried to other hosts is at rest meanwhile: the child goes through it.
+    /// Locks that keep the RDMA engines at rest meanwhile, since the child walks over their connections.
     pub(super) engines: netacc_transport::rdma::engine::AtRest,
 }
 
-/// Namespaces in which a child begins and its parent is not (clone(2)).
+/// New namespaces in which a child begins (clone(2)).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NewSpaces {
-    /// A namespace of processes.
+    /// A new PID namespace.
     pub processes: bool,
-    /// A network namespace.
+    /// A new network namespace.
     pub network: bool,
 }
 
@@ -54,15 +54,16 @@ pub fn prepare() -> Forking {
 /// To be called in the parent before the fork: every unconnected socket becomes real, every connection gets what
 /// several processes need to share it.
 pub fn prepare_for(new: NewSpaces) -> Forking {
-    // Before this thread takes any lock.
+    // Determined before this thread takes a lock.
     let in_handler = lock::interrupted();
-    // Several processes could not agree on who makes them again.
+    // After the fork several processes would have such a connect, and could not agree which of them makes it again.
     queued_connects::await_queue_pairs();
-    // Before anything is marked as shared: another thread must not take it for ours alone until the child is counted.
+    // Counted before any object is marked as shared: another thread must not end the sharing before the child is
+    // tracked.
     FORKING.fetch_add(1, Ordering::SeqCst);
     let mut shared = false;
     let mut splits = new.processes.then_some(true);
-    // All connections together have one patience.
+    // One time budget covers all connections together.
     let timeout = WaitBudget::of_a_fork();
     table::each(0, usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
@@ -94,15 +95,15 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
         forking.pipe = end_of_life();
     }
     if shared {
-        // After all of them are marked: a peer that does the same waits for us as we wait for it.
+        // Done after all of them are marked: a peer that is forking too waits for us as we wait for it.
         each_shared(|ep| ep.before_fork(&timeout));
-        // A handler that interrupted a reader must not wait for it.
+        // A handler that has interrupted a reader must not wait for it.
         let timeout = if in_handler { 0 } else { FORK_QUIESCE };
         forking.guard = FORK_LOCK.lock_within(timeout);
         each_shared(|ep| forking.unread.stop(ep.link(), timeout));
         each_shared(|ep| ep.about_to_fork(&forking.unread));
     }
-    // Last: the engine is the peer of its connections, and has to read what they were passed.
+    // Done last: the engine is the peer of its connections, and first has to read the liveness sockets that they sent.
     forking.engines = netacc_transport::rdma::engine::before_fork(in_handler);
     forking
 }
@@ -120,16 +121,17 @@ fn each_shared(mut f: impl FnMut(&'static ShmEndpoint)) {
 
 fn share(fd: i32, r: Ref<Socket>, timeout: &WaitBudget) {
     let s = r.obj;
-    // A handler of this thread must not close a number between the look at it and what is put under it.
+    // Signals are blocked, since a handler of this thread must not close a number between the look-up and the
+    // replacement of its file.
     let _b = Blocked::all();
-    // Nobody is in the middle of an operation when the connection becomes shared.
+    // With both locks held no other thread is in an operation when the connection becomes shared.
     let _g = (s.rx.lock(), s.tx.lock());
-    // Another thread may have closed the socket meanwhile, or moved it to a kernel socket, or to another server: so the
-    // endpoint is looked up here.
+    // Another thread may have closed, demoted or redispatched the connection meanwhile: so the endpoint is looked up
+    // here.
     let Some(ep) = s.endpoint().filter(|_| r.valid() && s.is_shm()) else { return };
-    // The number is looked up here, too. A connection without one is about to be closed by another thread, which waits
-    // for the locks: a liveness socket that lies under no number would end at once, and the peer would take the connection for
-    // gone before it is.
+    // The number is looked up here, too. A connection without one is being closed by another thread, which waits for
+    // the locks: a liveness socket under no number would end at once, and the peer would conclude too early that the
+    // connection is closed.
     let there = table::get(fd).is_some_and(|e| e.is(r));
     let Some(fd) = Some(fd).filter(|_| there).or_else(|| table::number_of(r, fd)) else { return };
     if s.set(SHARED, true) && ep.liveness_fd() >= 0 {
@@ -137,7 +139,7 @@ fn share(fd: i32, r: Ref<Socket>, timeout: &WaitBudget) {
     }
     match ep.share(timeout) {
         Ok(Some(liveness)) => {
-            // What is left in the kernel of a promoted connection is still to be read.
+            // The old subflow of a promoted connection may still have unread bytes.
             ep.keep_old_subflow();
             if let Err(e) = put_under(fd, r, &liveness) {
                 netacc_log::log!(Warn, "fd {fd}: cannot put the liveness socket under its number: {e}");
@@ -158,7 +160,7 @@ fn put_under(first: i32, r: Ref<Socket>, liveness: &OwnedFd) -> Result<()> {
         raw::fcntl(liveness.as_raw_fd(), libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize)?;
     }
     let result = placeholder::replace_everywhere(r.obj, liveness.as_raw_fd());
-    // The number holds no placeholder any more that could serve the next connection.
+    // The number has no placeholder any more that the fd cache could keep.
     r.obj.set(KEEPABLE, false);
     if let (Ok(()), Some(ep)) = (result, r.obj.endpoint()) {
         ep.set_liveness(first);
@@ -166,7 +168,7 @@ fn put_under(first: i32, r: Ref<Socket>, liveness: &OwnedFd) -> Result<()> {
     result
 }
 
-/// To be called in the parent after the fork (also when it failed: then there is no child).
+/// To be called in the parent after the fork, also if that failed (`forked` is false).
 pub fn parent(f: Forking, forked: bool) {
     drop(f.engines);
     if forked {
@@ -183,7 +185,8 @@ pub fn parent(f: Forking, forked: bool) {
     forget_untold();
 }
 
-/// In the parent: a connection without a liveness socket belongs to the parent alone, since the child's copy of it was reset.
+/// In the parent: ends the sharing of connections without a liveness socket, since the child has reset its copy of
+/// them.
 fn forget_untold() {
     table::each(0, usize::MAX, |_, e| {
         if let Entry::Socket(r) = e

@@ -1,4 +1,4 @@
-//! How the parent of a vfork(2) that is done by fork(2) stands still: it waits for the end of a pipe, which the kernel closes
+//! Suspends the parent of a vfork(2) that is made by fork(2): it waits for the end of a pipe, which the kernel closes
 //! when the child ends or executes another program.
 
 use crate::fd::table;
@@ -8,19 +8,20 @@ use netacc_sys::{raw, reserved_fds, time};
 use rustix::fs::{Access, access, lstat};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// The writing ends (+ 1) of the pipes by which parents wait. In the child its own end lies here, for its children.
+/// The writing ends (+ 1) of the pipes on which parents wait. A child's own end is here too, so that its children close
+/// it.
 static ENDS: [AtomicI32; 16] = [const { AtomicI32::new(0) }; 16];
 
 const VFORK_CHECK_INTERVAL: i64 = time::ns(timeouts::VFORK_CHECK_INTERVAL) as i64;
 
-/// Whether a child that shares our memory cannot change anything of ours: no TCP socket was ever opened, and there is
+/// Whether a child that shares our memory has no state of ours to change: no TCP socket was ever opened, and there is
 /// no epoll instance.
 pub fn stands_alone() -> bool {
     runtime::get().is_none() && table::is_empty()
 }
 
-/// To be called in the child of any fork: parents wait for their own children by vfork, whose end is `own`, and not for
-/// the children of others or of those.
+/// To be called in the child of any fork: closes all writing ends except `own`, since a parent waits for its own vfork
+/// child only, and not for children of others or grandchildren.
 pub fn in_child(own: i32) {
     for cell in &ENDS {
         let end = cell.load(Ordering::Acquire) - 1;
@@ -36,12 +37,12 @@ pub fn in_child(own: i32) {
 pub struct ChildPipe {
     reading: i32,
     writing: i32,
-    /// Where the writing end lies.
+    /// The cell with the writing end.
     cell: &'static AtomicI32,
 }
 
 impl ChildPipe {
-    /// Made before the fork; `None` where no pipe can be made, and the parent does not wait.
+    /// Makes the pipe before the fork. `None`: no pipe can be made, and the parent does not wait.
     #[allow(clippy::new_without_default, reason = "it may fail")]
     pub fn new() -> Option<ChildPipe> {
         let (reading, writing) = pipe_with(PipeFlags::CLOEXEC).ok()?;
@@ -51,7 +52,7 @@ impl ChildPipe {
             [reading, writing].into_iter().flatten().for_each(reserved_fds::close);
             return None;
         };
-        // AcqRel: the child of another thread's fork sees the number together with what it stands for.
+        // AcqRel: the child of another thread's fork that sees the number also sees its file.
         let free = |c: &&AtomicI32| c.compare_exchange(0, writing + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         let Some(cell) = ENDS.iter().find(free) else {
             reserved_fds::close(reading);
@@ -66,7 +67,7 @@ impl ChildPipe {
         reserved_fds::close(self.reading);
     }
 
-    /// Its writing end.
+    /// The writing end.
     pub fn end(&self) -> i32 {
         self.writing
     }
@@ -87,8 +88,8 @@ impl ChildPipe {
     }
 }
 
-/// Whether process `pid` has descriptor `fd`, as far as proc(5) tells: another thread's fork in the moment in which the
-/// pipe was made leaves an end in a process for which nobody waits.
+/// Whether process `pid` has descriptor `fd` according to proc(5). A fork of another thread while the pipe was being
+/// made may have left a copy of the end in an unrelated process.
 #[cold]
 fn has(pid: i32, fd: i32) -> bool {
     let exists = |path: &str| access(path, Access::EXISTS).is_ok();
@@ -104,7 +105,7 @@ mod tests {
     fn an_end_in_a_process_that_is_not_the_child_is_not_waited_for() {
         let pipe = ChildPipe::new().unwrap();
         #[allow(unsafe_code)]
-        // SAFETY: open until the pipe is given up below.
+        // SAFETY: the descriptor is open until the pipe is dropped below.
         let _others: OwnedFd = unsafe { BorrowedFd::borrow_raw(pipe.end()) }.try_clone_to_owned().unwrap();
         // No process has this number.
         pipe.wait(i32::MAX);
@@ -115,14 +116,14 @@ mod tests {
         let pipe = ChildPipe::new().unwrap();
         let other = ChildPipe::new().unwrap();
         #[allow(unsafe_code)]
-        // SAFETY: open until the pipe is given up below.
+        // SAFETY: the descriptor is open until the pipe is dropped below.
         let childs: OwnedFd = unsafe { BorrowedFd::borrow_raw(pipe.end()) }.try_clone_to_owned().unwrap();
         let me = std::process::id() as i32;
         let waits = std::thread::spawn(move || pipe.wait(me));
         assert!(!waits.is_finished());
         drop(childs);
         waits.join().unwrap();
-        // Nothing was made: there is nothing to wait for.
+        // No child was made, so there is nothing to wait for.
         other.wait(-1);
         assert!(ENDS.iter().all(|c| c.load(Ordering::Relaxed) == 0));
     }

@@ -1,9 +1,9 @@
 //! Listeners that the program did not make: inherited over exec (systemd's socket activation, a server that replaces
 //! itself), or received by SCM_RIGHTS; and sockets that another program bound, on which this one calls listen(2).
 //!
-//! Such a listener is noted when it comes and gets its rendezvous when the program first waits on it: a shell that only
-//! hands it on must not have one. Other processes may have the listener too, with rendezvous of their own or none, so
-//! it counts as served by several from the start, and each rendezvous takes a free place of the name.
+//! Such a listener is noted when it is received and gets its rendezvous when the program first waits on it: a shell
+//! that only passes it on must not have one. Other processes may have the listener too, with or without rendezvous of
+//! their own, so it counts as served by several from the start, and each rendezvous takes a free place of the name.
 
 use crate::fd::create::enter;
 use crate::fd::placeholder::is_stdio;
@@ -17,7 +17,7 @@ use netacc_sys::{Lock, addr, raw};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, RawDir, open};
 
-/// Held by the one thread that wakes a listener.
+/// Lock that the thread holds which opens the rendezvous of an adopted listener.
 static WAKING: Lock = Lock::new();
 
 /// Called in the child of a fork: frees the lock, which another thread of the parent may have held.
@@ -25,18 +25,20 @@ pub fn after_fork() {
     WAKING.reset();
 }
 
-/// To be called before the program begins: notes the listeners among its descriptors, and what may become one.
+/// To be called before the program begins: notes the listeners, and the bound sockets that may become listeners, among
+/// its descriptors.
 pub fn inherited() {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(dir) = open(c"/proc/self/fd", flags, Mode::empty()) else { return };
-    // Numbers that were read stay valid over what is done with them; most programs have no more than fit here.
+    // The numbers are collected first, since what is done with them changes the directory. Most programs have no more
+    // than fit here.
     let mut found = [-1; 32];
     let n = sockets(&dir, &mut found);
     netacc_sys::reserved_fds::drop_raw(dir);
     found.iter().take(n).for_each(|fd| note(*fd));
 }
 
-/// Puts the numbers of what is to be noted into `found`; returns how many.
+/// Stores the numbers of listeners and bound sockets in `found`, and returns how many there are.
 fn sockets(dir: &OwnedFd, found: &mut [i32]) -> usize {
     let mut buf = [core::mem::MaybeUninit::uninit(); 2048];
     let mut entries = RawDir::new(dir, &mut buf);
@@ -59,7 +61,7 @@ fn listens(fd: i32) -> bool {
     !is_stdio(fd) && raw::getsockopt_int(fd, SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1)
 }
 
-/// Whether this is a TCP socket with a port that neither listens nor is connected.
+/// Whether `fd` is a TCP socket that has a port and neither listens nor is connected.
 fn is_bound(fd: i32) -> bool {
     const CLOSED: u8 = 7;
     let mut state = 0u8;
@@ -71,7 +73,7 @@ fn is_bound(fd: i32) -> bool {
         && addr::local_of(fd).is_some_and(|a| a.port() != 0)
 }
 
-/// A descriptor has come from another process.
+/// Notes a descriptor that was received from another process.
 pub fn received(fd: i32) {
     if listens(fd) || is_bound(fd) {
         note(fd);
@@ -93,13 +95,13 @@ fn note(fd: i32) {
     }
 }
 
-/// The program waits on a listener: makes it known to clients on this host if it came from elsewhere, and to those on
-/// other hosts. True if it is accelerated.
+/// To be called when the program waits on a listener: opens its rendezvous if it came from another program, and
+/// registers it for clients on other hosts. True if it is accelerated.
 #[cold]
 pub fn wake(fd: i32, r: Ref<Socket>) -> bool {
     let s = r.obj;
     let _g = WAKING.lock();
-    // A socket that was only bound may have become a listener in another process.
+    // A socket that was only bound before may have become a listener by a call of another process.
     if s.is_inherited() && listens(fd) {
         // Accepted connections get these options from the listener.
         for name in [libc::TCP_NODELAY, libc::TCP_USER_TIMEOUT] {
@@ -111,14 +113,14 @@ pub fn wake(fd: i32, r: Ref<Socket>) -> bool {
             remember::remember(s, fd, SOL_SOCKET, libc::SO_KEEPALIVE);
         }
         opening::adopt(fd, s, backlog(fd));
-        // Where there is no rendezvous, the socket is an ordinary one.
+        // Without a rendezvous the socket is an ordinary one.
         s.end_inheritance();
     }
     opening::wake(s);
     s.path() == Path::Listener
 }
 
-/// The backlog that listen(2) was given: for a listener TCP_INFO reports it as `tcpi_sacked` (tcp(7); the kernel's
+/// The backlog that was passed to listen(2): for a listener TCP_INFO reports it as `tcpi_sacked` (tcp(7); the kernel's
 /// tcp_get_info).
 fn backlog(fd: i32) -> i32 {
     const SACKED: usize = 28 / 4;

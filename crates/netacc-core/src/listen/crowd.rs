@@ -1,10 +1,10 @@
-//! How many links a listener has, of each user.
+//! Limits of the number of links per user at a listener.
 //!
-//! A link costs its server descriptors before the program has accepted anything, and any user of the host can make
-//! some. So each user other than our own and root has a bounded number of links at each listener, and all of these
-//! users together have at most a part of what the process may have open. Where a bound is reached an idle link makes
-//! room, the oldest first; if there is none the new one is refused, and its client goes to TCP. A user with many links
-//! makes room for one with few.
+//! A link costs its server descriptors before the program has accepted a connection, and any user of the host can make
+//! links. So each user other than our own and root has a limited number of links at each listener, and all of these
+//! users together have at most a part of the process's limit of descriptors. If a limit is reached, the oldest idle
+//! link is closed; if there is none the new link is refused, and its client uses TCP. Links of a user with many of them
+//! are closed in favour of a user with few.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_transport::shm::Link;
@@ -13,13 +13,13 @@ use rustix::process::{Resource, getrlimit};
 /// Divisor of the process's limit of descriptors: links of one user at one listener, within the bounds of [`USER`].
 const PART_OF_USER: usize = 16;
 const USER: core::ops::RangeInclusive<usize> = 8..=512;
-/// Divisor of the same limit: links of all users but our own and root, at most [`OTHERS`].
+/// Divisor of the process's limit of descriptors: links of all users except our own and root, at most [`OTHERS`].
 const PART_OF_OTHERS: usize = 4;
 const OTHERS: usize = 4096;
-/// Divisor of the same limit: links of our own user and root at one listener. A program with a fault is to leave us
-/// something, too.
+/// Divisor of the process's limit of descriptors: links of our own user and root at one listener. They are limited too,
+/// since a faulty program must not use up all descriptors.
 const PART_OF_TRUSTED: usize = 2;
-/// Number of users that are told apart when the one with most links is looked for.
+/// Number of users that are distinguished in the search for the one with most links.
 const USERS: usize = 32;
 
 /// Number of links of other users, at all listeners of this process.
@@ -28,15 +28,15 @@ static STRANGERS: AtomicU32 = AtomicU32::new(0);
 /// Whether there is room for a new link.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Room {
-    /// There is room.
+    /// There is room for another link.
     Free,
-    /// This idle link would make room.
+    /// There is room if this idle link is closed.
     Of(&'static Link),
-    /// There is no room, and no idle link that would make some.
+    /// There is no room, and no idle link to close.
     Full,
 }
 
-/// The user of a link for the bounds. All users that are trusted count as one.
+/// The user of a link, as the limits distinguish them. All trusted users count as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum User {
     /// Our own user or root.
@@ -57,21 +57,21 @@ impl User {
     }
 }
 
-/// The link belongs to its listener from now on.
+/// Counts a link that was added to its listener.
 pub(super) fn entered(link: &Link) {
     if !link.trusts_peer() {
         STRANGERS.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// The link does not belong to its listener any more.
+/// Uncounts a link that was removed from its listener.
 pub(super) fn link_removed(link: &Link) {
     if !link.trusts_peer() {
         let _ = STRANGERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
     }
 }
 
-/// Room for one more link of `user` at a listener that has `links`, the newest first.
+/// Determines whether there is room for one more link of `user` at a listener with the `links`, newest first.
 pub(super) fn room(links: impl Iterator<Item = &'static Link> + Clone, user: User) -> Room {
     let open = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).min(1 << 30) as usize;
     let own = links.clone().filter(|l| User::of(l) == user).count();
@@ -96,7 +96,7 @@ fn oldest_idle(links: impl Iterator<Item = &'static Link>, user: User) -> Room {
     links.filter(|l| User::of(l) == user && l.is_idle()).last().map_or(Room::Full, Room::Of)
 }
 
-/// The other user with most links, and how many.
+/// The untrusted user with most links, and the number of them.
 fn greediest(links: impl Iterator<Item = &'static Link>) -> Option<(User, usize)> {
     let mut users = [(User::Trusted, 0); USERS];
     for user in links.map(User::of).filter(|user| *user != User::Trusted) {

@@ -1,4 +1,4 @@
-//! How a listener ends, and how it lets go of links that bring no more connects.
+//! The end of a listener, and the removal of links that bring no more connects.
 
 use crate::epoll::subscription;
 use crate::listen::crowd;
@@ -16,7 +16,7 @@ use netacc_transport::shm::slots::SLOTS;
 use netacc_transport::shm::{Link, guard};
 
 impl Listener {
-    /// Removes links whose peer is gone.
+    /// Removes links whose peer has ended.
     pub fn sweep(&'static self) {
         while let Some(link) = self.unlink_one() {
             subscription::link_gone(link);
@@ -38,8 +38,8 @@ impl Listener {
         None
     }
 
-    /// The process closed its last descriptor of the listener. Connections go on; connects that wait are reset, as the
-    /// kernel would, unless other processes have the listener: then those serve them.
+    /// Ends the listener after the process has closed its last descriptor of it. Accepted connections go on. Queued
+    /// connects are reset, as the kernel does it, unless other processes have the listener, which then serve them.
     pub fn close(&'static self, was: ListenState) {
         match self.many.load(Ordering::Relaxed) {
             0 => self.reset_queued(was),
@@ -47,14 +47,14 @@ impl Listener {
         }
     }
 
-    /// Ends the listener, since no process listens any more: connects that wait are reset, connections go on.
+    /// Ends the listener, since no process listens any more: queued connects are reset, accepted connections go on.
     pub(crate) fn reset_queued(&'static self, was: ListenState) {
         self.end(was, |links| {
             for link in links {
                 let Some(seg) = link.segment() else { continue };
                 // SeqCst: a client pushes and then looks at this word; we mark and then drain.
                 seg.header().server.store(SERVER_CLOSED, Ordering::SeqCst);
-                // A client that goes on and on is not waited for.
+                // The number is limited, since a client may keep queueing connects.
                 for slot in core::iter::from_fn(|| link.pop()).take(SLOTS) {
                     if let Some(ep) = take_slot(link, slot) {
                         netacc_transport::Endpoint::close(ep, true);
@@ -64,21 +64,21 @@ impl Listener {
         });
     }
 
-    /// Ends the listener for a process that serves it and knows nothing of us: connects that wait go there by TCP.
+    /// Ends the listener in favour of a process that serves it without this library: queued connects go there by TCP.
     pub(crate) fn withdraw(&'static self, was: ListenState) {
         let sock = self.rendezvous_fd();
         if sock >= 0 {
-            // This ends it for all processes that have it. Clients that connected to it and were not taken up see an
-            // end.
+            // This ends the rendezvous socket for all processes that have it. Clients that have connected to it and
+            // were not taken up see its end.
             let _ = raw::shutdown(sock, libc::SHUT_RDWR);
             dismiss_waiting(sock);
         }
         self.hand_on(was);
     }
 
-    /// Connects that wait here go to the processes that have the listener too. The clients that wait at the rendezvous are
-    /// left to these where the socket is theirs as well and this process has served nobody, such as the child of a server
-    /// that forks for each connection.
+    /// Passes the queued connects to the other processes that have the listener. The clients that wait at the
+    /// rendezvous are left to them if they share its socket and this process has served no client, such as the child of
+    /// a server that forks for each connection.
     fn hand_on(&'static self, was: ListenState) {
         if self.inherited.load(Ordering::Relaxed) == 0 || self.serves_here() {
             self.take_all_links();
@@ -86,8 +86,8 @@ impl Listener {
         self.end(was, hand_on);
     }
 
-    /// A client that waits at the rendezvous may have queued connects, and a rendezvous that other processes do not have would
-    /// end with them.
+    /// Takes up all clients that wait at the rendezvous: they may have queued connects, which would be lost with a
+    /// rendezvous that no other process has.
     pub(crate) fn take_all_links(&'static self) {
         for _ in 0..HELD {
             if !self.take_links() {
@@ -96,9 +96,9 @@ impl Listener {
         }
     }
 
-    /// Ends the listener, which `was` in this state; `last` is called with its links.
+    /// Ends the listener, whose state was `was`, and calls `last` with its links.
     fn end(&'static self, was: ListenState, last: impl FnOnce(Links)) {
-        // A handler may close another listener, which needs the same locks.
+        // Signals are blocked, since a handler may close another listener, which needs the same locks.
         let _b = Blocked::all();
         if let Some(s) = at(self.owner.load(Ordering::Acquire))
             && was == ListenState::Announced
@@ -110,7 +110,7 @@ impl Listener {
             let _g = self.lock.lock();
             let sock = self.rendezvous.swap(0, Ordering::Relaxed) - 1;
             if sock >= 0 {
-                // Clients that wait there end with the socket, unless another process has the socket too.
+                // The clients that wait at the rendezvous see its end, unless another process has the socket too.
                 if self.many.load(Ordering::Relaxed) == 0 {
                     let _ = raw::shutdown(sock, libc::SHUT_RDWR);
                     dismiss_waiting(sock);
@@ -145,8 +145,7 @@ impl Listener {
         }
     }
 
-    /// Closes the sockets of clients that have not said hello, in the child of a fork, whose copies are not the last
-    /// ones.
+    /// Closes the child's copies of the sockets of clients that have not sent their Hello. The parent has them too.
     fn close_hellos(&self) {
         for cell in &self.hellos {
             let fd = cell.swap(0, Ordering::Relaxed);
@@ -156,7 +155,7 @@ impl Listener {
         }
     }
 
-    /// Called in the child of a fork: the links are the parent's, the sockets are shared.
+    /// Called in the child of a fork: drops the links, which belong to the parent, and marks the rendezvous as shared.
     pub fn after_fork(&'static self) {
         self.lock.reset();
         self.waits.store(0, Ordering::Relaxed);
@@ -173,7 +172,7 @@ impl Listener {
     }
 }
 
-/// Ends the clients that wait at a rendezvous which is shut down.
+/// Closes the connections of clients that wait at a rendezvous which was shut down.
 fn dismiss_waiting(sock: i32) {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     while let Ok(fd) = raw::accept4(sock, core::ptr::null_mut(), core::ptr::null_mut(), flags) {

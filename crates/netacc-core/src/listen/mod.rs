@@ -1,4 +1,4 @@
-//! Listeners.
+//! Listeners: listen(2), the rendezvous, the links of clients, and the end.
 
 pub mod adopt;
 pub mod crowd;

@@ -42,7 +42,7 @@ pub fn listen(fd: i32, backlog: i32) -> Outcome {
         return Outcome::Failed(e);
     }
     s.leave_to_kernel();
-    // Other processes may have a listener that came from elsewhere, too.
+    // Other processes may also have a listener that was inherited or received.
     let places = if s.end_inheritance() { rendezvous::PLACES } else { 1 };
     open(fd, s, backlog, places);
     Outcome::Done(0)
@@ -53,8 +53,8 @@ pub fn adopt(fd: i32, s: &'static Socket, backlog: i32) {
     open(fd, s, backlog, rendezvous::PLACES);
 }
 
-/// The program waits on a listener: makes clients on other hosts find it in this process. This is not done before,
-/// since of several processes one that only hands the listener on must not be found.
+/// To be called when the program waits on a listener: registers it, so that clients on other hosts find it in this
+/// process. This is not done earlier, since a process that only passes the listener on must not be found.
 #[cold]
 pub fn wake(s: &'static Socket) {
     let state = ConnState::Listener;
@@ -63,14 +63,14 @@ pub fn wake(s: &'static Socket) {
         && runtime::get().is_some_and(|rt| rt.permitted(Call::Listen(local)).rdma)
         && !engine::listen(remote_names(s, local))
     {
-        // Not if the listener has ended meanwhile.
+        // The change fails if the listener has ended meanwhile.
         s.change(state(ListenState::Announced), state(ListenState::Unheard));
         engine::note_unheard();
     }
 }
 
-/// A client has come by TCP. If clients of other hosts could not find some listener by RDMA, since there was no device
-/// when the program began to wait on it, they are to find it once there is one.
+/// To be called when a client has connected by TCP: registers listeners for clients on other hosts that could not be
+/// registered when the program began to wait on them, because there was no RDMA device.
 pub fn retry_listeners() {
     if engine::retry_due() {
         table::each(0, usize::MAX, |_, e| {
@@ -97,13 +97,13 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
                 l.start(sock, backlog, s);
                 s.set_listener(l);
                 if s.domain() == libc::AF_INET6 {
-                    // bind(2) may have changed it, and accepted connections inherit it.
+                    // bind(2) may have changed the option, and accepted connections inherit it.
                     remember::remember(s, fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
                 }
-                // The kernel's listener must never block us: of several workers that see a connection only one gets it.
-                // The application's own mode is kept in our flags. A listener that other programs have as well stays as
-                // they know it: where one of them is faster, we block until the next connection, or until a client that
-                // waits for us comes by TCP.
+                // The kernel's listener must never block us: if several processes see a connection, only one of them
+                // gets it. The application's own mode is kept in our flags. A listener that other programs also have
+                // keeps its mode: if one of them accepts first, we block until the next connection, or until a client
+                // that waits for us connects by TCP.
                 if adopted {
                     l.note_sharers(false);
                 } else {
@@ -149,7 +149,7 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
     }
     s.local.set(local);
     if !s.registrations.load(Ordering::Acquire).is_null() {
-        // The program waits on it already.
+        // The program is waiting on the listener already.
         wake(s);
     }
 }
@@ -165,7 +165,7 @@ fn scope_of(fd: i32, ip: IpAddr) -> Scope {
     }
 }
 
-/// The number by which the kernel tells this socket from all others for ever (`SO_COOKIE`).
+/// The kernel's unique number of the socket, which is never used again (`SO_COOKIE`).
 fn cookie(fd: i32) -> netacc_sys::errno::Result<u64> {
     let mut cookie = 0u64;
     let mut len = size_of::<u64>() as u32;
@@ -190,15 +190,15 @@ fn rendezvous_for(
     if kernel_options::matter(s, fd) {
         return Err(Reason::Packets);
     }
-    // With SO_REUSEPORT several listeners share the port. Each has a name of its own, which clients learn from the
-    // kernel.
+    // With SO_REUSEPORT several listeners share the port. Each has a rendezvous name of its own, with the cookie that
+    // clients learn from the kernel.
     let scope = match raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) {
         // A name that no client looks for: the kernel counts its cookies upwards from 1.
         _ if !choice.transports.shm => Scope::One(!cookie(fd).map_err(|_| Reason::Unsupported)?),
         Ok(1) => Scope::One(cookie(fd).map_err(|_| Reason::ReusePort)?),
         _ => scope_of(fd, local.ip()),
     };
-    // Links are few, whatever the backlog of connections is.
+    // The number of waiting links is limited independently of the program's backlog.
     let depth = backlog.clamp(16, 1024);
     let at = |place| rendezvous::listen_at(&Name::at(scope, local.port(), place), depth);
     let free = |e: &Errno| *e != Errno::ADDRINUSE;
@@ -211,25 +211,25 @@ fn rendezvous_for(
     }
 }
 
-/// Takes up the clients of all listeners of this process: one of them may be this process itself, and a connection that
-/// can be made now must not depend on descriptors that are free later.
+/// Takes up the waiting clients of all listeners of this process. A client may be this process itself, and its
+/// connection must not depend on descriptors that are free later.
 #[cold]
 pub fn take_all() {
     table::each(0, usize::MAX, |_, e| {
         if let table::Entry::Socket(r) = e
             && let Some(l) = r.obj.listener()
         {
-            // A thread that sleeps on the listener does that itself; it would not hear of a link that we took. And
-            // where several processes serve the listener, a process that accepts is to take the link.
+            // A thread that sleeps on the listener takes links up itself; it would not notice a link that was taken up
+            // here. If several processes serve the listener, a process that accepts should take up the link.
             let idle = |l: &Listener| l.waiters.load(Ordering::SeqCst) == 0 && l.many.load(Ordering::Relaxed) == 0;
             l.take_if(idle);
         }
     });
 }
 
-/// Whether the TCP connection beside a queue pair of ours may come to this port, at which the program listens: it can be
-/// taken out of what accept(2) gives, but not out of what poll(2) has said, nor out of the accept(2) of a process that does not
-/// know of it.
+/// Whether the companion of a queue pair may connect to this port, at which the program listens. The library can remove
+/// it from the results of accept(2), but not from a report of poll(2), nor from accept(2) in a process without this
+/// library.
 pub fn takes_companions(port: u16) -> OwnPort {
     let mut answer = None;
     table::each(0, usize::MAX, |fd, e| {
@@ -240,7 +240,7 @@ pub fn takes_companions(port: u16) -> OwnPort {
             return;
         }
         let grouped = raw::getsockopt_int(l.kernel_fd(fd), libc::SOL_SOCKET, libc::SO_REUSEPORT) != Ok(0);
-        // A program that has seen a connection in poll(2) would hang in a blocking accept(2) that finds none.
+        // A program to which poll(2) has reported the companion would hang in a blocking accept(2) that skips it.
         let hangs = !s.has(NONBLOCK) && l.polled.load(Ordering::Relaxed) != 0;
         let this = if grouped || l.many.load(Ordering::Relaxed) > SHARED_BY_FORK {
             OwnPort::Shared
@@ -253,7 +253,7 @@ pub fn takes_companions(port: u16) -> OwnPort {
         } else {
             OwnPort::Come
         };
-        // Of several listeners each has to take it: the kernel chooses by address.
+        // If several listeners have the port, all of them have to permit it, since the kernel chooses by address.
         if matches!(answer, None | Some(OwnPort::Come)) {
             answer = Some(this);
         }
@@ -261,8 +261,8 @@ pub fn takes_companions(port: u16) -> OwnPort {
     answer.unwrap_or(OwnPort::Closed)
 }
 
-/// The kernel's socket listens no longer (shutdown(2), connect(2) with AF_UNSPEC): it is an ordinary one
-/// again, clients that wait are reset. A new listen(2) opens a new rendezvous.
+/// Ends a listener whose kernel socket no longer listens (shutdown(2), connect(2) with AF_UNSPEC): the socket becomes
+/// an ordinary one, and waiting clients are reset. A new listen(2) opens a new rendezvous.
 pub fn abort(fd: i32, s: &'static Socket) {
     let Some(l) = s.listener() else { return };
     if let Some(was) = kernel_only(fd, s) {
@@ -270,18 +270,18 @@ pub fn abort(fd: i32, s: &'static Socket) {
     }
 }
 
-/// Leaves a listener to the kernel alone. Returns what it was; `None`: another thread was faster.
+/// Leaves a listener to the kernel alone. Returns its state as a listener; `None`: another thread has done so before.
 fn kernel_only(fd: i32, s: &'static Socket) -> Option<ListenState> {
     paths::no_listener(s);
     let was = s.forget_listener()?;
-    // We set the kernel's flag for ourselves; from now on it is the application's again.
+    // The kernel's O_NONBLOCK was set for our own purpose; from now on it has the application's value again.
     let flags = crate::fd::placeholder::status_flags(s) as usize;
     let _ = raw::fcntl(fd, libc::F_SETFL, flags);
     Some(was)
 }
 
-/// Another process will serve the listener without this library's knowledge: makes it the kernel's alone, and sends
-/// clients that wait in our queues there.
+/// Leaves the listener to the kernel and sends queued connects there, since another process will serve it without this
+/// library.
 #[cold]
 pub fn abandon(fd: i32, s: &'static Socket) {
     let Some(l) = s.listener() else { return };

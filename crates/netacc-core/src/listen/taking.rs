@@ -1,4 +1,4 @@
-//! How a listener takes up the links of its clients: some at a time, and no more of one user's than there is room for.
+//! Taking up the links of a listener's clients: a few at a time, and within the limits of each user.
 
 use crate::epoll::{listeners, subscription};
 use crate::limits::HELLOS_PER_ACCEPT;
@@ -13,14 +13,14 @@ use netacc_transport::shm::rendezvous::Taken;
 use netacc_transport::shm::{Link, guard, rendezvous};
 use rustix::fd::{BorrowedFd, IntoRawFd};
 
-/// Looks at the clients of a listener.
+/// State of one sweep over the waiting clients of a listener.
 #[derive(Default)]
 struct Sweep {
-    /// Number of clients that may still be looked at.
+    /// Number of clients that may still be examined in this sweep.
     budget: u32,
-    /// A link that has just been taken up.
+    /// The link that was just taken up.
     fresh: Option<&'static Link>,
-    /// A link that has made room for it.
+    /// The idle link that was removed to make room for it.
     gone: Option<&'static Link>,
 }
 
@@ -30,13 +30,13 @@ impl Listener {
         self.take_if(|_| true)
     }
 
-    /// Takes up clients that wait at the rendezvous, if `wanted` says so under the lock; returns whether there was one.
-    /// Of many clients it takes some: the others stay where they are, and a thread that waits is told of them again.
+    /// Takes up clients that wait at the rendezvous, if `wanted` returns true under the lock; returns whether there was
+    /// one. The number per call is limited: the other clients keep waiting, and the rendezvous stays readable.
     pub(crate) fn take_if(&'static self, wanted: impl Fn(&Listener) -> bool) -> bool {
         let mut any = false;
         let mut round = Sweep { budget: HELLOS_PER_ACCEPT, ..Sweep::default() };
-        // What epoll does with a new link takes its locks, which are taken before ours elsewhere: so it
-        // happens after ours is free.
+        // epoll's work for a new link takes locks that come before this one in the order: so it is done after this one
+        // is released.
         loop {
             let more = {
                 let _g = self.lock.lock();
@@ -64,7 +64,7 @@ impl Listener {
         }
     }
 
-    /// Takes up the next client; true when there may be more, and they are to be looked at in this round. Under `lock`.
+    /// Takes up the next client; true if there may be more of them and the sweep may go on. Called under `lock`.
     fn collect(&'static self, round: &mut Sweep) -> bool {
         let backlog = self.backlog.load(Ordering::Relaxed);
         let room = |uid| !matches!(crowd::room(self.links(), User::numbered(uid)), Room::Full);
@@ -85,7 +85,7 @@ impl Listener {
             return false;
         }
         #[allow(unsafe_code)]
-        // SAFETY: our open descriptor; closed only under `lock`.
+        // SAFETY: `sock` is our open descriptor, which is closed only under `lock`.
         let sock = unsafe { BorrowedFd::borrow_raw(sock) };
         while round.budget > 0 {
             round.budget -= 1;
@@ -140,8 +140,8 @@ impl Listener {
         }
     }
 
-    /// The place where the client `fd` may say hello later: a free one; else that of another client of its user, so
-    /// that a crowd of one user's takes no place of others; else any.
+    /// The place in which the client `fd` may wait until its Hello comes: a free one; else that of another client of
+    /// its user, so that many clients of one user do not push out those of others; else any.
     fn hello_place(&self, fd: i32) -> Option<&AtomicI32> {
         let user = |fd| raw::peer_credentials(fd).ok().map(|(_, uid)| uid);
         let mut places = self.hellos.iter();
@@ -169,7 +169,7 @@ impl Listener {
     }
 }
 
-/// Ends a link that has left its listener's list, whose clients go to TCP.
+/// Ends a link that was removed from its listener's list. Its client makes further connects by TCP.
 fn let_go(link: &'static Link) {
     hand_on(core::iter::once(link));
     link.dismiss();

@@ -1,13 +1,13 @@
-//! Connects that wait at a listener which this process leaves while other processes have it.
+//! Passing on the queued connects of a listener that this process closes while other processes have it.
 //!
-//! The kernel's queue belongs to the listener and not to a process, so another process accepts what waits there. This
-//! process therefore takes each such connect, connects to the kernel's listener in the client's stead, gives that
-//! socket what the client has written so far, and passes it to the client as the socket on which its connection goes on
-//! (see
-//! [`netacc_transport::shm`]'s `offer_switch`). The client need not do anything for that: its process may be busy elsewhere, or gone.
+//! The kernel's queue belongs to the listener and not to a process, so another process accepts the connections that
+//! wait there. This process therefore takes each queued connect, connects to the kernel's listener on the client's
+//! behalf, sends the bytes that the client has written so far by that socket, and passes it to the client as the socket
+//! on which its connection goes on (see `offer_switch` in [`netacc_transport::shm`]). The client need not act for that:
+//! its process may be busy or have ended.
 //!
-//! A connect of another user's process, and one for which the kernel's queue has no room, stays as it is: its client makes it
-//! once more at its next call (see [`crate::switch::redispatch`]).
+//! A connect of another user's process, or one for which the kernel's queue has no room, is left alone: its client
+//! makes it once more at its next call (see [`crate::switch::redispatch`]).
 
 use crate::switch::{pair, relay};
 use core::net::SocketAddr;
@@ -20,8 +20,8 @@ use netacc_transport::shm::slots::SLOTS;
 use netacc_transport::shm::{Link, ShmEndpoint};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// These links of a listener take no further connects: those that wait there go to the kernel's listener in the order in which
-/// they were made, if this process can see to that, or are made once more by their clients.
+/// Closes these links of a listener for further connects. The queued ones go to the kernel's listener in the order in
+/// which they were made, if this process can pass them on, or are made once more by their clients.
 pub(crate) fn hand_on(links: impl Iterator<Item = &'static Link> + Clone) {
     let mut count = 0;
     for link in links.clone() {
@@ -44,7 +44,8 @@ pub(crate) fn hand_on(links: impl Iterator<Item = &'static Link> + Clone) {
                 "listener: a connect that waited here goes to the kernel's queue, for another process"
             ),
             Err(e) => {
-                // Where one found no room, or a client that takes nothing in, the next one would wait in vain as well.
+                // If one connect found no room, or its client accepts no socket, the next one would wait in vain as
+                // well.
                 able = able && e != Errno::AGAIN && e != Errno::TIMEDOUT;
                 ep.stir_peer();
             }
@@ -52,7 +53,7 @@ pub(crate) fn hand_on(links: impl Iterator<Item = &'static Link> + Clone) {
     }
 }
 
-/// One connect goes to the kernel's listener. On failure its client may still make it again, or it is reset.
+/// Passes one connect to the kernel's listener. On failure its client may still make it again, or it is reset.
 fn to_kernel(link: &'static Link, ep: &'static ShmEndpoint) -> Result<()> {
     let open = &link.segment().and_then(|seg| seg.slot(ep.slot_index())).ok_or(Errno::NOTCONN)?.open;
     let (Some(client), Some(server)) = (open.address(0), open.address(1)) else { return Err(Errno::INVAL) };
@@ -62,7 +63,7 @@ fn to_kernel(link: &'static Link, ep: &'static ShmEndpoint) -> Result<()> {
     let generation = open.generation.load(Ordering::Relaxed);
     let local_end = tcp_socket(server)?;
     let remote = tcp_socket(server).and_then(|remote| bind(&remote, client).map(|()| remote));
-    // The decision comes first: a connection that is not needed after all would be one more that a server accepts.
+    // The connect is taken first: a server would also accept a connection that turns out not to be needed.
     let done = remote.and_then(|remote| {
         if !ep.take() {
             ep.never_mind(generation);
@@ -78,11 +79,12 @@ fn to_kernel(link: &'static Link, ep: &'static ShmEndpoint) -> Result<()> {
     done
 }
 
-/// The connection goes on over `peer_end`, whose other end waits at the kernel's listener. `local_end` stands for that end.
+/// Continues the connection on `peer_end`, whose other end waits at the kernel's listener and for which `local_end`
+/// stands.
 fn go_on(ep: &'static ShmEndpoint, local_end: &OwnedFd, peer_end: OwnedFd) -> Result<()> {
     ep.readiness();
     if ep.is_moving() {
-        // The client's program had to have a kernel socket before anybody accepted: a relay joins the two.
+        // The client's program needed a kernel socket before a server accepted, so a relay joins the two.
         ep.await_kernel();
         ep.accept_switch()?;
         let done = ep
@@ -97,16 +99,16 @@ fn go_on(ep: &'static ShmEndpoint, local_end: &OwnedFd, peer_end: OwnedFd) -> Re
     Ok(())
 }
 
-/// A TCP socket of the family of `a` that does not block.
+/// Makes a non-blocking TCP socket of the address family of `a`.
 fn tcp_socket(a: SocketAddr) -> Result<OwnedFd> {
     let domain = if a.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let fd = raw::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)?;
     #[allow(unsafe_code)]
-    // SAFETY: the kernel has just opened it, and nobody else knows the number.
+    // SAFETY: the kernel has just opened the descriptor, and no other code knows the number.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Gives the socket the client's address. Its port is another one, since the client holds its own.
+/// Binds the socket to the client's address, with another port, since the client holds its own.
 fn bind(fd: &OwnedFd, client: SocketAddr) -> Result<()> {
     let fd = fd.as_raw_fd();
     let late = |on| raw::setsockopt_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, on);
@@ -116,7 +118,7 @@ fn bind(fd: &OwnedFd, client: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// On this host the kernel answers within the call, unless the listener's queue is full (`EAGAIN`).
+/// Connects within the call, as the kernel does on one host, or fails with `EAGAIN` if the listener's queue is full.
 fn connect_at_once(fd: &OwnedFd, server: SocketAddr) -> Result<()> {
     let fd = fd.as_raw_fd();
     match addr::with(server, |p, len| raw::connect(fd, p, len)) {

@@ -1,4 +1,4 @@
-//! Addresses as a socket object keeps them, and as the kernel takes them.
+//! Addresses in the form that a socket object keeps, and in the form that the kernel takes.
 
 use core::ffi::c_void;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -46,13 +46,13 @@ impl Addr {
     }
 }
 
-/// Writes an address as the kernel has it into a buffer of ours.
+/// Writes an address in the kernel's form into a buffer of ours.
 pub(crate) fn addr_of(a: SocketAddr, domain: i32, buf: &mut [u64; 4], len: &mut u32) {
     *len = 32;
     netacc_sys::addr::write(a, domain, buf.as_mut_ptr().cast(), len);
 }
 
-/// Calls `f` with an address as the kernel has it, for a socket of this family.
+/// Calls `f` with an address in the kernel's form, for a socket of this family.
 pub(crate) fn with_address<T>(a: SocketAddr, domain: i32, f: impl FnOnce(*const c_void, u32) -> T) -> T {
     let (mut buf, mut len) = ([0u64; 4], 0);
     addr_of(a, domain, &mut buf, &mut len);

@@ -1,24 +1,24 @@
-//! What a socket keeps of an upgrade to RDMA (see [`crate::switch::upgrade`]).
+//! A socket's data about its upgrade to RDMA (see [`crate::switch::upgrade`]).
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_wire::companion::TOKEN;
 
-/// What is kept of a candidate whose other end is on another host.
+/// Data of a candidate whose other end is on another host.
 #[derive(Debug, Default)]
 pub struct Candidate {
-    /// A client: when to ask (next), or when it has asked; a server: until when it may be asked.
+    /// At a client, the time of its next or its last request; at a server, the time until which a request is accepted.
     pub(crate) when: AtomicU64,
-    /// A server: the number of read bytes at which it is prepared; 0: as far as is known, never.
+    /// At a server, the number of read bytes at which it is prepared; 0: no request names one.
     pub(crate) wanted: AtomicU64,
     pub(crate) token: [AtomicU64; 2],
-    /// Calls that are sending without the lock.
+    /// Number of calls that are sending without the lock.
     pub(crate) sending: AtomicU32,
-    /// An error of the kernel's that a call got that only looked; the next call reports it.
+    /// An error that the kernel returned to a look of ours; the next call of the program reports it.
     pub(crate) error: AtomicI32,
 }
 
 impl Candidate {
-    /// A fresh one, for another connection.
+    /// Resets the data for another connection.
     pub(crate) fn reset(&self) {
         for w in [&self.when, &self.wanted] {
             w.store(0, Ordering::Relaxed);

@@ -1,6 +1,6 @@
-//! The accelerated half of a listening socket: its rendezvous, its links, and the threads that wait at either.
+//! The accelerated half of a listening socket: its rendezvous, its links, and the threads that wait for clients.
 //!
-//! How it takes up links is in [`crate::listen::taking`], and how it ends in [`crate::listen::ending`].
+//! [`crate::listen::taking`] takes up links, and [`crate::listen::ending`] ends a listener.
 
 use crate::object::socket::{NONBLOCK, Socket};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,17 +13,17 @@ use netacc_transport::shm::Link;
 use netacc_transport::shm::slots::CONTROL_SLOT;
 use rustix::fd::{FromRawFd, OwnedFd};
 
-/// Number of places for clients that have connected and not said hello. A client that says nothing keeps its place
-/// until others need it.
+/// Number of places for clients that have connected and not sent their Hello. A silent client keeps its place until
+/// others need it.
 pub(crate) const HELLOS: usize = 8;
 
-/// The kernel's own bound of a backlog (net.core.somaxconn) unless the host says otherwise.
+/// The kernel's default limit of a backlog (net.core.somaxconn).
 const MOST: u32 = 4096;
-/// Of [`Listener::many`]: the processes came from one another by fork(2), and know of each other's companions.
+/// Value of [`Listener::many`]: the processes descend from one another by fork(2), and know of each other's companions.
 pub const SHARED_BY_FORK: u32 = 1;
-/// Of [`Listener::many`]: there may be others.
+/// Value of [`Listener::many`]: unrelated processes may share the listener.
 const SHARED_BEYOND: u32 = 2;
-/// Most links that are looked at when the process ends.
+/// Largest number of links that are handled when the process ends.
 pub(crate) const HELD: usize = 64;
 
 /// The accelerated half of a listening socket.
@@ -31,9 +31,9 @@ pub(crate) const HELD: usize = 64;
 pub struct Listener {
     next_free: AtomicPtr<Listener>,
     pub(crate) lock: Lock,
-    /// The rendezvous socket + 1.
+    /// The rendezvous socket (descriptor + 1).
     pub(crate) rendezvous: AtomicI32,
-    /// Most connects that may wait in each link's queue.
+    /// Largest number of connects that may wait in each link's queue.
     pub(crate) backlog: AtomicU32,
     pub(crate) links: AtomicPtr<Link>,
     pub(crate) hellos: [AtomicI32; HELLOS],
@@ -41,25 +41,27 @@ pub struct Listener {
     /// Set when the process had no descriptor left when it last looked for clients.
     pub(crate) starved: AtomicU32,
     /// Our own number (+ 1) for the kernel's listener, set when the application closes its last one while a call sleeps
-    /// on it, which goes on as in the kernel.
+    /// on it: that call continues, as in the kernel.
     pub(crate) held: AtomicI32,
     /// Set in the child of a fork: the rendezvous socket is the parent's as well.
     pub(crate) inherited: AtomicU32,
     /// Number of threads that sleep on the listener outside of epoll.
     pub(crate) waiters: AtomicU32,
-    /// Set once the program has called accept(2) here, or had before the fork.
+    /// Set once the program has called accept(2) on it, in this process or before the fork.
     pub served: AtomicU32,
-    /// Set once the program has waited for it by poll(2), select(2) or epoll(7): it calls accept(2) when it was told to.
+    /// Set once the program has waited for it by poll(2), select(2) or epoll(7): it then calls accept(2) when a
+    /// connection is reported.
     pub polled: AtomicU32,
-    /// Set once another sharer left the listener to the kernel.
+    /// Set once another sharer has left the listener to the kernel.
     pub(crate) shut: AtomicU32,
-    /// Set when the only link there was at the last look had more connects than the one taken: a hint.
+    /// Hint that is set when the last look found a single link, and more connects in it than the one taken.
     pub(crate) waits: AtomicU32,
-    /// Not 0 when more than one process serves this listener: [`SHARED_BY_FORK`], or more.
+    /// Not 0 when several processes serve this listener: [`SHARED_BY_FORK`], with `SHARED_BEYOND` if unrelated ones may
+    /// do so.
     pub many: AtomicU32,
-    /// Set when the kernel said, or may have said, that a TCP connection waits.
+    /// Set when the kernel has reported, or may have reported, that a TCP connection waits.
     pub tcp_waits: AtomicU32,
-    /// When the kernel was last asked and had no connection, in [`netacc_sys::cpu::ticks`].
+    /// Time ([`netacc_sys::cpu::ticks`]) at which the kernel was last asked and had no connection.
     pub tcp_checked: AtomicU64,
     /// The socket object it belongs to.
     pub owner: AtomicPtr<Socket>,
@@ -67,7 +69,7 @@ pub struct Listener {
 
 #[allow(unsafe_code)]
 mod zeroed {
-    // SAFETY: only atomics and locks; zero is a fresh object.
+    // SAFETY: the type consists of atomics and locks, for which zero is valid and a fresh object.
     unsafe impl super::Zeroed for super::Listener {}
 }
 
@@ -95,7 +97,8 @@ impl Listener {
         self.owner.store(core::ptr::from_ref(owner).cast_mut(), Ordering::Release);
     }
 
-    /// listen(2) has set the backlog. The kernel takes it for unsigned, bounds it, and lets one more connect wait.
+    /// Stores the backlog of listen(2). Like the kernel, it takes the number as unsigned, limits it, and lets one more
+    /// connect wait.
     pub(crate) fn limit(&'static self, backlog: i32) {
         let limit = (backlog as u32).min(MOST) + 1;
         let _g = self.lock.lock();
@@ -105,12 +108,13 @@ impl Listener {
         }
     }
 
-    /// More than one process serves it from here on. `by_fork`: all of them know of the companions that one of them awaits.
+    /// Notes that several processes serve the listener from here on. `by_fork`: all of them know of the companions that
+    /// one of them awaits.
     pub fn note_sharers(&self, by_fork: bool) {
         self.many.fetch_max(if by_fork { SHARED_BY_FORK } else { SHARED_BEYOND }, Ordering::Relaxed);
     }
 
-    /// The program waits for it by poll(2) or the like.
+    /// Notes that the program waits for the listener by poll(2) or a similar call.
     pub fn note_polled(&self, s: &Socket) {
         if self.polled.load(Ordering::Relaxed) != 0 {
             return;
@@ -129,13 +133,14 @@ impl Listener {
         self.rendezvous.load(Ordering::Relaxed) - 1
     }
 
-    /// Keeps the kernel's listener under a number of ours, since the application closes `fd`, its last number for this
-    /// listener of `s`, in whose calls threads sleep.
+    /// Keeps the kernel's listener under a number of ours for the threads that sleep in calls on it, since the
+    /// application closes `fd`, its last number for `s`.
     pub fn keep(&self, fd: i32, s: &Socket) {
         let Ok(ours) = reserved_fds::copy(fd) else { return };
         let mut old = self.held.swap(ours + 1, Ordering::AcqRel);
         if !s.listener().is_some_and(|l| core::ptr::eq(l, self)) {
-            // Another thread has left the listener to the kernel meanwhile, and the object may serve another one.
+            // Another thread has left the listener to the kernel meanwhile, and the object may stand for another
+            // listener.
             let taken_back = self.held.compare_exchange(ours + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
             old = taken_back.unwrap_or(0).max(old);
         }
@@ -144,7 +149,7 @@ impl Listener {
         }
     }
 
-    /// The number by which the kernel's listener can be reached, for a call that was made with `fd`.
+    /// The number under which a call that was made with `fd` finds the kernel's listener.
     pub fn kernel_fd(&self, fd: i32) -> i32 {
         match self.held.load(Ordering::Acquire) {
             0 => fd,
@@ -152,35 +157,35 @@ impl Listener {
         }
     }
 
-    /// Whether a client waits that cannot be taken up for want of descriptors: accept(2) reports that, and the listener
-    /// stays readable, as the kernel's does.
+    /// Whether a client waits that cannot be taken up because the process has no free descriptor: accept(2) reports
+    /// that, and the listener stays readable, as in the kernel.
     pub fn starves(&self) -> bool {
         self.starved.load(Ordering::Relaxed) != 0 && (readable(self.rendezvous_fd()) || self.hellos().any(readable))
     }
 
-    /// Whether another sharer has left the listener to the kernel; then this one has to do so, too.
+    /// Whether another sharer has left the listener to the kernel; this process then has to do so, too.
     pub fn is_shut(&self) -> bool {
         self.shut.load(Ordering::Relaxed) != 0
     }
 
-    /// Sockets of clients that have not said hello yet.
+    /// Sockets of clients that have not sent their Hello yet.
     pub fn hellos(&self) -> impl Iterator<Item = i32> + '_ {
         self.hellos.iter().map(|g| g.load(Ordering::Relaxed)).filter(|g| *g != 0).map(|g| g - 1)
     }
 
-    /// The links of this listener, newest first. Under `lock` (or epoll's `STRUCTURE`), which keeps them
-    /// mapped.
+    /// The links of this listener, newest first. Called under `lock` (or epoll's `STRUCTURE`), which keeps them mapped.
     pub(crate) fn links(&self) -> Links {
         Links { at: self.links.load(Ordering::Acquire) }
     }
 
-    /// Whether this process has links of its own at the listener; those of a parent are its own to serve.
+    /// Whether this process has taken up links of its own at the listener. Links of its parent do not count, since the
+    /// parent serves them.
     pub(crate) fn serves_here(&'static self) -> bool {
         let _g = self.lock.lock();
         self.links().any(|link| !link.is_inherited())
     }
 
-    /// Calls `f` with the links that there are, without a lock: each is held meanwhile.
+    /// Calls `f` with the current links, without a lock; a reference keeps each of them meanwhile.
     pub(crate) fn with_links_held(&'static self, f: impl FnOnce(&[Option<&'static Link>])) {
         let mut held = [None; HELD];
         {
@@ -193,8 +198,8 @@ impl Listener {
         held.into_iter().flatten().for_each(Link::put);
     }
 
-    /// Calls `f` for every link. Under epoll's `STRUCTURE` lock, which a thread that removes a link takes before it
-    /// lets the link go; not under `lock`, since `f` takes locks that come before it.
+    /// Calls `f` for every link. Called under epoll's `STRUCTURE` lock, which a thread takes before it releases a
+    /// removed link; not under `lock`, since `f` takes locks that come before it in the order.
     pub fn each_link(&self, f: impl FnMut(&'static Link)) {
         self.links().for_each(f);
     }
@@ -205,10 +210,10 @@ impl Listener {
         self.links().for_each(|l| l.service_if_readable());
     }
 
-    /// Whether a connect waits in shared memory, and whether a client announced a further link, which may hold earlier
-    /// connects than those that we know.
+    /// Whether a connect waits in shared memory, and whether a client has announced a further link, which may hold
+    /// earlier connects than the known links.
     pub fn queued_or_more(&self) -> (bool, bool) {
-        // What waited in the only link when we looked there came before what a further link brings.
+        // The connects that were seen in the single link came before those of a further link.
         if self.waits.load(Ordering::Relaxed) != 0 {
             return (true, false);
         }
@@ -227,7 +232,7 @@ impl Listener {
             self.waits.store(only.seen_queued().into(), Ordering::Relaxed);
             return Some((only, slot));
         }
-        // First come, first served, as with the kernel's one queue.
+        // Takes the oldest connect of all links, as from the single queue of a kernel listener.
         let first = self.links().filter_map(|l| Some((l.segment()?.front_time()?, l))).min_by_key(|(when, _)| *when)?.1;
         Some((first, first.pop()?))
     }
@@ -238,16 +243,16 @@ impl Listener {
         self.links().any(Link::has_queued)
     }
 
-    /// Number of connects that clients have queued so far: a change shows new ones.
+    /// Number of connects that clients have queued so far. It changes when new ones come.
     pub fn arrived(&self) -> u64 {
         let _g = self.lock.lock();
         self.links().filter_map(|l| l.segment()).fold(0, |n, s| n.wrapping_add(s.pushed()))
     }
 
-    /// Arms every link's connect queue; true if one holds something.
+    /// Arms the connect queues of all links; true if one of them holds a connect.
     pub fn arm(&self, set: &mut netacc_transport::WaitSet) -> bool {
-        // Before the lock: a thread that takes up a link under it afterwards sees us, and if it did so before, we see
-        // the link.
+        // Counted before the lock is taken: a thread that takes up a link under the lock later sees this waiter, and a
+        // link that was taken up before is seen here.
         self.waiters.fetch_add(1, Ordering::SeqCst);
         set.add(self.rendezvous_fd(), libc::POLLIN);
         for fd in self.hellos() {
@@ -265,7 +270,7 @@ impl Listener {
 
     /// Undoes [`Listener::arm`].
     pub fn disarm(&self, set: &netacc_transport::WaitSet) {
-        // Not below 0: the object may serve another listener by now.
+        // The count must not fall below 0, since the object may stand for another listener by now.
         let less = |n: u32| n.checked_sub(1);
         let _ = self.waiters.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
         let _g = self.lock.lock();
@@ -295,7 +300,7 @@ pub(crate) fn load_link(p: &AtomicPtr<Link>) -> Option<&'static Link> {
     unsafe { p.load(Ordering::Acquire).as_ref() }
 }
 
-/// A walk over a listener's links.
+/// Iterator over a listener's links.
 #[derive(Clone, Debug)]
 pub(crate) struct Links {
     at: *mut Link,
@@ -312,21 +317,21 @@ impl Iterator for Links {
 
     #[allow(unsafe_code)]
     fn next(&mut self) -> Option<&'static Link> {
-        // SAFETY: as in `load_link`.
+        // SAFETY: the pointer is null or a link, and links are type-stable.
         let l = unsafe { self.at.as_ref() }?;
         self.at = l.next.load(Ordering::Acquire);
         Some(l)
     }
 }
 
-/// Whether the kernel has a connection for listener `fd`.
+/// Whether a connection waits at the kernel's listener `fd`.
 pub fn tcp_ready(fd: i32) -> bool {
     readable(fd)
 }
 
-/// The names by which clients on other hosts find a listener. A listener of both address families is listed for each:
-/// iWARP listens by TCP sockets of its own, and takes no client of IPv4 at one of IPv6. Where only one of them can be
-/// had, it is the first.
+/// The names by which clients on other hosts find a listener. A listener for both address families is listed once for
+/// each: iWARP listens with TCP sockets of its own, and an IPv6 one takes no client of IPv4. If only one of the names
+/// can be registered, it is the first.
 pub(crate) fn remote_names(s: &Socket, local: SocketAddr) -> impl Iterator<Item = SocketAddr> {
     let both = local.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
         && s.opts.get(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).is_none_or(|only| only == 0);

@@ -1,6 +1,6 @@
-//! The objects that descriptors stand for, and what belongs to them: sockets, listeners, epoll instances.
+//! The objects that descriptors stand for, with their parts: sockets, listeners, epoll instances.
 //!
-//! They refer to each other, and know nothing of what calls do with them.
+//! They refer to each other, and do not depend on the code of the calls.
 
 pub mod address;
 pub mod candidate;

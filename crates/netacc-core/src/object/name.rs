@@ -2,10 +2,10 @@
 
 use core::sync::atomic::AtomicU32;
 
-/// Place in the table and stamp of an object.
+/// Index and stamp by which an object is named in the kernel's set.
 #[derive(Debug)]
 pub(crate) struct Name {
-    /// Index of its cell; 0: none yet.
+    /// Index of the object's cell in the table; 0: none yet.
     pub(crate) index: AtomicU32,
     pub(crate) stamp: AtomicU32,
 }

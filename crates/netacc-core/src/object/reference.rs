@@ -1,14 +1,14 @@
-//! How the library refers to its objects: they are recycled and never freed, so a reference is always good memory, and the
-//! generation tells whether it is still the object that was meant.
+//! References to the library's objects. Objects are recycled and never freed, so a reference always points to valid
+//! memory, and the generation tells whether the object is still the one that was looked up.
 
 use netacc_sys::slab::Pooled;
 
-/// An object and the generation it had when it was looked up.
+/// An object, with the generation that it had when it was looked up.
 #[derive(Debug)]
 pub struct Ref<T: 'static> {
     /// The object that was looked up.
     pub obj: &'static T,
-    /// Its generation at the look-up.
+    /// Generation of the object at the look-up.
     pub generation: u16,
 }
 
@@ -28,7 +28,7 @@ impl<T> PartialEq for Ref<T> {
 
 /// The object behind a pointer kept in one of our atomics.
 ///
-/// Only for types kept in a [`Slab`](netacc_sys::slab::Slab): their memory is valid for ever.
+/// This is only for types that are kept in a [`Slab`](netacc_sys::slab::Slab): their memory is valid for ever.
 #[allow(unsafe_code)]
 pub(crate) fn at<T: Pooled>(p: *mut T) -> Option<&'static T> {
     // SAFETY: our atomics hold null or the address of a slab object.

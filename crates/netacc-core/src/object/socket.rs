@@ -1,6 +1,8 @@
-//! A TCP socket as the application knows it: what its descriptors refer to, whichever path its bytes take.
+//! The socket object: a TCP socket as the application knows it, which its descriptors refer to whatever path the bytes
+//! take.
 //!
-//! What is here needs nothing but the object itself; what a call does with it is in the folders above, such as [`crate::conn`].
+//! The functions of this file need only the object itself. The calls on it are in the higher folders, such as
+//! [`crate::conn`].
 
 use crate::object::address::Addr;
 use crate::object::candidate::Candidate;
@@ -22,46 +24,50 @@ use netacc_transport::host::ConnToken;
 use netacc_transport::shm::ShmEndpoint;
 
 netacc_sys::flags! { SocketFlag:
-    /// [`Socket::flags`]: O_NONBLOCK of the file description.
+    /// Flag: O_NONBLOCK of the file description is set.
     pub const NONBLOCK;
-    /// The descriptor is a duplicate of a template: it stands for a socket the kernel does not have yet.
+    /// Flag: the descriptor is a duplicate of a template, and stands for a socket that the kernel does not have yet.
     pub const PLACEHOLDER;
-    /// A non-blocking connect was answered with EINPROGRESS; the next connect(2) reports success. A flag, since it stays
-    /// when the connection goes over to a ring.
+    /// Flag: a non-blocking connect returned EINPROGRESS, and the next connect(2) reports success. It stays set when
+    /// the connection switches to a ring.
     pub const CONNECTING;
-    /// SO_LINGER is on with time 0: close resets.
+    /// Flag: SO_LINGER is on with time 0, so close(2) resets the connection.
     pub const LINGER_RESET;
-    /// Accepted under a number that is closed on exec, and that nothing else has been made of: see [`crate::fd::fd_cache`].
+    /// Flag: the connection was accepted under a close-on-exec number which was not duplicated: see
+    /// [`crate::fd::fd_cache`].
     pub const KEEPABLE;
-    /// The process forked while this connection was open.
+    /// Flag: the process has forked while this connection was open.
     pub const SHARED;
-    /// A program that is started is meant to have a number of this socket.
+    /// Flag: a program that is executed is meant to inherit a number of this socket.
     pub const HANDED;
-    /// bind(2) was called on a dead connection.
+    /// Flag: bind(2) was called on a dead connection.
     pub const REBOUND;
-    /// Another file was put over one of its numbers (dup2, dup3).
+    /// Flag: another file has replaced one of its numbers (dup2, dup3).
     pub const REPLACED;
-    /// An option about the connection's packets was set, of which the kernel can be asked: see [`crate::options::kernel_options`].
+    /// Flag: an option about the connection's packets was set, which the kernel can be asked about: see
+    /// [`crate::options::kernel_options`].
     pub const KERNEL_OPTIONS;
-    /// TCP_INQ: recvmsg(2) tells how many bytes are left to read.
+    /// Flag: TCP_INQ is on, so recvmsg(2) tells how many bytes are left to read.
     pub const INQ;
-    /// An accepted connection whose listener is closed: see [`crate::conn::held_port`].
+    /// Flag: it is an accepted connection whose listener is closed, and whose port is kept: see
+    /// [`crate::conn::held_port`].
     pub const HOLDS_PORT;
-    /// As [`KERNEL_OPTIONS`], and it cannot be asked.
+    /// Flag: an option about the connection's packets was set, such as a signature, which the kernel cannot be asked
+    /// about.
     pub const SIGNED;
 }
 
-/// A socket. Objects are recycled, never freed.
+/// A TCP socket of the application. Objects are recycled, never freed.
 ///
-/// Reads are serialised by `rx`, writes by `tx`; both are held to retire the object. `meta` guards the
-/// remembered options.
+/// The lock `rx` serialises reads and `tx` writes; both are held to retire the object. `meta` guards the remembered
+/// options.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Socket {
     next_free: AtomicPtr<Socket>,
-    /// Which life of the object this is; compared under `rx` or `tx`.
+    /// Generation of the object; compared under `rx` or `tx`.
     generation: AtomicU32,
-    /// Number of descriptors that refer to it, and of calls that sleep on it.
+    /// Number of descriptors that refer to the object, plus the calls that sleep on it.
     refs: AtomicU32,
     /// Held by the thread that reads.
     pub rx: Lock,
@@ -69,36 +75,36 @@ pub struct Socket {
     pub tx: Lock,
     /// Guards `opts` and state changes.
     pub meta: Lock,
-    /// A [`ConnState`]. Changed by [`Socket::set_state`] and [`Socket::change`] only.
+    /// Encoded [`ConnState`], which only [`Socket::set_state`] and [`Socket::change`] change.
     state: AtomicU32,
     flags: AtomicU32,
     ep: AtomicPtr<ShmEndpoint>,
     listener: AtomicPtr<Listener>,
     /// Registrations with epoll instances; see [`crate::epoll`] for the lock.
     pub(crate) registrations: AtomicPtr<Registration>,
-    /// The descriptor that opened it: its entry on the stats page.
+    /// The descriptor that opened the socket, which is the index of its entry on the stats page.
     fd: AtomicI32,
     /// AF_INET or AF_INET6.
     domain: AtomicU32,
-    /// SO_RCVTIMEO and SO_SNDTIMEO in nanoseconds; 0: none.
+    /// SO_RCVTIMEO in nanoseconds; 0: none.
     pub rcvtimeo: AtomicU64,
-    /// See `rcvtimeo`.
+    /// SO_SNDTIMEO in nanoseconds; 0: none.
     pub sndtimeo: AtomicU64,
     /// The cookie of the kernel's listener that its connection goes to, if the kernel was asked; see [`crate::conn::reuseport`].
     pub(crate) member: AtomicU64,
-    /// Number of calls that were made while it was a candidate for promotion.
+    /// Number of calls that were made while the connection was a candidate for promotion.
     pub(crate) calls: AtomicU32,
-    /// How many times its connect was made again over another link.
+    /// Number of times that the connect was redispatched to another link.
     pub(crate) redispatched: AtomicU32,
-    /// Number of bytes that the kernel sent while it was a candidate.
+    /// Number of bytes that the kernel sent while the connection was a candidate.
     pub(crate) kernel_sent: AtomicU64,
-    /// Number of bytes that were received from the kernel while it was a candidate.
+    /// Number of bytes that were received from the kernel while the connection was a candidate.
     pub(crate) kernel_read: AtomicU64,
-    /// What [`crate::switch::upgrade`] keeps of a candidate whose other end is on another host.
+    /// Data of [`crate::switch::upgrade`] about a candidate whose other end is on another host.
     pub(crate) upgrade: Candidate,
     /// SO_LINGER: on/off in the upper, seconds in the lower half.
     pub linger: AtomicU64,
-    /// How much spinning for this socket pays; see [`crate::wait::spin`].
+    /// Record of how well spinning pays for this socket; see [`crate::wait::spin`].
     pub spin: Spin,
     /// The local address.
     pub local: Addr,
@@ -109,7 +115,7 @@ pub struct Socket {
 
 #[allow(unsafe_code)]
 mod zeroed {
-    // SAFETY: only atomics, locks and structs of them; zero is a fresh object.
+    // SAFETY: the type consists of atomics, locks and structs of them, for which zero is valid and a fresh object.
     unsafe impl super::Zeroed for super::Socket {}
 }
 
@@ -144,78 +150,78 @@ impl Socket {
         Ok(Ref { obj: s, generation: s.generation.load(Ordering::Relaxed) as u16 })
     }
 
-    /// The word of the state. Acquire pairs with the release in [`Socket::set_state`] and [`Socket::change`]: a thread
-    /// that sees a state sees what that state needs, such as the endpoint.
+    /// The encoded state. Acquire pairs with the release in [`Socket::set_state`] and [`Socket::change`]: a thread that
+    /// sees a state also sees what that state needs, such as the endpoint.
     #[inline]
     fn word(&self) -> u32 {
         self.state.load(Ordering::Acquire)
     }
 
-    /// The path that it is on.
+    /// The path that the socket is on.
     #[inline]
     pub fn path(&self) -> Path {
         Path::decode(self.word())
     }
 
-    /// What it is.
+    /// The socket's state.
     #[inline]
     pub fn state(&self) -> ConnState {
         ConnState::decode(self.word())
     }
 
-    /// Whether it is just that.
+    /// Whether the socket is in exactly this state.
     #[inline]
     pub fn is(&self, state: ConnState) -> bool {
         self.word() == state.encode()
     }
 
-    /// Whether it is an accelerated connection.
+    /// Whether the socket is an accelerated connection.
     #[inline]
     pub fn is_shm(&self) -> bool {
         self.is(ConnState::Shm)
     }
 
-    /// Whether it is the kernel's connection and may go over to a ring.
+    /// Whether the socket is a connection on kernel TCP that may still switch to a ring.
     #[inline]
     pub fn is_candidate(&self) -> bool {
         self.word() & state::CANDIDATE != 0
     }
 
-    /// How far a candidate is.
+    /// The upgrade state of a candidate; `None` for any other socket.
     #[inline]
     pub fn candidate(&self) -> Option<Upgrade> {
         Upgrade::of(self.word())
     }
 
-    /// Whether every call on it passes through: it is the kernel's and not a candidate.
+    /// Whether every call on the socket passes through: it is the kernel's and not a candidate.
     #[inline]
     pub fn is_kernels(&self) -> bool {
         self.word() & (state::PATH | state::CANDIDATE) == Path::Tcp as u32
     }
 
-    /// Whether another program made it, and this one has not waited on it.
+    /// Whether another program made the socket, and this one has not waited on it.
     #[inline]
     pub fn is_inherited(&self) -> bool {
         self.word() & state::INHERITED != 0
     }
 
-    /// Whether a program that begins to wait on it calls [`crate::listen::adopt::wake`].
+    /// Whether [`crate::listen::adopt::wake`] has to be called when the program begins to wait on the socket.
     #[inline]
     pub fn sleeps(&self) -> bool {
         self.word() & (state::INHERITED | state::DORMANT) != 0
     }
 
-    /// Changes the state; everything that the new one needs was stored before. For a thread that holds what keeps others
-    /// from changing it: both direction locks, if it is or becomes a connection in a ring.
+    /// Changes the state. The caller has stored everything that the new one needs, and keeps other threads from
+    /// changing it: by both direction locks if the socket is or becomes a connection in a ring.
     pub fn set_state(&self, to: ConnState) {
-        // AcqRel: see `word`; and what the state before needed is done with.
+        // AcqRel: the release pairs with `word`, and the acquire makes the use of the previous state complete.
         let before = ConnState::decode(self.state.swap(to.encode(), Ordering::AcqRel));
         self.changed(before, to);
     }
 
-    /// Changes the state if it still is `from`. False: another thread has changed it.
+    /// Changes the state from `from` to `to`. False: another thread has changed it before.
     pub fn change(&self, from: ConnState, to: ConnState) -> bool {
-        // AcqRel: as in `set_state`. Relaxed: a thread that was too late looks anew, by `word`.
+        // AcqRel: as in `set_state`. Relaxed on failure: the caller then loads the state anew by `word`.
         let done = self.state.compare_exchange(from.encode(), to.encode(), Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if done {
             self.changed(from, to);
@@ -223,14 +229,14 @@ impl Socket {
         done
     }
 
-    /// Every change of the state comes here.
+    /// Traces a change of the state and asserts that it is allowed.
     fn changed(&self, from: ConnState, to: ConnState) {
         debug_assert!(to.may_follow(Some(from)), "fd {}: {from:?} does not become {to:?}", self.first_fd());
         netacc_log::log!(Trace, "fd {}: {from:?} becomes {to:?}", self.first_fd());
     }
 
-    /// Makes the kernel the one that has it, if it is neither connected nor listens. Its descriptor is a socket of the
-    /// kernel's already.
+    /// Leaves a socket that neither is connected nor listens to the kernel. Its descriptor already is a real kernel
+    /// socket.
     pub fn leave_to_kernel(&self) {
         let from = self.state();
         let to = match from {
@@ -238,22 +244,22 @@ impl Socket {
             ConnState::InheritedNew => ConnState::InheritedTcp,
             _ => return,
         };
-        // A thread that was faster has connected it, or has done the same.
+        // If this fails, another thread has connected the socket or left it to the kernel.
         self.change(from, to);
     }
 
-    /// The socket counts as this program's own from here on. False: it did already.
+    /// Makes an inherited socket this program's own. False: it was that already.
     pub fn end_inheritance(&self) -> bool {
         self.change(ConnState::InheritedNew, ConnState::New) || self.change(ConnState::InheritedTcp, ConnState::Tcp)
     }
 
-    /// Whether a flag is set. Acquire, with the release in `set`.
+    /// Whether a flag is set. Acquire pairs with the release in `set`.
     #[inline]
     pub fn has(&self, flag: u32) -> bool {
         self.flags.load(Ordering::Acquire) & flag != 0
     }
 
-    /// Sets or clears a flag and returns what it was.
+    /// Sets or clears a flag and returns its previous value.
     pub fn set(&self, flag: u32, on: bool) -> bool {
         let old = if on {
             self.flags.fetch_or(flag, Ordering::AcqRel)
@@ -292,7 +298,7 @@ impl Socket {
         unsafe { self.listener.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Makes it a listener.
+    /// Attaches the listener part.
     pub fn set_listener(&self, l: &'static Listener) {
         self.listener.store(core::ptr::from_ref(l).cast_mut(), Ordering::Release);
     }
@@ -302,14 +308,15 @@ impl Socket {
         self.ep.store(core::ptr::null_mut(), Ordering::Release);
     }
 
-    /// In the child of a fork: another thread of the parent opened the connection at the same moment, and it was not
-    /// prepared for two processes. It belongs to the parent alone.
+    /// Called in the child of a fork for a connection that another thread of the parent was opening at that moment: it
+    /// was not prepared for sharing, and belongs to the parent alone.
     pub fn disown(&self) {
         self.drop_endpoint();
         self.set_state(ConnState::Tcp);
     }
 
-    /// Makes a listener an ordinary socket. Returns what it was; `None`: it is no listener, or not any more.
+    /// Makes a listener an ordinary socket. Returns its state as a listener; `None`: it is no listener, or no longer
+    /// one.
     pub fn forget_listener(&self) -> Option<ListenState> {
         loop {
             let was = ConnState::listening(self.word())?;
@@ -320,8 +327,8 @@ impl Socket {
         }
     }
 
-    /// The last reference is gone: it is nothing any more, whatever it was. Returns what it was if it was a listener.
-    /// Under both direction locks.
+    /// Ends the state, whatever it was, after the last reference is gone. Returns a listener's state. Called under both
+    /// direction locks.
     pub(crate) fn end_state(&self) -> Option<ListenState> {
         // No other thread changes the state of an object without references. Release: as in `set_state`.
         let before = ConnState::listening(self.word());
@@ -330,7 +337,7 @@ impl Socket {
         before
     }
 
-    /// Shows its addresses as those of an IPv4 socket from now on; it was an IPv6 one.
+    /// Makes an IPv6 socket show its addresses as those of an IPv4 socket (IPV6_ADDRFORM).
     pub fn became_ipv4(&self) {
         self.domain.store(libc::AF_INET as u32, Ordering::Relaxed);
     }
@@ -340,38 +347,38 @@ impl Socket {
         self.domain.load(Ordering::Relaxed) as i32
     }
 
-    /// The descriptor that opened it.
+    /// The descriptor that opened the socket.
     pub fn first_fd(&self) -> i32 {
         self.fd.load(Ordering::Relaxed)
     }
 
-    /// Its entry on the stats page.
+    /// The socket's entry on the stats page.
     #[inline]
     pub fn stats(&self) -> Option<&'static SockEntry> {
         page().sock(self.fd.load(Ordering::Relaxed))
     }
 
-    /// Its current generation.
+    /// The object's current generation.
     pub fn generation(&self) -> u16 {
         self.generation.load(Ordering::Relaxed) as u16
     }
 
-    /// Whether anything but a single descriptor refers to it.
+    /// Whether the object has references beside a single descriptor.
     pub fn is_pinned(&self) -> bool {
         self.refs.load(Ordering::Acquire) > 1
     }
 
-    /// Whether a call refers to it in addition to `descriptors` descriptors.
+    /// Whether a call holds a reference in addition to `descriptors` descriptors.
     pub fn is_pinned_beside(&self, descriptors: u32) -> bool {
         self.refs.load(Ordering::Acquire) > descriptors
     }
 
-    /// Counts one more descriptor that refers to it.
+    /// Counts one more descriptor that refers to the object.
     pub fn add_ref(&self) {
         self.refs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts one more call that refers to it, unless the last reference is gone.
+    /// Adds the reference of a call, unless the last reference is gone.
     pub(crate) fn add_ref_if_used(&self) -> bool {
         let mut n = self.refs.load(Ordering::Relaxed);
         while n != 0 {
@@ -388,37 +395,37 @@ impl Socket {
         self.refs.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// All flags. Acquire: as in [`Socket::has`].
+    /// All flags. Acquire pairs with the release in [`Socket::set`].
     pub(crate) fn flags(&self) -> u32 {
         self.flags.load(Ordering::Acquire)
     }
 
-    /// References from before are not valid any more. Under both direction locks.
+    /// Makes all earlier references invalid by a new generation. Called under both direction locks.
     pub(crate) fn end_life(&self) {
-        // No other thread writes it: the caller had the last reference.
+        // A load and a store suffice: the caller had the last reference, so no other thread writes the generation.
         self.generation.store(self.generation.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
     /// Detaches the endpoint and returns it.
     #[allow(unsafe_code)]
     pub(crate) fn take_endpoint(&self) -> Option<&'static ShmEndpoint> {
-        // SAFETY: as in `endpoint`.
+        // SAFETY: the pointer is null or an endpoint, which lives inside a link and is never freed.
         unsafe { self.ep.swap(core::ptr::null_mut(), Ordering::AcqRel).as_ref() }
     }
 
-    /// Gives the object back, whose last reference is gone.
+    /// Returns an object whose last reference is gone to its slab.
     pub(crate) fn release(&'static self) {
         SOCKETS.release(self);
     }
 }
 
 impl Ref<Socket> {
-    /// Its name for a transport.
+    /// The token by which a transport names the socket.
     pub(crate) fn token(self) -> ConnToken {
         ConnToken { object: core::ptr::from_ref(self.obj).addr(), generation: self.generation }
     }
 
-    /// Whether the object is still the one that was looked up. Decisive only under `rx` or `tx`.
+    /// Whether the object still is the socket that was looked up. The answer stays true only under `rx` or `tx`.
     #[inline]
     pub fn valid(&self) -> bool {
         self.obj.generation() == self.generation
@@ -431,7 +438,7 @@ pub fn reset_locks() {
 }
 
 impl Socket {
-    /// Sets everything that was set on the socket on a kernel socket, which takes its place.
+    /// Applies all options of the socket to the kernel socket that replaces it.
     pub fn apply_options(&self, fd: i32) {
         self.opts.apply(fd);
         for (name, ns) in [(libc::SO_RCVTIMEO, &self.rcvtimeo), (libc::SO_SNDTIMEO, &self.sndtimeo)] {
@@ -454,7 +461,7 @@ impl Socket {
         }
     }
 
-    /// Undoes an acceleration that failed; the peer sees a reset, if it sees anything.
+    /// Undoes an acceleration that failed. If the peer has seen the connection, it sees a reset.
     pub fn detach(&self) {
         if let Some(ep) = self.endpoint() {
             ep.close(true);

@@ -1,7 +1,7 @@
-//! What a socket is at a moment: its state, and the states within two of them.
+//! The states of a socket, with the substates of candidates and listeners.
 //!
-//! The state is one word ([`Socket::state`](crate::object::socket::Socket::state)), so a thread that looks without a lock
-//! sees a whole state. Facts that hold in several states (O_NONBLOCK, for one) are flags of the socket.
+//! The state is one word ([`Socket::state`](crate::object::socket::Socket::state)), so a thread that loads it without a
+//! lock sees a consistent state. Facts that hold in several states, such as O_NONBLOCK, are flags of the socket.
 
 use crate::machine::{Edge, allows};
 
@@ -11,59 +11,59 @@ use crate::machine::{Edge, allows};
 pub enum Path {
     /// Not connected and not listening.
     New = 0,
-    /// It is the kernel's: every call passes through, apart from those on a candidate.
+    /// A kernel socket: every call passes through, except on a candidate.
     Tcp = 1,
-    /// An endpoint in shared memory.
+    /// A connection with an endpoint in shared memory.
     Shm = 2,
     /// A listener with a rendezvous.
     Listener = 3,
 }
 
-/// What a socket is.
+/// State of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnState {
     /// Neither connected nor listening.
     New,
-    /// As `New`, after a connection was aborted: the kernel's socket shows a port that it does not hold.
+    /// Unconnected after a connection was dissolved: its kernel socket shows a port that it does not hold.
     Aborted,
-    /// As `New`, but another program made and bound the socket, and other processes may have it.
+    /// Unconnected, but another program made and bound the socket, and other processes may have it.
     InheritedNew,
-    /// The kernel's socket, which another program made and bound: once it listens and the program waits on it, it gets a
+    /// A kernel socket that another program made and bound. Once it listens and this program waits on it, it gets a
     /// rendezvous ([`crate::listen::adopt`]).
     InheritedTcp,
-    /// The kernel's, for good if it is connected.
+    /// A kernel socket, which stays one if it is connected.
     Tcp,
-    /// The kernel's for good, after it left shared memory: the addresses of its kernel socket are not those of the
-    /// connection.
+    /// A kernel socket that replaced a ring and stays. Its addresses are not those of the connection.
     Demoted,
-    /// The kernel's connection, which may go over to a ring: its bytes pass through our hands.
+    /// A connection on kernel TCP that may switch to a ring. Its reads and writes do not pass to libc.
     Candidate(Upgrade),
-    /// A connection that is accelerated: by shared memory itself, or by RDMA through a ring.
+    /// An accelerated connection: over shared memory, or over RDMA through a ring.
     Shm,
     /// A listener with a rendezvous.
     Listener(ListenState),
 }
 
-/// How far a candidate is on its way to a ring ([`crate::switch::promote`] within a host, [`crate::switch::upgrade`] to
+/// Progress of a candidate towards a ring ([`crate::switch::promote`] within a host, [`crate::switch::upgrade`] to
 /// another one).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Upgrade {
-    /// At a server whose client is on this host: the client may offer to go over.
+    /// At a server with a client on this host: the client may offer a promotion.
     AwaitOffer = 0,
-    /// At a server whose client is on another host: the client may ask.
+    /// At a server with a client on another host: the client may request the upgrade.
     AwaitRequest = REMOTE,
-    /// At such a server: the client may go over at the byte that is read next, to the socket's endpoint.
+    /// At a server with a client on another host: the client may switch at the next byte to be read, to the socket's
+    /// endpoint.
     Prepared = REMOTE + 1,
-    /// At a client of a server on this host: the offer is to be made.
+    /// At a client of a server on this host: the offer is yet to be made.
     ToOffer = CLIENT,
-    /// At such a client: a thread makes the offer.
+    /// At a client of a server on this host: a thread is making the offer.
     Linking = CLIENT + 1,
-    /// At such a client: the offer is out, with the socket's endpoint.
+    /// At a client of a server on this host: the offer was made, for the socket's endpoint.
     Offered = CLIENT + 2,
-    /// At a client of a server on another host: the question is to be put.
+    /// At a client of a server on another host: the request is yet to be sent.
     ToRequest = CLIENT + REMOTE,
-    /// At such a client: the question was put, and is not answered.
+    /// At a client of a server on another host: the request was sent, and is not answered yet.
     Requested = CLIENT + REMOTE + 1,
 }
 
@@ -76,15 +76,15 @@ const CLIENT: u32 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ListenState {
-    /// The program has not waited on it: clients on other hosts do not find it yet.
+    /// The program has not waited on the listener, so clients on other hosts do not find it yet.
     Dormant = 0,
-    /// The program waits on it, and the RDMA engines were told.
+    /// The program waits on the listener, and it is registered with the RDMA engines.
     Announced = 1,
-    /// The program waits on it, and clients on other hosts do not find it for want of an RDMA device.
+    /// The program waits on the listener, and clients on other hosts do not find it because there is no RDMA device.
     Unheard = 2,
 }
 
-/// The kinds of [`ConnState`], without what is within them.
+/// The variants of [`ConnState`] without their data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     New,
@@ -98,7 +98,7 @@ enum Kind {
     Listener,
 }
 
-/// How a socket changes. Every state ends with the last reference to the socket.
+/// Allowed transitions of a socket. Every state ends with the last reference to the socket.
 const CONNECTION: &[Edge<Kind>] = &[
     (None, Some(Kind::New), "socket(2)"),
     (None, Some(Kind::Tcp), "accept(2) by TCP"),
@@ -126,7 +126,7 @@ const CONNECTION: &[Edge<Kind>] = &[
     (Some(Kind::Listener), Some(Kind::New), "the kernel's alone, or an ordinary socket again"),
 ];
 
-/// How a candidate changes. Each of these states may be given up, which ends it.
+/// Allowed transitions of a candidate. The candidacy may be given up in each of these states, which ends it.
 const UPGRADE: &[Edge<Upgrade>] = &[
     (None, Some(Upgrade::AwaitOffer), "accept(2) of a client on this host"),
     (Some(Upgrade::AwaitOffer), None, "the offer is taken"),
@@ -145,7 +145,7 @@ const UPGRADE: &[Edge<Upgrade>] = &[
     (Some(Upgrade::Requested), None, "the token is said"),
 ];
 
-/// How a listener changes.
+/// Allowed transitions of a listener.
 const LISTENER: &[Edge<ListenState>] = &[
     (None, Some(ListenState::Dormant), "there is a rendezvous"),
     (Some(ListenState::Dormant), Some(ListenState::Announced), "the program waits on it"),
@@ -156,19 +156,19 @@ const LISTENER: &[Edge<ListenState>] = &[
     (Some(ListenState::Unheard), None, "the listener ends"),
 ];
 
-/// The part of the word that is the [`Path`].
+/// Mask of the word's bits that are the [`Path`].
 pub(super) const PATH: u32 = 3;
-/// Set in the word of a candidate.
+/// Bit that is set in the word of a candidate.
 pub(super) const CANDIDATE: u32 = 1 << 2;
-/// Set in the word of a socket that another program made, and on which this one has not waited.
+/// Bit that is set in the word of a socket that another program made, and on which this one has not waited.
 pub(super) const INHERITED: u32 = 1 << 3;
-/// Set in the word of a dormant listener.
+/// Bit that is set in the word of a dormant listener.
 pub(super) const DORMANT: u32 = 1 << 4;
-/// Where the number of the state within its path lies in the word.
+/// Position in the word of the number that tells the states of one path apart.
 const NUMBER: u32 = 5;
 
 impl ConnState {
-    /// The word that stands for the state.
+    /// Encodes the state in a word.
     #[inline]
     pub(super) const fn encode(self) -> u32 {
         let (path, marks, number) = match self {
@@ -186,7 +186,7 @@ impl ConnState {
         path as u32 | marks | number << NUMBER
     }
 
-    /// The state of a word that [`ConnState::encode`] made.
+    /// Decodes a word that [`ConnState::encode`] made.
     #[inline]
     pub(super) const fn decode(word: u32) -> ConnState {
         let number = word >> NUMBER;
@@ -233,13 +233,13 @@ impl ConnState {
         }
     }
 
-    /// The state of the listener whose word this is.
+    /// Decodes the listener state of a listener's word.
     #[inline]
     pub(super) const fn listening(word: u32) -> Option<ListenState> {
         if word & PATH == Path::Listener as u32 { ConnState::decode(word).listen_state() } else { None }
     }
 
-    /// Whether a socket may change from this state to another; `None`: it was just made.
+    /// Whether a socket may change to this state from `before`; `None`: it was just made.
     pub(super) fn may_follow(self, before: Option<ConnState>) -> bool {
         let upgrade = (before.and_then(ConnState::upgrade), self.upgrade());
         let given_up = self == ConnState::Tcp;
@@ -276,7 +276,7 @@ impl Upgrade {
         }
     }
 
-    /// The state of the candidate whose word this is.
+    /// Decodes the upgrade state of a candidate's word.
     #[inline]
     pub(super) const fn of(word: u32) -> Option<Upgrade> {
         if word & CANDIDATE == 0 { None } else { Some(Upgrade::decode(word >> NUMBER)) }
@@ -287,7 +287,7 @@ impl Upgrade {
         self as u32 & REMOTE != 0
     }
 
-    /// Whether this end has connected, and so makes the offer or puts the question.
+    /// Whether this end is the client, which makes the offer or sends the request.
     pub fn is_client(self) -> bool {
         self as u32 & CLIENT != 0
     }

@@ -1,4 +1,4 @@
-//! An epoll instance's claim on one ready set of one link.
+//! Subscriptions of epoll instances to the ready sets of links.
 
 use crate::object::instance::Epoll;
 use crate::object::name::Name;
@@ -8,7 +8,7 @@ use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::Pooled;
 use netacc_transport::shm::Link;
 
-/// One instance's ready set on one link.
+/// An instance's claim on one ready set of one link.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Subscription {
@@ -17,9 +17,10 @@ pub struct Subscription {
     pub(crate) link: AtomicPtr<Link>,
     pub(crate) epoll: AtomicPtr<Epoll>,
     pub(crate) ready_set: AtomicU32,
-    /// Number of registrations that hear by it; under `STRUCTURE`.
+    /// Number of registrations that use it; under `STRUCTURE`.
     pub(crate) users: AtomicU32,
-    /// Set while it is in the active list: its ready set is looked at in every round, so the peer need not ring.
+    /// Set while it is in the active list: its ready set is checked in every round, so the peer need not write the
+    /// waker.
     pub(crate) active: AtomicU32,
     pub(crate) next: AtomicPtr<Subscription>,
     pub(crate) next_active: AtomicPtr<Subscription>,
@@ -27,7 +28,7 @@ pub struct Subscription {
 
 #[allow(unsafe_code)]
 mod zeroed {
-    // SAFETY: only atomics; zero is a fresh object.
+    // SAFETY: the type consists of atomics, for which zero is valid and a fresh object.
     unsafe impl super::Zeroed for super::Subscription {}
 }
 

@@ -1,6 +1,6 @@
-//! What the kernel says of options of a connection over loopback. A connection in shared memory has no socket of its
-//! own that could be asked, and an unconnected one answers otherwise: with the buffers and the segment size that a
-//! socket begins with, without a path's MTU, and with success where a connection gets an error.
+//! Values of the kernel's options on a connection over loopback. A connection in shared memory has no kernel socket to
+//! ask, and an unconnected socket behaves differently: it has the initial buffer and segment sizes and no path MTU, and
+//! succeeds where a connection returns an error.
 
 use crate::object::reference::Ref;
 use crate::object::socket::Socket;
@@ -14,7 +14,7 @@ use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{addr, raw};
 
-/// Options whose value comes with the connection.
+/// Options whose value is determined by the connection.
 const INHERITED_OPTIONS: [(i32, i32); 6] = [
     (SOL_SOCKET, libc::SO_SNDBUF),
     (SOL_SOCKET, libc::SO_RCVBUF),
@@ -24,22 +24,22 @@ const INHERITED_OPTIONS: [(i32, i32); 6] = [
     (IPPROTO_IPV6, libc::IPV6_MTU),
 ];
 
-/// The answers per family, in the order of [`INHERITED_OPTIONS`]; bit 32 says that there is one.
+/// The values per address family, in the order of [`INHERITED_OPTIONS`]; bit 32 marks a known one.
 static ANSWERS: [[AtomicU64; INHERITED_OPTIONS.len()]; 2] =
     [const { [const { AtomicU64::new(0) }; INHERITED_OPTIONS.len()] }; 2];
 
 const KNOWN: u64 = 1 << 32;
 
-/// A connection of the kernel's over loopback, closed with its owner.
+/// A kernel connection over loopback, which is closed on drop.
 #[derive(Debug)]
 pub struct Connection(i32);
 
 impl Connection {
-    /// A socket that is connected to itself: the smallest connection that there is.
+    /// Opens a socket that is connected to itself, which needs no second one.
     pub fn open(domain: i32) -> Result<Connection> {
         let ip: IpAddr = if domain == AF_INET { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
         let it = Connection(raw::socket(domain, SOCK_STREAM | SOCK_CLOEXEC, 0)?);
-        // Closed by a reset, so that no port is kept from other programs for a minute.
+        // A linger time of 0 closes it by a reset, so that its port is free again at once.
         let linger = [1i32, 0];
         raw::setsockopt(it.0, SOL_SOCKET, libc::SO_LINGER, linger.as_ptr().cast(), size_of_val(&linger) as u32)?;
         addr::with(SocketAddr::new(ip, 0), |p, n| raw::bind(it.0, p, n))?;
@@ -60,7 +60,7 @@ impl Drop for Connection {
     }
 }
 
-/// Whether the kernel judges a value of the option otherwise on a connection.
+/// Whether the kernel validates a value of the option differently on a connection.
 pub fn judges(level: i32, name: i32) -> bool {
     matches!(
         (level, name),
@@ -75,10 +75,11 @@ pub fn judges(level: i32, name: i32) -> bool {
     )
 }
 
-/// TCP_ULP puts another protocol of the kernel on top of its TCP (kTLS), so the connection has to be there.
+/// Sets TCP_ULP, which puts another protocol of the kernel (kTLS) on top of its TCP, so that the connection has to be
+/// demoted.
 ///
-/// TLS libraries try it on every connection: where the kernel would refuse, which it says of a connection of its own, this one
-/// stays where it is.
+/// TLS libraries try it on every connection: if the kernel refuses it on a connection of its own, this one is left in
+/// the ring.
 #[cold]
 pub fn upper_layer(fd: i32, r: Ref<Socket>, p: *const c_void, len: u32) -> Outcome {
     let judge = Connection::open(r.obj.domain());
@@ -93,13 +94,12 @@ pub fn upper_layer(fd: i32, r: Ref<Socket>, p: *const c_void, len: u32) -> Outco
     }
 }
 
-/// The value that an option has on a connection on which it was never set, if it comes with the connection. The kernel is
-/// asked once.
+/// The value of an option that was never set, if it is determined by the connection. The kernel is asked once.
 pub fn tells(domain: i32, level: i32, name: i32) -> Option<i32> {
     let at = INHERITED_OPTIONS.iter().position(|told| *told == (level, name))?;
     let [v4, v6] = &ANSWERS;
     let answers = if domain == AF_INET { v4 } else { v6 };
-    // Relaxed: an answer is one word, and every thread is given the same one.
+    // Relaxed: the value is one word, and every thread gets the same one from the kernel.
     let known = answers.get(at)?.load(Ordering::Relaxed);
     if known & KNOWN != 0 {
         return Some(known as u32 as i32);

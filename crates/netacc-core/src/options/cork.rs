@@ -5,7 +5,8 @@ use crate::object::reference::Ref;
 use crate::object::socket::Socket;
 use libc::IPPROTO_TCP;
 
-/// TCP_CORK or TCP_NODELAY was set: what is held back goes out, unless it is to be held from now on (tcp(7)).
+/// To be called after TCP_CORK or TCP_NODELAY was set: sends the bytes that were held back, unless the new setting
+/// holds them (tcp(7)).
 #[cold]
 pub(super) fn set(r: Ref<Socket>, name: i32) {
     let s = r.obj;

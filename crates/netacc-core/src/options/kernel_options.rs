@@ -1,12 +1,12 @@
-//! Options about a connection's packets: the device they pass, their mark, how they are filtered or signed. Shared
-//! memory has no packets, so a socket with such an option is the kernel's.
+//! Options about a connection's packets: their device, their mark, filters and signatures. Shared memory has no
+//! packets, so a socket with such an option is left to the kernel.
 
 use crate::object::socket::{KERNEL_OPTIONS, SIGNED, Socket};
 use core::ffi::c_void;
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use netacc_sys::raw;
 
-/// An option of tcp(7): a key for TCP-AO (RFC 5925); the libc crate has no name for it.
+/// TCP_AO_ADD_KEY, an option of tcp(7) that sets a key for TCP-AO (RFC 5925); the libc crate does not define it.
 const TCP_AO_ADD_KEY: i32 = 38;
 
 /// Whether the option can be read back from the kernel later.
@@ -19,7 +19,7 @@ fn plain(level: i32, name: i32) -> bool {
     )
 }
 
-/// Whether the kernel says nothing of the option afterwards.
+/// Whether the option sets a signature, which the kernel cannot be asked about afterwards.
 fn signed(level: i32, name: i32) -> bool {
     matches!(
         (level, name),
@@ -33,23 +33,23 @@ fn signed(level: i32, name: i32) -> bool {
     )
 }
 
-/// Whether the option cannot be read back: getsockopt(2) refuses the number, or means something else by it.
-/// SO_ATTACH_FILTER is SO_GET_FILTER there, which gives the filter's instructions and counts in them.
+/// Whether the option cannot be read back: getsockopt(2) refuses the number or uses it for another option.
+/// SO_ATTACH_FILTER is SO_GET_FILTER there, which returns the filter's instructions and counts in units of them.
 pub fn is_write_only(level: i32, name: i32) -> bool {
     signed(level, name)
 }
 
-/// Whether the option is about packets. `connected`: the socket has agreed with its peer on the size of segments.
+/// Whether the option is about packets. `connected`: the socket and its peer have already agreed on the segment size.
 pub fn concerns(level: i32, name: i32, connected: bool) -> bool {
     plain(level, name) || signed(level, name) || (!connected && sizes(level, name))
 }
 
-/// Whether the option is TCP_MAXSEG, which bounds the segments of both ends of a connection, and which both can read.
+/// Whether the option is TCP_MAXSEG, which limits the segments of both ends of a connection, and which both can read.
 fn sizes(level: i32, name: i32) -> bool {
     (level, name) == (IPPROTO_TCP, libc::TCP_MAXSEG)
 }
 
-/// Notes that such an option was set on the kernel's socket.
+/// Notes that an option about packets was set on the kernel socket.
 pub fn noted(s: &Socket, level: i32, name: i32) {
     if plain(level, name) {
         s.set(KERNEL_OPTIONS, true);
@@ -59,7 +59,7 @@ pub fn noted(s: &Socket, level: i32, name: i32) {
     }
 }
 
-/// Whether options of the kernel's socket `fd` have an effect that shared memory would not have.
+/// Whether options of the kernel socket `fd` have an effect that shared memory would not have.
 pub fn matter(s: &Socket, fd: i32) -> bool {
     s.has(SIGNED) || (s.has(KERNEL_OPTIONS) && ask_kernel(fd, s.domain()))
 }
@@ -75,7 +75,7 @@ fn ask_kernel(fd: i32, domain: i32) -> bool {
 }
 
 /// Whether the socket is bound to a device, loopback included: a connection to an address of another device counts as
-/// coming by that device, though it never leaves the host.
+/// received by that device, though it never leaves the host.
 fn device(fd: i32) -> bool {
     let mut name = [0u8; libc::IFNAMSIZ];
     let mut len = name.len() as u32;

@@ -1,4 +1,4 @@
-//! Socket options.
+//! Socket options: getsockopt(2) and setsockopt(2).
 
 pub mod connected;
 pub mod cork;

@@ -1,4 +1,4 @@
-//! Socket options: honoured, or faithfully remembered.
+//! getsockopt(2) and setsockopt(2): options are applied to the ring, or remembered and returned as the kernel would.
 
 use crate::fd::placeholder::{materialize, template};
 use crate::fd::table;
@@ -19,10 +19,10 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, user};
 use netacc_transport::Endpoint;
 
-/// An option of tcp(7), linux/tcp.h; the libc crate has no name for it.
+/// TCP_ZEROCOPY_RECEIVE of linux/tcp.h; the libc crate does not define it.
 const TCP_ZEROCOPY_RECEIVE: i32 = 35;
 
-/// Options whose value is taken as it is, with the range the kernel accepts (tcp(7), socket(7)).
+/// The accepted range of an option whose value is stored unchanged (tcp(7), socket(7)).
 fn plain_range(level: i32, name: i32) -> Option<core::ops::RangeInclusive<i32>> {
     const ANY: core::ops::RangeInclusive<i32> = i32::MIN..=i32::MAX;
     Some(match (level, name) {
@@ -35,7 +35,7 @@ fn plain_range(level: i32, name: i32) -> Option<core::ops::RangeInclusive<i32>> 
     })
 }
 
-/// Options that read back as 0 or 1.
+/// Whether the option reads back as 0 or 1.
 fn boolean(level: i32, name: i32) -> bool {
     matches!(
         (level, name),
@@ -44,10 +44,10 @@ fn boolean(level: i32, name: i32) -> bool {
     )
 }
 
-/// The value of an option as the kernel takes it: it judges the length first, then whether the value is in memory.
+/// Reads the value of an option as the kernel does: it checks the length first, then the memory.
 ///
 /// # Safety
-/// `p` is the application's value of `len` bytes.
+/// `p` points to the application's value of `len` bytes.
 #[allow(unsafe_code)]
 unsafe fn value<T: Copy>(p: *const c_void, len: u32) -> Result<T> {
     let size = size_of::<T>();
@@ -57,7 +57,7 @@ unsafe fn value<T: Copy>(p: *const c_void, len: u32) -> Result<T> {
     if !user::readable(p, size) {
         return Err(Errno::FAULT);
     }
-    // SAFETY: the whole value is there and may be unaligned; `T` is an int, several, or a structure of them.
+    // SAFETY: the whole value can be read and may be unaligned; `T` consists of ints, for which any bytes are valid.
     Ok(unsafe { core::ptr::read_unaligned(p.cast::<T>()) })
 }
 
@@ -74,7 +74,7 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
     if s.is_candidate() && not_followed(level, name) {
         promote::given_up(fd);
     }
-    // Asked before the path: a promotion may be under way.
+    // Read before the path, since a promotion may be in progress.
     let candidate = s.is_candidate();
     let path = s.path();
     let ours = path == Path::Shm || (path == Path::New && s.has(PLACEHOLDER));
@@ -82,14 +82,14 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
         return Outcome::Pass;
     }
     if (level, name) == (IPPROTO_IPV6, libc::IPV6_ADDRFORM) && path == Path::Shm && s.domain() == libc::AF_INET6 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees pointers that are valid for the given lengths.
         return unsafe { to_ipv4(fd, r, p, len) }.into();
     }
     if path == Path::Shm && (level, name) == (IPPROTO_TCP, libc::TCP_ULP) {
         return connected::upper_layer(fd, r, p, len);
     }
     let packets = kernel_options::concerns(level, name, path == Path::Shm);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees pointers that are valid for the given lengths.
     if let Some(done) = unsafe { set_own(s, level, name, p, len) } {
         if path == Path::Shm
             && level == IPPROTO_TCP
@@ -98,7 +98,7 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
         {
             cork::set(r, name);
         }
-        // A real socket gets the value as well, a placeholder when it becomes one.
+        // A real socket gets the value as well, and a placeholder when it is materialized.
         return if ours || done.is_err() { done.into() } else { Outcome::Pass };
     }
     if by_kernel(level, name) && path != Path::Listener {
@@ -122,7 +122,7 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
         }
         return done.into();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees pointers that are valid for the given lengths.
     match unsafe { set_accelerated(s, level, name, p, len) } {
         Ok(()) if packets => match demote::demote(fd, r, Reason::Packets) {
             Ok(()) => Outcome::Pass,
@@ -132,20 +132,20 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
     }
 }
 
-/// Whether an option changes the kernel's stream, its packets or its errors, so that a connection with it does not go
-/// over to a ring.
+/// Whether an option changes the kernel's stream, its packets or its errors, so that a connection with it must not
+/// switch to a ring.
 fn not_followed(level: i32, name: i32) -> bool {
     kernel_options::concerns(level, name, true)
         || by_kernel(level, name)
         || matches!((level, name), (IPPROTO_TCP, libc::TCP_ULP) | (IPPROTO_IPV6, libc::IPV6_ADDRFORM))
 }
 
-/// Whether only the kernel can honour the option: it alone announces completions, and knows where a look begins.
+/// Whether only the kernel supports the option: zero-copy completions, and the peek offset.
 fn by_kernel(level: i32, name: i32) -> bool {
     level == SOL_SOCKET && matches!(name, libc::SO_ZEROCOPY | libc::SO_PEEK_OFF)
 }
 
-/// Sets options that mean something to us. `None`: the option is none of these.
+/// Sets an option that the socket layer implements. `None`: the option is none of these.
 ///
 /// # Safety
 /// `p` is valid for `len` bytes.
@@ -153,7 +153,7 @@ fn by_kernel(level: i32, name: i32) -> bool {
 unsafe fn set_own(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32) -> Option<Result<()>> {
     match (level, name) {
         (SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees pointers that are valid for the given lengths.
             let tv = match unsafe { value::<libc::timeval>(p, len) } {
                 Ok(tv) => tv,
                 Err(e) => return Some(Err(e)),
@@ -162,7 +162,7 @@ unsafe fn set_own(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32)
                 return Some(Err(Errno(libc::EDOM)));
             }
             let cell = if name == libc::SO_RCVTIMEO { &s.rcvtimeo } else { &s.sndtimeo };
-            // A negative time is "at once" to the kernel; 1 ns is the nearest value that we have.
+            // For the kernel a negative time means no wait; 1 ns is the nearest value here.
             let ns = if tv.tv_sec < 0 {
                 1
             } else {
@@ -172,12 +172,12 @@ unsafe fn set_own(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32)
             Some(Ok(()))
         }
         (SOL_SOCKET, libc::SO_LINGER) => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees pointers that are valid for the given lengths.
             let [on, secs] = match unsafe { value::<[i32; 2]>(p, len) } {
                 Ok(v) => v,
                 Err(e) => return Some(Err(e)),
             };
-            // When it is switched off the time is kept (socket(7) does not say so).
+            // The kernel keeps the time when lingering is switched off, which socket(7) does not mention.
             let kept = s.linger.load(Ordering::Relaxed) & u64::from(u32::MAX);
             let word = if on != 0 { 1 << 32 | u64::from(secs as u32) } else { kept };
             s.linger.store(word, Ordering::Relaxed);
@@ -186,7 +186,7 @@ unsafe fn set_own(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32)
         }
         _ => {
             let range = plain_range(level, name)?;
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees pointers that are valid for the given lengths.
             let v = match unsafe { value::<i32>(p, len) } {
                 Ok(v) => v,
                 Err(e) => return Some(Err(e)),
@@ -203,7 +203,7 @@ unsafe fn set_own(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32)
     }
 }
 
-/// Microseconds as the kernel keeps them: whole ticks of its clock, rounded up.
+/// Rounds microseconds up to whole ticks of the kernel's clock, as the kernel does.
 fn in_ticks(usec: i64) -> i64 {
     static TICK: AtomicU32 = AtomicU32::new(0);
     let mut tick = TICK.load(Ordering::Relaxed);
@@ -215,7 +215,7 @@ fn in_ticks(usec: i64) -> i64 {
     (usec + tick - 1) / tick * tick
 }
 
-/// The length of a tick (microseconds): what becomes of a time-out of 1 microsecond.
+/// The length of a tick of the kernel's clock (microseconds), to which the kernel rounds a time-out of 1 microsecond.
 fn kernel_tick() -> Result<u32> {
     let fd = raw::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
     let mut tv = libc::timeval { tv_sec: 0, tv_usec: 1 };
@@ -227,8 +227,8 @@ fn kernel_tick() -> Result<u32> {
     asked.map(|()| tv.tv_usec as u32)
 }
 
-/// Sets other options on an accelerated connection: the kernel judges the value on a socket of its own, and we remember
-/// what the kernel made of it.
+/// Sets any other option of an accelerated connection: the kernel validates the value on another socket, and the
+/// resulting value is remembered.
 ///
 /// # Safety
 /// `p` is valid for `len` bytes.
@@ -244,18 +244,18 @@ unsafe fn set_accelerated(s: &Socket, level: i32, name: i32, p: *const c_void, l
     done
 }
 
-/// Sets the value on the kernel's socket `judge`, and remembers it as that socket has it.
+/// Sets the value on the kernel socket `judge`, and remembers the value that this socket then has.
 fn judged(s: &Socket, judge: i32, level: i32, name: i32, p: *const c_void, len: u32) -> Result<()> {
     raw::setsockopt(judge, level, name, p, len)?;
-    // What a connection has agreed on with its peer stays as it is.
+    // A value on which a connection has agreed with its peer does not change.
     if (level, name) != (IPPROTO_TCP, libc::TCP_MAXSEG) && !kernel_options::is_write_only(level, name) {
         remember(s, judge, level, name);
     }
     Ok(())
 }
 
-/// IPV6_ADDRFORM makes an IPv6 socket whose peer has an IPv4 address an IPv4 one. The kernel does so with the socket
-/// that the connection goes over to.
+/// Sets IPV6_ADDRFORM, which turns an IPv6 socket whose peer has an IPv4 address into an IPv4 one. The kernel does so
+/// with the socket to which the connection is demoted.
 ///
 /// # Safety
 /// `p` is valid for `len` bytes.
@@ -263,7 +263,7 @@ fn judged(s: &Socket, judge: i32, level: i32, name: i32, p: *const c_void, len: 
 #[allow(unsafe_code)]
 unsafe fn to_ipv4(fd: i32, r: Ref<Socket>, p: *const c_void, len: u32) -> Result<()> {
     let s = r.obj;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees pointers that are valid for the given lengths.
     if unsafe { value::<i32>(p, len) }? != libc::AF_INET {
         return Err(Errno::INVAL);
     }
@@ -276,13 +276,13 @@ unsafe fn to_ipv4(fd: i32, r: Ref<Socket>, p: *const c_void, len: u32) -> Result
     Ok(())
 }
 
-/// The family of the kernel's connections that this one is like: an IPv6 socket may have an IPv4 peer.
+/// The address family of the packets that the kernel would use: an IPv6 socket may have an IPv4 peer.
 fn family(s: &Socket, level: i32) -> i32 {
     let mapped = level != IPPROTO_IPV6 && s.peer.get().is_some_and(|a| a.ip().to_canonical().is_ipv4());
     if mapped { libc::AF_INET } else { s.domain() }
 }
 
-/// SO_PEERNAME: the peer's address; the caller must not ask for more bytes than it has.
+/// Returns SO_PEERNAME, the peer's address. It is an error to request more bytes than the address has.
 ///
 /// # Safety
 /// `val` and `len` are the application's, `len` in memory that can be written.
@@ -292,7 +292,7 @@ unsafe fn peer_name(s: &Socket, val: *mut c_void, len: *mut u32) -> Result<()> {
     let peer = s.peer.get().filter(|_| !s.endpoint().is_some_and(|e| e.has_ended())).ok_or(Errno::NOTCONN)?;
     let (mut name, mut there) = ([0u64; 4], 32);
     addr_of(peer, s.domain(), &mut name, &mut there);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees pointers that are valid for the given lengths.
     unsafe {
         if len.read_unaligned() > there {
             return Err(Errno::INVAL);
@@ -304,7 +304,7 @@ unsafe fn peer_name(s: &Socket, val: *mut c_void, len: *mut u32) -> Result<()> {
 /// Value of TCP_QUICKACK that was set after the peer's end of stream, which had switched the option off.
 const QUICK_LATE: i32 = 2;
 
-/// Whether the peer's end of stream has come.
+/// Whether the peer's end of stream was received.
 fn after_end(s: &Socket) -> bool {
     s.is_shm() && s.endpoint().is_some_and(|e| e.peer_ended())
 }
@@ -320,14 +320,14 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
     };
     let s = r.obj;
     if (level, name) == (IPPROTO_TCP, libc::TCP_INFO) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees pointers that are valid for the given lengths.
         let done = unsafe { info_of_candidate(fd, r, val, len) };
         if let Some(done) = done {
             return done;
         }
     }
     if (level, name) == (SOL_SOCKET, libc::SO_ERROR) && s.is_candidate() {
-        // The peer may have gone over and ended the stream there.
+        // The peer may have switched, which ends the kernel's stream.
         promote::advance(fd, r);
     }
     let shm = s.is_shm();
@@ -346,18 +346,18 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
         (SOL_SOCKET, libc::SO_LINGER) => {
             let l = s.linger.load(Ordering::Relaxed);
             let v = [(l >> 32) as i32, l as u32 as i32];
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees pointers that are valid for the given lengths.
             return unsafe { give(v.as_ptr().cast(), 8, val, len) }.into();
         }
         (SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => {
             let cell = if name == libc::SO_RCVTIMEO { &s.rcvtimeo } else { &s.sndtimeo };
             let ns = cell.load(Ordering::Relaxed) as i64;
             let tv = libc::timeval { tv_sec: ns / 1_000_000_000, tv_usec: ns % 1_000_000_000 / 1000 };
-            // SAFETY: the caller's promise about `val` and `len`; `tv` lives until the call returns.
+            // SAFETY: the caller guarantees that `val` and `len` are valid; `tv` lives until the call returns.
             return unsafe { give((&raw const tv).cast(), size_of::<libc::timeval>(), val, len) }.into();
         }
         (IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) if shm => {
-            // The kernel can map only what its own socket has received.
+            // The kernel can map only bytes that its own socket has received.
             return match demote::demote(fd, r, Reason::Unsupported) {
                 Ok(()) => Outcome::Pass,
                 Err(e) => Outcome::Failed(e),
@@ -374,7 +374,7 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
         }
         (IPPROTO_IPV6, libc::IPV6_ADDRFORM) if shm && s.domain() == libc::AF_INET6 => Some(libc::AF_INET6),
         (SOL_SOCKET, libc::SO_PEERNAME) if shm => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees pointers that are valid for the given lengths.
             return unsafe { peer_name(s, val, len) }.into();
         }
         _ => {
@@ -388,7 +388,7 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
     };
     match int {
         Some(v) => {
-            // SAFETY: the caller's promise about `val` and `len`.
+            // SAFETY: the caller guarantees that `val` and `len` are valid.
             unsafe { give_int(level, v, val, len) }.into()
         }
         // A liveness socket is no TCP socket: type, protocol and defaults are those of the template.
@@ -398,18 +398,19 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
                 Err(e) => Outcome::Failed(e),
             }
         }
-        // Otherwise the descriptor is a TCP socket of the right family.
+        // The descriptor is a TCP socket of the right family, so the kernel answers.
         None => Outcome::Pass,
     }
 }
 
-/// Writes a value as far as there is room for it.
+/// Writes a value, truncated to the room of the caller's buffer.
 ///
 /// # Safety
 /// `src` is valid for `n` bytes; `val` and `len` are the application's, `len` in memory that can be written.
 #[allow(unsafe_code)]
 unsafe fn give(src: *const u8, n: usize, val: *mut c_void, len: *mut u32) -> Result<()> {
-    // SAFETY: the caller's promise; at most `*len` bytes are written, into memory that can be.
+    // SAFETY: the caller guarantees valid pointers; at most `*len` bytes are written, into memory that was found
+    // writable.
     unsafe {
         let room = core::ptr::read_unaligned(len) as usize;
         let n = n.min(room);
@@ -426,10 +427,10 @@ unsafe fn give(src: *const u8, n: usize, val: *mut c_void, len: *mut u32) -> Res
 /// (ip(7)).
 ///
 /// # Safety
-/// As [`give`].
+/// `val` and `len` are the application's, `len` in memory that can be written.
 #[allow(unsafe_code)]
 unsafe fn give_int(level: i32, v: i32, val: *mut c_void, len: *mut u32) -> Result<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees pointers that are valid for the given lengths.
     unsafe {
         match u8::try_from(v) {
             Ok(byte) if level == IPPROTO_IP && core::ptr::read_unaligned(len) < 4 => give(&raw const byte, 1, val, len),
@@ -438,8 +439,8 @@ unsafe fn give_int(level: i32, v: i32, val: *mut c_void, len: *mut u32) -> Resul
     }
 }
 
-/// TCP_INFO of a connection that may be promoted. An end that the kernel reports may be the peer's going over: with
-/// `None`, [`get`] answers for the ring, or for a socket that is no candidate.
+/// Returns TCP_INFO of a candidate. An end that the kernel reports may be the peer's switch: with `None`, [`get`]
+/// answers for the ring, or for a socket that is no candidate.
 ///
 /// # Safety
 /// `val` and `len` are the application's result buffer.
@@ -458,7 +459,7 @@ unsafe fn info_of_candidate(fd: i32, r: Ref<Socket>, val: *mut c_void, len: *mut
     (!ended || !promote::advance(fd, r)).then_some(Outcome::Done(0))
 }
 
-/// Fills in the kernel's structure for the socket `fd`, with the state of the connection that it stands for.
+/// Fills in the kernel's TCP_INFO of the socket `fd`, with the state of the connection that it represents.
 #[allow(unsafe_code)]
 fn tcp_info(fd: i32, s: &Socket, val: *mut c_void, len: *mut u32) -> Outcome {
     match raw::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, val, len) {

@@ -1,10 +1,10 @@
-//! Asks the kernel what became of an option, so that it can be set again on another socket.
+//! Reads options back from the kernel, so that they can be set again on another socket.
 
 use crate::object::socket::{INQ, Socket};
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use netacc_sys::raw;
 
-/// The name under which an option is read back.
+/// The option name by which getsockopt(2) reads an option back.
 pub(crate) fn read_as(level: i32, name: i32) -> i32 {
     match (level, name) {
         (SOL_SOCKET, libc::SO_RCVBUFFORCE) => libc::SO_RCVBUF,
@@ -13,11 +13,11 @@ pub(crate) fn read_as(level: i32, name: i32) -> i32 {
     }
 }
 
-/// Number of bytes that are asked for where an int is expected.
+/// Number of bytes that are requested where an int is expected.
 pub(crate) const LONGER: usize = 32;
 
-/// Remembers what the kernel made of an option that was set on `fd`, if it is an int: the connection may come to live
-/// without that socket.
+/// Remembers the resulting value of an int option that was set on `fd`, since the connection may later be without that
+/// socket.
 pub(crate) fn remember(s: &Socket, fd: i32, level: i32, name: i32) {
     let known = matches!(level, SOL_SOCKET | IPPROTO_TCP | IPPROTO_IP | IPPROTO_IPV6);
     let name = read_as(level, name);
@@ -25,8 +25,8 @@ pub(crate) fn remember(s: &Socket, fd: i32, level: i32, name: i32) {
     if !known || (level, name) == (SOL_SOCKET, libc::SO_REUSEPORT) && !s.is_shm() {
         return;
     }
-    // The buffer is longer than an int, to tell an int from a longer value; and it holds as many of the largest units
-    // that the kernel counts in, the instructions of a filter.
+    // The buffer is longer than an int, so that a longer value is recognised; and it has room for as many filter
+    // instructions, the largest unit in which the kernel counts.
     let mut word = [[0i32; 2]; LONGER];
     let mut len = LONGER as u32;
     let got = raw::getsockopt(fd, level, name, word.as_mut_ptr().cast(), &raw mut len);
@@ -36,7 +36,7 @@ pub(crate) fn remember(s: &Socket, fd: i32, level: i32, name: i32) {
     }
     let _g = s.meta.lock();
     let v = match s.opts.get(SOL_SOCKET, libc::SO_RCVBUF) {
-        // More than half of the buffer cannot be waited for.
+        // The kernel limits SO_RCVLOWAT to half of the buffer.
         Some(size) if (level, name) == (SOL_SOCKET, libc::SO_RCVLOWAT) => v.min(size / 2),
         _ => v,
     };

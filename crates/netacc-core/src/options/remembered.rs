@@ -1,4 +1,4 @@
-//! Options of a socket that the kernel does not have, or that it has apart from the connection.
+//! Options of a socket that the kernel does not have, or whose kernel socket does not carry the connection.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use libc::SOL_SOCKET;
@@ -7,12 +7,12 @@ use netacc_transport::shm::ShmEndpoint;
 
 const REMEMBERED: usize = 20;
 
-/// Integer options that were set on a socket that the kernel does not have: they are read back, and applied if the
-/// kernel gets the socket after all. Guarded by the socket's `meta` lock.
+/// Integer options that were set on such a socket. They are returned by getsockopt(2), and applied to a kernel socket
+/// that replaces it. Guarded by the socket's `meta` lock.
 #[derive(Debug)]
 pub struct Remembered {
     used: AtomicU32,
-    /// Level in the upper, name in the lower half.
+    /// Level of the option in the upper half, name in the lower.
     key: [AtomicU64; REMEMBERED],
     value: [AtomicU32; REMEMBERED],
 }
@@ -56,7 +56,7 @@ impl Remembered {
         self.used.load(Ordering::Relaxed) != 0 && self.get(libc::IPPROTO_TCP, libc::TCP_CORK).is_some_and(|on| on != 0)
     }
 
-    /// SO_SNDBUF and SO_RCVBUF bound what is under way.
+    /// Applies SO_SNDBUF and SO_RCVBUF as limits of the bytes in a ring.
     pub(crate) fn bound(&self, ep: &ShmEndpoint) {
         if self.used.load(Ordering::Relaxed) != 0 {
             let size = |name| self.get(SOL_SOCKET, name).unwrap_or(0).max(0) as u32;
@@ -67,20 +67,20 @@ impl Remembered {
         }
     }
 
-    /// Takes over what was set on a listener: the connections that it accepts have it.
+    /// Copies the options of a listener to a connection that it accepted.
     pub(crate) fn inherit(&self, from: &Remembered) {
         for (k, v) in from.entries() {
             self.set((k >> 32) as i32, k as u32 as i32, v.load(Ordering::Relaxed) as i32);
         }
     }
 
-    /// Sets everything that was remembered on a real socket.
+    /// Applies all remembered options to a real socket.
     pub(crate) fn apply(&self, fd: i32) {
         for (k, v) in self.entries() {
             let (level, name) = ((k >> 32) as i32, k as u32 as i32);
             let v = v.load(Ordering::Relaxed) as i32;
-            // The kernel doubles the value that it is given, and reports the double (socket(7)). A size may have been
-            // forced.
+            // The kernel doubles the value that is set, and returns the double (socket(7)). The size may have been set
+            // beyond the limit by SO_SNDBUFFORCE or SO_RCVBUFFORCE.
             let _ = match (level, name) {
                 (SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => {
                     let forced = raw::setsockopt_int(fd, level, forced_by(name), v / 2);

@@ -22,13 +22,13 @@ const REDISPATCH_REMOTE: i64 = time::ns(timeouts::REDISPATCH_REMOTE) as i64;
 
 const REDISPATCH_SILENT_HOST: i64 = time::ns(timeouts::REDISPATCH_SILENT_HOST) as i64;
 
-/// That is remembered for so long (ns).
+/// Time (ns) for which a host that did not answer is remembered.
 const SPENT: u64 = 10_000_000_000;
 
 /// Hosts that did not answer.
 pub(super) static SILENT: Beliefs<8> = Beliefs::new();
 
-/// Time (ns) to wait for the host.
+/// Time (ns) for which a connect waits for the host.
 fn patience_for(s: &Socket, host: IpAddr) -> i64 {
     if !s.endpoint().is_some_and(ShmEndpoint::is_remote) {
         return REDISPATCH_LOCAL;
@@ -45,7 +45,7 @@ const BYPASS_CONNECT: i64 = timeouts::BYPASS_CONNECT.as_nanos() as i64;
 
 const KERNEL_QUEUE_FULL: u64 = time::ns(timeouts::KERNEL_QUEUE_FULL);
 
-/// When a connect that bypasses a process last took too long in the kernel ([`time::now`]); 0: never.
+/// Time ([`time::now`]) at which a connect that bypasses a process last took too long in the kernel; 0: never.
 static FULL_SINCE: AtomicU64 = AtomicU64::new(0);
 
 /// Whether the kernel's queue of some listener was full just now.
@@ -54,8 +54,8 @@ pub(super) fn is_kernel_full() -> bool {
     since != 0 && time::now().saturating_sub(since) < KERNEL_QUEUE_FULL
 }
 
-/// Connects the kernel's socket `fd` at once, or else not at all: then the server does not accept it later, and the connect
-/// may be made elsewhere.
+/// Connects the kernel socket `fd` if that completes at once. If not, the server will not accept it later, and the
+/// connect may be made elsewhere.
 pub(super) fn dial_or_not(s: &Socket, fd: i32, target: SocketAddr) -> Result<()> {
     match dial(s, fd, target, Deadline::after(BYPASS_CONNECT)) {
         Err(Errno::TIMEDOUT) => {}
@@ -64,12 +64,12 @@ pub(super) fn dial_or_not(s: &Socket, fd: i32, target: SocketAddr) -> Result<()>
     if tcp_state(fd) == Some(TCP_ESTABLISHED) {
         return Ok(());
     }
-    // The caller closes it, which ends a connect that is under way: the kernel answers what comes late by a reset.
+    // The caller closes the socket, which ends the pending connect: the kernel answers a late reply with a reset.
     FULL_SINCE.store(time::now(), Ordering::Relaxed);
     Err(Errno::TIMEDOUT)
 }
 
-/// The kernel's state of a connection (linux/tcp.h).
+/// State of an established connection in TCP_INFO (linux/tcp.h).
 const TCP_ESTABLISHED: u8 = 1;
 
 fn tcp_state(fd: i32) -> Option<u8> {
@@ -77,18 +77,18 @@ fn tcp_state(fd: i32) -> Option<u8> {
     raw::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut state).cast(), &raw mut len).ok().map(|()| state)
 }
 
-/// Makes the connect of `old` by the kernel, and writes the bytes after it.
+/// Makes the queued connect of `old` by the kernel and sends the bytes that were written to it.
 pub(super) fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool, why: Reason) -> Result<()> {
     let s = r.obj;
     if process_fallback::reason().is_some() {
-        // The address may belong to another host here.
+        // In this network namespace the address may belong to another host.
         return Err(Errno::ADDRNOTAVAIL);
     }
     let target = s.peer.get().ok_or(Errno::NOTCONN)?;
     let number = table::number_of(r, -1).ok_or(Errno::BADF)?;
     let until = Deadline::after(patience_for(s, target.ip()));
-    // If the numbers stand for no TCP socket of the kernel's, a fresh one takes the place of all of them once it is
-    // connected. Otherwise they stand for one socket, which holds the port that the application bound.
+    // If the numbers refer to no real TCP socket, a new one replaces the file under all of them once it is connected.
+    // Otherwise they refer to one socket, which holds the port that the application bound.
     if s.has(PLACEHOLDER) || old.liveness_fd() >= 0 {
         let real = raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
         s.apply_options(real);
@@ -105,7 +105,7 @@ pub(super) fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], en
     Ok(())
 }
 
-/// To be called when the numbers of `s` are a connected kernel socket.
+/// Changes the state after the numbers of `s` have become a connected kernel socket.
 pub(super) fn now_tcp(s: &'static Socket, old: &'static ShmEndpoint, why: Reason) {
     page().demoted(why);
     page().fallback(why);
@@ -113,23 +113,23 @@ pub(super) fn now_tcp(s: &'static Socket, old: &'static ShmEndpoint, why: Reason
         e.set_transport(Transport::Tcp);
         e.set_reason(why);
     }
-    // In this order: a thread that registers it meanwhile does so at the kernel, where it is already, and not at the
-    // ring that it leaves.
+    // The order matters: a thread that registers the socket with epoll meanwhile registers it with the kernel, where it
+    // already is, and not with the ring that it leaves.
     s.set_state(ConnState::Tcp);
     paths::to_kernel(s, old);
-    // Threads that wait for it look again, and find the kernel's socket.
+    // Threads that sleep on the connection wake, check it again, and find the kernel socket.
     old.poke_self();
     s.detach();
 }
 
-/// Connects the kernel's socket `fd` and gives it what was written so far. It does not wait for ever: the caller may be an
-/// epoll_wait.
+/// Connects the kernel socket `fd` and sends the bytes that were written so far. The time is limited, since the caller
+/// may be an epoll_wait.
 fn connect_and_send(s: &Socket, fd: i32, target: SocketAddr, bytes: &[u8], ended: bool, until: Deadline) -> Result<()> {
     dial(s, fd, target, until)?;
     send_drained(s, fd, bytes, ended, until)
 }
 
-/// Connects the kernel's socket `fd`, and leaves it non-blocking.
+/// Connects the kernel socket `fd`, and leaves it non-blocking.
 fn dial(s: &Socket, fd: i32, target: SocketAddr, until: Deadline) -> Result<()> {
     raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize)?;
     let (mut buf, mut len) = ([0u64; 4], 32u32);
@@ -145,7 +145,7 @@ fn dial(s: &Socket, fd: i32, target: SocketAddr, until: Deadline) -> Result<()> 
     }
 }
 
-/// Gives a connected socket what was written so far, and the application's flags.
+/// Sends the bytes that were written so far by a connected socket, and sets the application's flags on it.
 pub(super) fn send_drained(s: &Socket, fd: i32, bytes: &[u8], ended: bool, until: Deadline) -> Result<()> {
     send_all(s, fd, bytes, until)?;
     if ended {
@@ -161,8 +161,8 @@ fn send_all(s: &Socket, fd: i32, mut bytes: &[u8], until: Deadline) -> Result<()
         match raw::send(fd, bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
             Ok(n) => bytes = bytes.get(n..).unwrap_or(&[]),
             Err(Errno::INTR) => {}
-            // The server may not have accepted yet, so that no process reads: the kernel's buffer must take it all. The
-            // kernel grants twice what is asked for, which covers its own bookkeeping.
+            // The server may not have accepted yet, so that no process reads: the kernel's buffer must hold all bytes.
+            // The kernel doubles the requested size, which covers its own bookkeeping.
             Err(Errno::AGAIN) if !widened => {
                 widened = true;
                 buffer(bytes.len().min(1 << 20) as i32 * 2)?;
@@ -171,14 +171,14 @@ fn send_all(s: &Socket, fd: i32, mut bytes: &[u8], until: Deadline) -> Result<()
             Err(e) => return Err(e),
         }
     }
-    // The size that the application asked for counts again for what comes next; the kernel doubles it (socket(7)).
+    // For later bytes the size that the application requested applies again; the kernel doubles it (socket(7)).
     match s.opts.get(libc::SOL_SOCKET, libc::SO_SNDBUF) {
         Some(n) if widened => buffer(n / 2),
         _ => Ok(()),
     }
 }
 
-/// Waits until the kernel's socket takes something, or answers.
+/// Waits until the kernel socket accepts bytes, or has an error.
 fn writable(fd: i32, until: Deadline) -> Result<()> {
     loop {
         let left = until.left();

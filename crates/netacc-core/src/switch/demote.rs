@@ -1,10 +1,9 @@
-//! From shared memory to a kernel socket, while the connection lives.
+//! Demotion: the switch of a live connection from shared memory to a kernel socket.
 //!
-//! What a ring cannot do (exec by a program that inherits the connection, passing it to another process, stdio,
-//! urgent data, signal-driven I/O), a kernel socket can do: so the connection gets one, under the same number, and the
-//! byte stream goes on there. See [`netacc_transport::shm`]'s `offer_switch` for how no byte is lost on the way. Where the
-//! two sides do not trust each other the ring stays, and a process of our own stands between it and the socket
-//! ([`ring_relay`]).
+//! Some calls need a kernel socket: exec by a program that inherits the connection, passing it to another process,
+//! stdio, urgent data, signal-driven I/O. So the connection gets one under the same number, and the byte stream goes on
+//! there. `offer_switch` in [`netacc_transport::shm`] explains how no byte is lost. If the two sides do not trust each
+//! other, the ring stays, and a process of our own relays between it and the socket ([`ring_relay`]).
 
 use crate::fd::placeholder::to_kernel;
 use crate::fd::table;
@@ -19,11 +18,11 @@ use netacc_transport::Endpoint;
 use netacc_transport::shm::ShmEndpoint;
 use rustix::fd::AsRawFd;
 
-/// Number of looks, a millisecond apart, at a connection that the peer or another of our sharers moves already.
+/// Number of checks, a millisecond apart, of a connection that the peer or another sharer is already switching.
 const TRIES: usize = 2_000;
 
-/// Makes the number a kernel socket like any other, with everything that comes over the connection. Costs one look-up
-/// where it is one already. A failure is logged; a caller that passes no error on goes on without.
+/// Makes the number an ordinary kernel socket that carries on the connection. If it is one already, this costs one
+/// look-up. A failure is logged, and a caller that cannot report it continues without the switch.
 pub fn by_number(fd: i32, why: Reason) -> Result<()> {
     let done = table::socket(fd).map_or(Ok(()), |r| demote(fd, r, why));
     if let Err(e) = done {
@@ -32,15 +31,15 @@ pub fn by_number(fd: i32, why: Reason) -> Result<()> {
     done
 }
 
-/// For calls that only a kernel socket carries: as [`by_number`], but only for a connection. A socket that is not
-/// connected yet gets the same by way of its remembered options.
+/// Demotes the socket if it is connected, for calls that only a kernel socket supports. A socket that is not connected
+/// yet remembers the call as an option instead.
 pub fn by_number_if_connected(fd: i32, why: Reason) {
     if let Some(r) = table::socket(fd).filter(|r| matches!(r.obj.path(), Path::Shm | Path::Tcp)) {
         let _ = demote(fd, r, why);
     }
 }
 
-/// Makes `fd` a kernel socket as [`by_number`] does, without logging a failure.
+/// Makes `fd` a kernel socket as [`by_number`] does, but does not log a failure.
 #[cold]
 pub fn demote(fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
     let s = r.obj;
@@ -52,10 +51,11 @@ pub fn demote(fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
         }
         Path::Tcp if !s.is_candidate() || !promote::cancel(fd, r) => Ok(()),
         Path::Tcp | Path::Shm => {
-            // A connect that waits for a queue pair has no other side yet: it is made by the kernel instead.
+            // A connect that waits for a queue pair has no peer yet, so the kernel makes it instead.
             redispatch::instead(r);
             if s.endpoint().is_some_and(|ep| ep.old_subflow_fd() >= 0) {
-                // The other end may be in this process too, and not have come over yet: no other thread would do that.
+                // The peer of a promotion may be in this process and not have switched yet, and no other thread might
+                // do that.
                 promote::advance_all();
             }
             for _ in 0..TRIES {
@@ -72,13 +72,14 @@ pub fn demote(fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
     }
 }
 
-/// Takes the connection off the ring. `EAGAIN` when it is on its way elsewhere already.
+/// Offers the peer the switch to a kernel socket and makes it. `EAGAIN`: another switch of the connection is in
+/// progress.
 fn offer(r: Ref<Socket>, why: Reason) -> Result<()> {
     let s = r.obj;
     let _locks = (s.rx.lock(), s.tx.lock());
     let Some(ep) = s.endpoint().filter(|_| r.valid() && s.is_shm()) else { return Ok(()) };
-    // That a peer has just died is found out before anything is begun; for a peer that has forked the peer liveness
-    // socket tells it.
+    // A peer that has just died is detected before the switch begins. If the peer has forked, the peer liveness socket
+    // shows its death.
     if ep.peer_liveness_fd() < 0 {
         ep.link().service_if_readable();
     }
@@ -104,11 +105,12 @@ fn offer(r: Ref<Socket>, why: Reason) -> Result<()> {
     Ok(())
 }
 
-/// The peer has left, and our ring is not read to its end: passes what is left on before what comes over its socket.
+/// Demotes a connection whose peer has left the ring before we have read it to its end: the unread bytes are passed on
+/// before those of the peer's socket.
 fn bypass(s: &'static Socket, ep: &'static ShmEndpoint, why: Reason) -> Result<()> {
     let (local_end, peer_end) = pair::connected(s)?;
     let done = ep.drain_rest(&local_end, &peer_end).and_then(|all| match all {
-        // What was drained has left the ring for good.
+        // The drained bytes are no longer in the ring, so a failure ends the connection.
         true => relay::start(peer_end.as_raw_fd(), ep.kernel_fd()).inspect_err(|_| ep.fail(Errno::CONNRESET)),
         false => Ok(()),
     });

@@ -1,4 +1,4 @@
-//! How a live byte stream changes from one path to another: see `docs/internals/switch.md`.
+//! Switches of a live byte stream from one path to another: see `docs/internals/switch.md`.
 
 pub mod by_tcp;
 pub mod demote;

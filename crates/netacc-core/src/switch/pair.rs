@@ -12,19 +12,21 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 const LOOPBACK_CONNECT: i64 = time::ns(timeouts::LOOPBACK_CONNECT) as i64;
 
-/// Size (bytes) that a pair of UNIX sockets is to hold in each direction: a ring, and what the peer writes before it
-/// sees that we leave it. The kernel grants twice as much (socket(7)), of which its own bookkeeping takes a part;
-/// usually 208 KiB are allowed.
+/// Number of bytes that a pair of UNIX sockets should hold in each direction: a ring, plus the bytes that the peer
+/// writes before it sees that we leave it. The kernel doubles the size (socket(7)), of which its own bookkeeping takes
+/// a part; usually 208 KiB are allowed.
 const ROOM: i32 = 1 << 18;
 
-/// Makes our end and the peer's. They are two TCP sockets with the host addresses of the connection, so that a program
-/// without this library finds in its descriptor what it expects; the ports differ, since those of the connection are
-/// taken. Where TCP cannot be had, and where the peer's address is another host's, which a socket of ours must not
-/// claim to have been connected from, it is a pair of UNIX sockets. They carry the bytes as well, but know no reset.
+/// Makes the two ends `local_end` and `peer_end`. They are TCP sockets with the host addresses of the connection, so
+/// that a program without this library finds the kind of socket that it expects; the ports differ, since those of the
+/// connection are in use. The ends are a pair of UNIX sockets if TCP sockets cannot be made, or if the peer's address
+/// belongs to another host, which must not appear as the address of a local socket. UNIX sockets carry the bytes as
+/// well, but have no reset.
 pub fn connected(s: &Socket) -> Result<(OwnedFd, OwnedFd)> {
     tcp(s).or_else(|_| {
         let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // Unlike TCP sockets they never grow, and what they hold counts at the sender.
+        // Unlike TCP sockets, UNIX sockets never enlarge their buffers, and unread bytes count against the sender's
+        // buffer.
         for fd in [&pair.0, &pair.1] {
             let _ = raw::setsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, ROOM);
         }
@@ -32,7 +34,7 @@ pub fn connected(s: &Socket) -> Result<(OwnedFd, OwnedFd)> {
     })
 }
 
-/// A descriptor of our own that closes by itself, without libc.
+/// A descriptor of our own that is closed on drop, without libc.
 struct Fd(i32);
 
 impl Drop for Fd {
@@ -46,7 +48,7 @@ impl Fd {
         let n = self.0;
         core::mem::forget(self);
         #[allow(unsafe_code)]
-        // SAFETY: open, and owned by `self` until now.
+        // SAFETY: the descriptor is open, and `self`, which owned it, is forgotten.
         unsafe {
             OwnedFd::from_raw_fd(n)
         }
@@ -61,9 +63,9 @@ fn tcp(s: &Socket) -> Result<(OwnedFd, OwnedFd)> {
     let (listener, local_end) = (open(SOCK_NONBLOCK)?, open(SOCK_NONBLOCK)?);
     bind(&listener, peer)?;
     raw::listen(listener.0, 8)?;
-    // The near end's port need only be free towards this listener. No other socket gets a bound port for a minute after
-    // the end of the connection, and a program that hands on many connections would have the kernel search longer and
-    // longer.
+    // The port of `local_end` only has to be unique together with this listener's. After the connection's end a bound
+    // port stays in use for a minute, and a program that passes many connections on would make the kernel's search for
+    // a free port longer and longer.
     let late = |on| raw::setsockopt_int(local_end.0, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, on);
     let _ = late(1);
     bind(&local_end, local)?;
@@ -85,7 +87,7 @@ fn tcp(s: &Socket) -> Result<(OwnedFd, OwnedFd)> {
             Err(Errno::AGAIN | Errno::INTR) => continue,
             Err(e) => return Err(e),
         };
-        // Any process may connect to a listener that is open for a moment: only our own socket counts.
+        // Any process may connect to the listener while it is open, so only our own socket is accepted.
         if mine.is_some() && addr::peer_of(remote.0) == mine {
             raw::fcntl(local_end.0, libc::F_SETFL, libc::O_RDWR as usize)?;
             return Ok((local_end.into_owned(), remote.into_owned()));
@@ -93,7 +95,7 @@ fn tcp(s: &Socket) -> Result<(OwnedFd, OwnedFd)> {
     }
 }
 
-/// Closes one end without libc.
+/// Closes one end of the pair without libc.
 pub fn discard(fd: OwnedFd) {
     reserved_fds::drop_raw(fd);
 }

@@ -1,25 +1,25 @@
-//! From kernel TCP to shared memory, while the connection lives.
+//! Promotion: the switch of a live connection from kernel TCP to shared memory.
 //!
-//! With `NACC_CONN_TCP_FIRST` a client connects by TCP and then offers the server, over a link, to go on in
-//! a slot. The server looks for a connection with these addresses among those it accepted and goes over: it
-//! ends its half of the TCP stream and writes to the ring from then on. The client sees that its offer was
-//! taken and does the same. Each side first reads what is still in the kernel; the end of the kernel's stream marks the
-//! byte where the ring goes on ([`ShmEndpoint::set_old_subflow`]).
+//! With `NACC_CONN_TCP_FIRST` a client connects by TCP and then offers the server, over a link, to go on in a slot. The
+//! server looks for a connection with these addresses among those that it accepted and switches: it ends its half of
+//! the TCP stream and writes to the ring from then on. The client sees that its offer was accepted and does the same.
+//! Each side first reads the bytes that are still in the kernel; the end of the kernel's stream marks the byte where
+//! the ring goes on ([`ShmEndpoint::set_old_subflow`]).
 //!
-//! As long as a connection may be promoted (a *candidate*), its bytes pass through our hands.
+//! While a connection may be promoted (a *candidate*), the socket layer makes its reads and writes and does not pass
+//! them to libc.
 //!
-//! Threads meet here: several may use one connection, and client and server may be threads of one process.
-//! What keeps them from seeing the middle of a promotion:
+//! Several threads may use one connection, and client and server may be threads of one process. Three rules keep them
+//! from seeing an incomplete promotion:
 //!
-//! - *Every decision is made with both direction locks held, and is whole when they are free again.* The server
-//!   marks the offer as taken under them, before anything can be seen of it, and the path is changed under the
-//!   same hold; so is the client's path. A thread that finds an end of stream on the kernel's socket, or is told of one
-//!   by poll or epoll, asks again behind the lock ([`advance`]): if the end was the peer's going over, the path says
-//!   so.
-//! - *One word says that a socket is a candidate, and how far it is* ([`ConnState`]). So a call that sees no candidate finds
-//!   the path decided, and one that sees a candidate takes the locks. Nobody passes on to the kernel in between.
-//! - A call that has to wait does so inside the kernel, which keeps the file whatever becomes of the number. The
-//!   peer's half close wakes it, or our own; then it looks at the path.
+//! - *Every decision is made with both direction locks held, and is complete when they are released.* Under them the
+//!   server marks the offer as accepted and changes the path, before any effect is visible; the client changes its path
+//!   in the same way. A thread that reads an end of stream from the kernel socket, or gets it from poll or epoll,
+//!   checks again under the locks ([`advance`]): if the end came from the peer's switch, the path shows it.
+//! - *One word says that a socket is a candidate, and how far it is* ([`ConnState`]). So a call that sees no candidate
+//!   finds the path decided, and one that sees a candidate takes the locks. No call is passed to the kernel in between.
+//! - A call that has to wait sleeps inside the kernel, which keeps the file open even if the number is closed. The
+//!   peer's half close or our own wakes it, and then it checks the path.
 
 use crate::conn::pool;
 use crate::fd::table;
@@ -38,7 +38,7 @@ use netacc_transport::shm::{Link, ShmEndpoint, owner, promote};
 
 const PROMOTION_ANSWER: u64 = time::ns(timeouts::PROMOTION_ANSWER);
 
-/// Looks whether a candidate can go over. True: it is on shared memory now.
+/// Switches a candidate if that is possible now. True: it is on shared memory now.
 #[cold]
 pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
     let s = r.obj;
@@ -47,16 +47,16 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
     }
     match s.candidate() {
         Some(Upgrade::AwaitOffer) => {
-            // A server that blocks in this one connection hears of offers only here.
+            // A server that blocks on this single connection notices offers only here.
             if s.calls.load(Ordering::Relaxed) % 16 == 1 {
                 listen_for_offers();
             }
-            // Another thread may be about to take the offer.
+            // Waits for another thread that may be accepting the offer.
             drop(s.rx.lock());
             s.is_shm()
         }
         Some(Upgrade::ToOffer) => {
-            // Until the kernel has connected there is nothing to offer. One thread makes the offer.
+            // No offer is made before the kernel has connected, and only one thread makes it.
             if netacc_sys::addr::peer_of(fd).is_some()
                 && tail_is_short(fd)
                 && s.change(ConnState::Candidate(Upgrade::ToOffer), ConnState::Candidate(Upgrade::Linking))
@@ -72,7 +72,7 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
                 false
             }
             Some(ep) => decide(fd, r, ep.outcome() != CONNECT_TAKEN),
-            // Another thread has decided since.
+            // Another thread has decided meanwhile.
             None => s.is_shm(),
         },
         Some(Upgrade::AwaitRequest | Upgrade::Prepared | Upgrade::ToRequest | Upgrade::Requested) => {
@@ -82,7 +82,7 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
     }
 }
 
-/// Lets every connection whose offer was taken go over.
+/// Switches every connection whose offer was accepted.
 #[cold]
 pub fn advance_all() {
     table::each(0, usize::MAX, |fd, e| {
@@ -94,13 +94,14 @@ pub fn advance_all() {
     });
 }
 
-/// Server: takes up links and offers that wait, on behalf of all listeners.
+/// Server: takes up waiting links and offers for all listeners.
 fn listen_for_offers() {
     table::each(0, usize::MAX, |_, e| {
         if let Entry::Socket(r) = e
             && let Some(l) = r.obj.listener()
         {
-            // A thread that sleeps on the listener does that itself; it would not hear of the end of a link that we took.
+            // A thread that sleeps on the listener takes links up itself; it would not notice the end of a link that
+            // was taken up here.
             l.take_if(|l| l.waiters.load(Ordering::SeqCst) == 0);
             l.service_links();
         }
@@ -120,7 +121,7 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
     let target = core::net::SocketAddr::new(ip(target.ip()), target.port());
     crate::conn::ports::local_source(target.ip(), time::now()).ok_or(Reason::OtherHost)?;
     let member = s.member.load(Ordering::Relaxed);
-    // If it were asked for this very port, the kernel would name the connection, and not its listener.
+    // Port 0, since for the connection's own port the kernel would name the connection and not its listener.
     let from = core::net::SocketAddr::new(local.ip(), 0);
     let claim = pool::claim(from, target, (member != 0).then_some(member), false)?;
     let (link, claimed) = (claim.link, claim.claimed);
@@ -132,8 +133,8 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
         sl.open.write(local, target);
     }
     drop(claim);
-    // The endpoint is there before the offer goes out: the server may take it at once, and a thread that looks then
-    // must find what to go over to.
+    // The endpoint is set before the offer is sent: the server may accept it at once, and a thread that checks then
+    // must find the endpoint to switch to.
     let _g = (s.rx.lock(), s.tx.lock());
     let wanted = r.valid() && s.is(ConnState::Candidate(Upgrade::Linking));
     if wanted {
@@ -148,19 +149,19 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
         s.drop_endpoint();
     }
     ep.withdraw();
-    // The server never saw the slot, so it cannot say that it is done with it.
+    // The server never saw the slot, so it cannot release it.
     ep.never_mind(claimed.generation);
     ep.close(true);
     Err(Reason::Refused)
 }
 
-/// Gives a promotion up. True if it was too late for that, and the connection is on shared memory.
+/// Cancels a promotion. True: it was too late, and the connection is on shared memory.
 pub fn cancel(fd: i32, r: Ref<Socket>) -> bool {
     if r.obj.candidate().is_some_and(Upgrade::is_remote) { upgrade::give_up(fd, r) } else { decide(fd, r, true) }
 }
 
-/// For the client, and for a thread that gives up: goes over if the offer was taken; otherwise, with `give_up`, the
-/// connection is the kernel's for good. True: it is on shared memory now.
+/// Decides for the client, or for a thread that cancels: switches if the offer was accepted; otherwise, with `give_up`,
+/// the connection stays with the kernel for good. True: it is on shared memory now.
 fn decide(fd: i32, r: Ref<Socket>, give_up: bool) -> bool {
     let s = r.obj;
     let ep = {
@@ -191,7 +192,7 @@ fn decide(fd: i32, r: Ref<Socket>, give_up: bool) -> bool {
     true
 }
 
-/// Server: looks for the connections that clients offered to promote.
+/// Server: looks for the connections that clients have offered to promote.
 #[cold]
 pub fn match_offers() {
     promote::each(|link, slot, generation| {
@@ -208,7 +209,7 @@ pub fn match_offers() {
                 accept_offer(fd, r, ep, generation);
                 true
             }
-            // The connection is still to be accepted, or to be read from.
+            // The server may still accept the connection, or read from it, in time.
             _ if age < PROMOTION_ANSWER && !link.is_lost() => false,
             _ => {
                 ep.refuse(generation);
@@ -218,7 +219,7 @@ pub fn match_offers() {
     });
 }
 
-/// Server: takes an offer and goes over, as one step for every other thread.
+/// Server: accepts an offer and switches. Other threads see this as one step.
 fn accept_offer(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint, generation: u32) {
     let s = r.obj;
     {
@@ -252,13 +253,14 @@ fn find(client: core::net::SocketAddr, server: core::net::SocketAddr) -> Option<
     found
 }
 
-/// Whether the peer may promote the connection: a peer of another user may promote only connections that the kernel
-/// says are that user's.
+/// Whether the peer may promote the connection: a peer of another user may promote only connections that belong to that
+/// user according to the kernel.
 fn may_claim(link: &Link, client: core::net::SocketAddr, server: core::net::SocketAddr) -> bool {
     link.trusts_peer() || owner::connection_uid(client, server) == Some(link.peer_uid())
 }
 
-/// Ends a candidacy for a call that we do not follow on TCP; true if the connection is on shared memory already.
+/// Ends the candidacy before a call that candidates do not support on TCP. True: the connection is on shared memory
+/// already.
 pub fn given_up(fd: i32) -> bool {
     table::socket(fd).is_some_and(|r| if r.obj.is_candidate() { cancel(fd, r) } else { r.obj.is_shm() })
 }

@@ -1,4 +1,4 @@
-//! The list of connects that no process has taken yet (see [`crate::switch::queued_connects`]).
+//! The list of connects that no process has accepted yet (see [`crate::switch::queued_connects`]).
 
 use crate::object::reference::Ref;
 use crate::object::socket::Socket;
@@ -6,19 +6,20 @@ use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize
 use netacc_sys::Lock;
 use netacc_transport::shm::ShmEndpoint;
 
-/// Number of connects that are remembered. One that finds no place waits for its own process.
+/// Number of connects in the list. A connect that finds no free entry waits for its own process.
 const REMEMBERED: usize = 1024;
 
-/// Number of entries that are looked at a time: the list of what is due lies on the program's stack.
+/// Number of entries that are checked at a time: the list of due connects lies on the program's stack.
 pub(super) const PART: usize = 16;
 
-/// A connect that waits.
+/// A queued connect.
 pub(super) struct QueuedConnect {
     pub(super) socket: AtomicPtr<Socket>,
     generation: AtomicU16,
-    /// Number of connects that its process had taken when it was last seen to take one, or when we looked first.
+    /// Number of connects that its process had accepted when that number was last seen to change, or at the first
+    /// check.
     taken: AtomicU64,
-    /// When that was ([`netacc_sys::time::now`]); 0: no thread has looked yet.
+    /// Time of that change or first check ([`netacc_sys::time::now`]); 0: no thread has checked yet.
     pub(super) since: AtomicU64,
 }
 
@@ -34,17 +35,18 @@ static ENTRIES: [QueuedConnect; REMEMBERED] = [const {
 /// Guards the entries.
 pub(super) static LOCK: Lock = Lock::new();
 
-/// Number of entries that have been used; the memory behind them is left alone.
+/// Number of entries that were ever used; the memory behind them is not touched.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether any connect may wait; a hint, so that a thread that goes to sleep pays one load.
+/// Hint whether any connect may wait, so that a thread that goes to sleep needs one load only.
 pub(super) static ANY: AtomicU32 = AtomicU32::new(0);
 
 impl QueuedConnect {
     /// The socket, if its connect still waits.
     #[allow(unsafe_code)]
     pub(super) fn waiting(&self) -> Option<Ref<Socket>> {
-        // SAFETY: null or a socket object, which is never freed; the generation says whether it is the same one still.
+        // SAFETY: null or a socket object, which is never freed; the generation tells whether it is still the same
+        // socket.
         let obj = unsafe { self.socket.load(Ordering::Relaxed).as_ref() }?;
         let r = Ref { obj, generation: self.generation.load(Ordering::Relaxed) };
         (r.valid() && r.obj.is_shm() && with_endpoint(r, ShmEndpoint::is_queued)?).then_some(r)
@@ -59,7 +61,7 @@ impl QueuedConnect {
         waiting
     }
 
-    /// Time (ns) for which its process has not taken anything while we looked.
+    /// Time (ns) for which its process is known not to have accepted anything.
     pub(super) fn idle(&self, r: Ref<Socket>, now: u64) -> u64 {
         let taken = with_endpoint(r, |ep| ep.link().connects_taken()).unwrap_or(0);
         let since = self.since.load(Ordering::Relaxed);
@@ -76,8 +78,8 @@ impl QueuedConnect {
     }
 }
 
-/// What `f` says of its endpoint, whose link stays mapped meanwhile: another thread may be making the connect
-/// elsewhere.
+/// Calls `f` with the socket's endpoint, whose link stays mapped meanwhile: another thread may be redispatching the
+/// connect.
 pub(super) fn with_endpoint<T>(r: Ref<Socket>, f: impl FnOnce(&'static ShmEndpoint) -> T) -> Option<T> {
     let ep = r.obj.endpoint()?;
     let link = ep.link();
@@ -88,7 +90,7 @@ pub(super) fn with_endpoint<T>(r: Ref<Socket>, f: impl FnOnce(&'static ShmEndpoi
     })
 }
 
-/// A connect was queued: watches it until it is taken.
+/// Adds a queued connect to the list, where it is watched until it is accepted.
 pub fn note(r: Ref<Socket>) {
     let _g = LOCK.lock();
     ANY.store(1, Ordering::Relaxed);
@@ -102,7 +104,8 @@ pub fn note(r: Ref<Socket>) {
     }
 }
 
-/// A connect was made again, and waits at another process: a thread that looked in between has forgotten it.
+/// Adds a redispatched connect, which waits at another process now, to the list again: a thread that checked the list
+/// meanwhile may have removed it.
 pub fn note_redispatched(r: Ref<Socket>) {
     let known = {
         let _g = LOCK.lock();
@@ -113,8 +116,8 @@ pub fn note_redispatched(r: Ref<Socket>) {
     }
 }
 
-/// Whether any connect may still wait. Until all entries are looked at, other threads must not believe that there is
-/// none.
+/// Whether any connect may still wait. Other threads must not conclude that there is none before all entries are
+/// checked.
 pub(super) fn are_there_any() -> bool {
     let _g = LOCK.lock();
     let any = parts().flatten().any(|e| !e.socket.load(Ordering::Relaxed).is_null());
@@ -122,12 +125,12 @@ pub(super) fn are_there_any() -> bool {
     any
 }
 
-/// The entries that have been used, in parts.
+/// The entries that were ever used, in parts of [`PART`].
 pub(super) fn parts() -> impl Iterator<Item = &'static [QueuedConnect]> {
     ENTRIES.get(..USED.load(Ordering::Relaxed)).unwrap_or(&ENTRIES).chunks(PART)
 }
 
-/// Called in the child of a fork: connects that wait are the parent's to look after.
+/// Called in the child of a fork: empties the list, since the parent watches the queued connects.
 pub fn after_fork() {
     LOCK.reset();
     parts().flatten().for_each(QueuedConnect::forget);

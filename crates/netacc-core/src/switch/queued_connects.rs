@@ -1,13 +1,13 @@
-//! Connects that no process has taken yet, to a listener that several processes serve.
+//! Watches connects that no process has accepted yet, to a listener that several processes serve.
 //!
-//! In the kernel any of these processes takes the next connect. Here each link has one process at its other end, and
-//! if that one is stopped, or busy for long, a connect would wait for it though others are idle. So a thread that
-//! goes to sleep wakes in time for such a connect and makes it once more: at a process that waits for connects
+//! In the kernel any of these processes accepts the next connect. Here each link leads to one process, and if that one
+//! is stopped, or busy for a long time, a connect would wait for it though others are idle. So a thread that goes to
+//! sleep wakes in time and makes such a connect once more: at a process that waits for connects
 //! ([`redispatch::elsewhere`]), or by TCP ([`redispatch::bypass`]).
 //!
-//! Connects to another host of which no more is known than that it has answered ([`engine::RouteHandle::optimistic`]) are
-//! watched in the same way: if the thread that is to connect their queue pair does not get to it, no other thread would
-//! make them again.
+//! Optimistic connects to another host, which has answered a probe only ([`engine::RouteHandle::optimistic`]), are
+//! watched in the same way: if the engine thread does not get to connect their queue pair, no other thread would make
+//! them again.
 
 use crate::object::reference::Ref;
 use crate::object::socket::Socket;
@@ -22,24 +22,24 @@ use netacc_transport::shm::ShmEndpoint;
 
 const QUEUED_CONNECT: u64 = time::ns(timeouts::QUEUED_CONNECT);
 
-/// Time (ns) between the looks for another process that waits for connects, at which the connect is made again sooner.
+/// Time (ns) between the searches for another process that waits for connects, where the connect is made again sooner.
 const STEP: u64 = 10_000_000;
 
-/// Most time (ns) that a fork waits for connects to other hosts.
+/// Longest time (ns) for which a fork waits for connects to other hosts.
 const AWAITED: i64 = 3_000_000_000;
 
-/// When ([`time::coarse`]) the engine thread looks at the entries again.
+/// Time ([`time::coarse`]) at which the engine thread checks the entries again.
 static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
 /// Whether the connect waits for a queue pair to another host.
 fn is_remote(r: Ref<Socket>) -> bool {
     r.obj.endpoint().is_some_and(ShmEndpoint::is_remote)
 }
 
-/// What is to be done with connects to other hosts that wait for a first queue pair.
+/// Result of checking a part of the list for connects to other hosts that wait for a first queue pair.
 struct Due {
-    /// Connects that are made by TCP: their route has been given up, or has kept them waiting for too long.
+    /// Connects that are now made by TCP, since their route was abandoned or has kept them waiting for too long.
     now: [Option<Ref<Socket>>; PART],
-    /// Whether others may still get a queue pair.
+    /// Whether other connects may still get a queue pair.
     patient: bool,
 }
 
@@ -61,7 +61,8 @@ fn remote_ones(part: &[QueuedConnect]) -> Due {
     due
 }
 
-/// Makes those that are due by TCP, after `before`. Returns whether there were any, and whether others still wait.
+/// Makes the due connects by TCP, after a call of `before`. Returns whether there were any, and whether others still
+/// wait.
 fn make_what_is_due(before: impl Fn()) -> (bool, bool) {
     let found = parts().fold((false, false), |(made, patient), part| {
         let due = remote_ones(part);
@@ -81,7 +82,7 @@ fn is_orphaned(r: Ref<Socket>) -> bool {
 }
 
 /// Makes a connect by TCP, since a thread that waits for something else would not do so. A connect whose server has a
-/// queue pair by now waits on, even if that one has no place for it.
+/// queue pair by now keeps waiting, even if that queue pair has no place for it.
 fn make_by_tcp(r: Ref<Socket>) {
     if !is_orphaned(r)
         && let (Some(ep), Some(server)) = (r.obj.endpoint(), r.obj.peer.get())
@@ -93,13 +94,13 @@ fn make_by_tcp(r: Ref<Socket>) {
     }
 }
 
-/// For the engine thread, without a lock: looks after connects whose program may wait in a call that is none of
-/// ours. Returns whether to look again soon.
+/// Called by the engine thread without a lock: makes the due connects of a program that may be sleeping in a call that
+/// is not intercepted. Returns whether to check again soon.
 pub fn tend(before: impl Fn()) -> bool {
     if ANY.load(Ordering::Relaxed) == 0 {
         return false;
     }
-    // Relaxed: only one thread uses it. Between its rounds it has other things to do.
+    // Relaxed: only the engine thread uses the time, which spaces the checks.
     let now = time::coarse();
     if now < NEXT_LOOK.load(Ordering::Relaxed) {
         return true;
@@ -109,13 +110,13 @@ pub fn tend(before: impl Fn()) -> bool {
     made || patient
 }
 
-/// To be called before a fork: after this each connect that was promised a queue pair has one, or goes by TCP. Nothing
-/// is allocated but for a connect that goes by TCP.
+/// To be called before a fork: after this each optimistic connect has a queue pair or goes by TCP. Memory is allocated
+/// only for a connect that goes by TCP.
 pub fn await_queue_pairs() {
     if ANY.load(Ordering::Relaxed) == 0 || lock::interrupted() {
         return;
     }
-    // Other threads may go on connecting.
+    // The time is limited, since other threads may keep connecting.
     let end = Deadline::after(AWAITED);
     loop {
         let (_, patient) = make_what_is_due(|| ());
@@ -126,12 +127,11 @@ pub fn await_queue_pairs() {
     }
 }
 
-/// To be called before a sleep, without any lock: makes sure that no connect waits longer than it should; the caller
-/// sleeps until `deadline` or the next connect's time. After an earlier end the caller looks around and comes again.
+/// To be called before a sleep, without any lock: makes the due connects again, and returns `deadline` or the next
+/// connect's time if that is earlier. A caller that wakes for the latter checks its own condition and calls this again.
 #[inline]
 pub fn within(deadline: Deadline) -> Deadline {
-    // A handler that has interrupted its thread in the middle of a call of ours takes no lock, since that call may hold
-    // it.
+    // A signal handler that has interrupted one of our calls takes no lock, since that call may hold it.
     if ANY.load(Ordering::Relaxed) == 0 || lock::interrupted() { deadline } else { serve(deadline) }
 }
 
@@ -162,7 +162,7 @@ fn serve_part(part: &[QueuedConnect], now: u64) {
                 *due = Some((r, idle >= QUEUED_CONNECT));
             }
             if idle >= QUEUED_CONNECT {
-                // Where TCP does not take it at once either, it is tried again.
+                // If TCP does not connect at once either, the connect is tried again.
                 e.since.store(now, Ordering::Relaxed);
             }
         }
@@ -172,8 +172,8 @@ fn serve_part(part: &[QueuedConnect], now: u64) {
         if is_remote(r) {
             make_by_tcp(r);
         } else if redispatch::elsewhere(r) {
-            // What is remembered is about the process that the connect has left. If the entry is another connect's by
-            // now, that one is looked at anew.
+            // The entry describes the process that the connect has left. If it belongs to another connect by now, that
+            // one is checked from the start.
             e.since.store(0, Ordering::Relaxed);
         } else if long {
             redispatch::bypass(r);

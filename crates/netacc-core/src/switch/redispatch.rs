@@ -1,8 +1,8 @@
-//! A connect that was queued at a process which died before taking it.
+//! Redispatch: a connect that is queued at a process which does not accept it is made again.
 //!
-//! In the kernel the queue belongs to the listener, and another process that serves it takes the
-//! connection. So the client goes on: to another process behind the same rendezvous, or to TCP, with every
-//! byte it has written so far.
+//! In the kernel the queue belongs to the listener, and if a process dies another one that serves it accepts the
+//! connection. So the client connects again, to another process behind the same rendezvous or by TCP, and sends every
+//! byte that it has written so far.
 
 use crate::conn::{pool, ports};
 use crate::epoll::paths;
@@ -25,7 +25,8 @@ use netacc_transport::rdma::engine;
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::shm::ShmEndpoint;
 
-/// Settles a connection that is [told to switch](ShmEndpoint::must_switch): it goes on elsewhere. Takes both direction locks.
+/// Switches a connection that [has to](ShmEndpoint::must_switch): redispatches a queued connect, or accepts the peer's
+/// switch. Takes both direction locks.
 #[cold]
 pub fn complete_switch(r: Ref<Socket>) {
     match r.obj.endpoint() {
@@ -35,9 +36,9 @@ pub fn complete_switch(r: Ref<Socket>) {
     }
 }
 
-/// To be called before the process ends: connects to other hosts that no queue pair has taken are made by TCP, as the
-/// kernel would go on with what was written after the process's end. Only where this process is the only one that could
-/// make them.
+/// To be called before the process ends: makes connects to other hosts that no queue pair has taken by TCP, since the
+/// kernel would deliver written bytes after the process's end. This concerns only connects that no other process could
+/// make.
 #[cold]
 pub fn settle_queued(until: Deadline) {
     table::each(0, usize::MAX, |_, e| {
@@ -48,23 +49,23 @@ pub fn settle_queued(until: Deadline) {
             give_up(r);
         }
     });
-    // What other threads have withdrawn must be in its new place before the process ends. A handler may have
-    // interrupted one of them.
+    // Connects that other threads have withdrawn must be made again before the process ends. A handler that has
+    // interrupted such a thread cannot wait for it.
     while is_moving_any() && !lock::interrupted() && !until.passed() {
         nap();
     }
 }
 
-/// Number of threads that are making a connect again; from the moment that a thread has withdrawn it, the connect is
-/// not in doubt any more.
+/// Number of threads that are redispatching a connect. Once a thread has withdrawn a connect, [`is_in_doubt`] no longer
+/// reports it.
 static MOVING: AtomicU32 = AtomicU32::new(0);
 
-/// Counts the calling thread among them as long as it lives.
+/// Guard that counts the calling thread in [`MOVING`].
 struct Moving;
 
 impl Moving {
     fn begin() -> Moving {
-        // SeqCst, before anything is withdrawn: a thread that finds something withdrawn sees this.
+        // SeqCst, before a connect is withdrawn: a thread that finds a connect withdrawn sees this count.
         MOVING.fetch_add(1, Ordering::SeqCst);
         Moving
     }
@@ -77,25 +78,26 @@ impl Drop for Moving {
     }
 }
 
-/// Whether any thread is making a connect again.
+/// Whether any thread is redispatching a connect.
 #[inline]
 pub fn is_moving_any() -> bool {
     MOVING.load(Ordering::SeqCst) != 0
 }
 
-/// Sleeps a moment between two looks at what another thread is about to do.
+/// Sleeps a moment between two checks of another thread's progress.
 pub(super) fn nap() {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 200_000 };
     let _ = raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, core::ptr::null());
 }
 
-/// Called in the child of a fork, in which no thread makes a connect again.
+/// Called in the child of a fork, in which no other thread exists: resets the count.
 pub fn after_fork() {
     MOVING.store(0, Ordering::Relaxed);
     SILENT.after_fork();
 }
 
-/// Whether a connect to another host waits for a queue pair, and this process alone knows what was written to it.
+/// Whether a connect to another host waits for a queue pair, and only this process has the bytes that were written to
+/// it.
 pub fn is_in_doubt(s: &Socket) -> bool {
     s.is_shm()
         && !s.has(SHARED | LINGER_RESET)
@@ -107,8 +109,9 @@ fn awaits_queue_pair(ep: &ShmEndpoint) -> bool {
     ep.is_remote() && ep.is_queued() && !ep.link().is_inherited()
 }
 
-/// The program closes the last number of such a connect. If no queue pair came about, no process could make it again:
-/// so the number stays until a queue pair has taken the connect, or TCP has the bytes. Takes both direction locks.
+/// Called when the program closes the last number of a connect that waits for a queue pair. If no queue pair were
+/// established, no process could make it again: so the number stays open until a queue pair has taken the connect, or
+/// TCP has the bytes. Takes both direction locks.
 #[cold]
 pub fn see_off(fd: i32, r: Ref<Socket>) {
     let end = Deadline::within(timeouts::REDISPATCH_CLOSED);
@@ -119,20 +122,19 @@ pub fn see_off(fd: i32, r: Ref<Socket>) {
         progress::progress();
         nap();
     }
-    // Another thread may have withdrawn the connect, and then holds its locks. A handler may have interrupted that
-    // thread.
+    // Another thread that has withdrawn the connect holds its locks, and a handler may have interrupted that thread.
     if is_moving_any() && !lock::interrupted() {
         drop((r.obj.rx.lock(), r.obj.tx.lock()));
     }
 }
 
-/// Makes the connect by TCP, unless it has been taken just now. Takes both direction locks.
+/// Makes the connect by TCP, unless it has just been accepted. Takes both direction locks.
 fn give_up(r: Ref<Socket>) {
     by_tcp_if(r, is_in_doubt);
 }
 
-/// Makes such a connect by TCP because its program wants it, even if nothing was written to it. Nothing happens to any
-/// other connection.
+/// Makes a connect that waits for a queue pair by TCP because its program needs a kernel socket, even if nothing was
+/// written to it. Any other connection is left unchanged.
 pub fn instead(r: Ref<Socket>) {
     let waits = |s: &Socket| s.endpoint().is_some_and(awaits_queue_pair);
     if waits(r.obj) {
@@ -164,18 +166,18 @@ fn why_by_tcp(s: &Socket) -> Reason {
     }
 }
 
-/// Gives an orphaned connection another server. Takes both direction locks.
+/// Redispatches a queued connect whose process has died. Takes both direction locks.
 #[cold]
 pub fn redispatch(r: Ref<Socket>) {
-    // The child of a fork that is under way would not know of another endpoint, and would have nothing.
+    // The child of a fork in progress would not know the new endpoint, and would have no connection.
     descendants::let_pass(|| {
         let s = r.obj;
-        // Asked before the locks, since an engine's lock comes first.
+        // Determined before the direction locks are taken, since an engine's lock comes first in the order.
         let why = why_by_tcp(s);
         let _moving = Moving::begin();
         let (rx, tx) = (s.rx.lock(), s.tx.lock());
         let orphan = s.endpoint().filter(|e| r.valid() && s.is_shm() && e.orphaned());
-        // Asked under the locks, which a thread that forks takes after it has said so.
+        // Checked under the locks, which a forking thread takes after it has announced the fork.
         let now = orphan.is_none() || !descendants::under_way();
         if now
             && let Some(old) = orphan
@@ -188,8 +190,7 @@ pub fn redispatch(r: Ref<Socket>) {
     });
 }
 
-/// Moves a connect that waits at a busy process to another process, which waits for connects. Takes both direction
-/// locks.
+/// Redispatches a connect from a busy process to one that waits for connects. Takes both direction locks.
 #[cold]
 pub fn elsewhere(r: Ref<Socket>) -> bool {
     let s = r.obj;
@@ -203,7 +204,7 @@ pub fn elsewhere(r: Ref<Socket>) -> bool {
     moved
 }
 
-/// Makes a connect that was withdrawn once more, with what was written so far. Under both direction locks.
+/// Makes a withdrawn connect once more and writes its bytes again. Under both direction locks.
 fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
     let s = r.obj;
     let (mut bytes, first) = old.written();
@@ -214,9 +215,9 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
                 new.fail(Errno::CONNRESET);
             }
             paths::switched(s, old, || s.set_endpoint(new));
-            // No other process knows of the new endpoint.
+            // No other process shares the new endpoint.
             s.set(SHARED, false);
-            // Threads that wait for it look again, and find the new one.
+            // Threads that sleep on the connection wake, check it again, and find the new endpoint.
             old.poke_self();
             if new.link().may_be_served_by_many() {
                 queued::note_redispatched(r);
@@ -251,8 +252,8 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
     }
 }
 
-/// Makes a connect that waits too long at its process by TCP, where any of the processes that serve the listener may
-/// take it. If the kernel does not take it at once it is queued anew. Takes both direction locks.
+/// Makes a connect that has waited too long at its process by TCP, where any of the processes that serve the listener
+/// can accept it. If the kernel does not connect at once, the connect is queued anew. Takes both direction locks.
 #[cold]
 pub fn bypass(r: Ref<Socket>) {
     let s = r.obj;
@@ -267,11 +268,12 @@ pub fn bypass(r: Ref<Socket>) {
         return;
     };
     s.apply_options(real);
-    // First the decision: a connection by TCP that is not needed after all would be one more that the server accepts.
+    // The connect is withdrawn first: the server would also accept a TCP connection that turns out not to be needed.
     if !old.withdraw() {
-        // The server has taken the connect just now.
+        // The server has just accepted the connect.
     } else if dial_or_not(s, real, target).is_err() {
-        // Closed before anything else: a handshake that ends meanwhile would be a connection that the server accepts.
+        // The socket is closed first: if its handshake completed meanwhile, the server would accept a second
+        // connection.
         let _ = raw::close(real);
         move_on(r, old, Reason::LinkLost);
         return;
@@ -296,11 +298,10 @@ pub fn bypass(r: Ref<Socket>) {
     drop((rx, tx));
 }
 
-/// Number of links over which a connect is made again before it goes by TCP: a server may turn away each link that it
-/// is offered.
+/// Number of links over which a connect is made again before it goes by TCP: a server may refuse each link.
 const LINKS_TRIED: u32 = 3;
 
-/// Makes the same connect once more, over another link than that of `old`.
+/// Makes the connect once more over a link other than that of `old`.
 fn reconnect(s: &'static Socket, old: &ShmEndpoint) -> core::result::Result<&'static ShmEndpoint, Reason> {
     if s.redispatched.fetch_add(1, Ordering::Relaxed) >= LINKS_TRIED {
         if let Some(target) = s.peer.get()
@@ -312,11 +313,11 @@ fn reconnect(s: &'static Socket, old: &ShmEndpoint) -> core::result::Result<&'st
     }
     let (Some(local), Some(target)) = (s.local.get(), s.peer.get()) else { return Err(Reason::Refused) };
     if s.endpoint().is_some_and(ShmEndpoint::is_remote) {
-        // On this host the rendezvous of that name would be another listener's.
+        // In this namespace the rendezvous of that name would belong to another listener.
         return Err(Reason::OtherHost);
     }
     if s.endpoint().is_some_and(|ep| ep.link().was_refused()) {
-        // The next link would be refused, too, and so on.
+        // Further links would be refused, too.
         return Err(Reason::Refused);
     }
     let claim = pool::claim(local, target, None, false)?;

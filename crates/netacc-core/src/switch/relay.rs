@@ -1,16 +1,16 @@
-//! Between two kernel sockets, in a process of its own: for a connection that has to be one kernel socket now although
-//! bytes are left that come before those of its socket.
+//! A process that relays between two kernel sockets, for a connection that has to be one kernel socket now although
+//! some bytes are left that precede those of its socket.
 //!
-//! Rare: the peer left shared memory, we have not read our ring to its end, and now our side is handed to another
-//! program too. What is left goes into a fresh pair, and everything else follows through the relay. It ends with the
-//! connection.
+//! This is rare: the peer has left shared memory, we have not read our ring to its end, and now our side is passed to
+//! another program too. The unread bytes go into a new pair of sockets, and everything else follows through the relay.
+//! The relay ends with the connection.
 
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
 
 const BUFFER: usize = 32 * 1024;
 
-/// One direction: at most one buffer is on its way.
+/// One direction of the relay, which holds at most one buffer.
 struct Direction {
     from: i32,
     to: i32,
@@ -26,7 +26,7 @@ impl Direction {
         Direction { from, to, buf: [0; BUFFER], at: 0, len: 0, ended: false, done: false }
     }
 
-    /// What this direction waits for: a descriptor and its events.
+    /// The descriptor and the events that this direction waits for.
     fn wants(&self) -> libc::pollfd {
         let (fd, events) = match (self.done, self.len > self.at) {
             (true, _) => (-1, 0),
@@ -65,7 +65,7 @@ impl Direction {
     }
 }
 
-/// Starts a relay between `a` and `b`, which the caller may close then.
+/// Starts a relay between `a` and `b`. The caller may close both after that.
 pub fn start(a: i32, b: i32) -> Result<()> {
     raw::detached(|| {
         raw::set_name(b"netacc-relay\0\0\0\0");
@@ -89,7 +89,7 @@ fn run(a: i32, b: i32) {
             Err(_) => return,
         }
         if ways.iter_mut().any(|w| w.step().is_err()) {
-            // One end was reset, so the other one is reset as well.
+            // One end was reset, so a linger time of 0 resets the other one as well.
             let now = [1i32, 0];
             for fd in [a, b] {
                 let _ = raw::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, now.as_ptr().cast(), 8);

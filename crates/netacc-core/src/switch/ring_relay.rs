@@ -1,16 +1,16 @@
-//! Between a ring and a kernel socket, in a process of its own: for a connection that has to be a kernel socket now, with a
-//! peer of another user, to which no socket can be passed.
+//! A process that relays between a ring and a kernel socket, for a connection that has to be a kernel socket now and
+//! whose peer belongs to another user, to which no socket can be passed.
 //!
-//! The program gets one end of a fresh pair under its numbers. The relay is a copy of this process that shares the
-//! connection as the child of a fork does, and moves bytes between the ring and the other end of the pair. To the peer
-//! this looks like a fork: this process gives the connection up, and another sharer has it.
+//! The program gets one end of a new pair of sockets under its numbers. The relay is a copy of this process that shares
+//! the connection as the child of a fork does, and moves bytes between the ring and the other end of the pair. To the
+//! peer this looks like a fork: this process closes the connection, and another sharer has it.
 //!
-//! What ends one of the two ends the other: an end of stream is handed on as one, a reset as one. The relay ends with the
-//! connection. It is the child of no process that waits for it, has all signals blocked, and keeps no descriptor of the
-//! program's and as little of the program's memory as it can.
+//! An end of stream or a reset on one of the two is passed on to the other. The relay ends with the connection. It is
+//! not a child that the program could wait for, has all signals blocked, and keeps no descriptor and as little memory
+//! of the program as it can.
 //!
-//! Where the connection was shared before, other sharers stay at the ring. A program that closes its socket has
-//! then left the connection to them, and the peer is not to hear of that.
+//! If the connection was shared before, other sharers stay at the ring. A program that closes its socket then leaves
+//! the connection to them, and the peer must see no end.
 
 use crate::fork::descendants::Heir;
 use crate::fork::{descendants, namespace};
@@ -30,31 +30,31 @@ use netacc_transport::{Endpoint, Interest, Iov, Shut, WaitSet};
 use rustix::fd::{AsRawFd, OwnedFd};
 
 const RELAY_LINK_HANDOVER: u64 = time::ns(timeouts::RELAY_LINK_HANDOVER);
-/// How many bytes of a direction the relay holds at most.
+/// Largest number of bytes of a direction that the relay holds.
 const BUFFER: usize = 64 * 1024;
 
-/// The processes that have the connection beside the relay.
+/// Whether other processes have the connection beside the relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Others {
-    /// No other process has it, so the connection ends with the relay.
+    /// No other process has the connection, so it ends with the relay.
     None,
     /// Another sharer may be at the ring.
     Perhaps,
 }
 
-/// Leaves the connection to a relay between its ring and `peer_end`, the other end of what the program gets. The caller
-/// holds both direction locks and then leaves the endpoint.
+/// Starts a relay between the connection's ring and `peer_end`, whose other end the program gets. The caller holds both
+/// direction locks and releases the endpoint afterwards.
 pub fn start(s: &Socket, ep: &'static ShmEndpoint, peer_end: OwnedFd) -> Result<()> {
     let done = share(s, ep).and_then(|others| fork_relay(ep, peer_end.as_raw_fd(), others));
     pair::discard(peer_end);
-    // The caller tries again after EAGAIN, and what failed here would fail again.
+    // The caller repeats a switch after EAGAIN, and this one would fail again.
     done.map_err(|e| if e == Errno::AGAIN { Errno::NOMEM } else { e })
 }
 
-/// Prepares the connection for one more process, as before a fork, and says which others have it.
+/// Prepares the connection for one more process, as before a fork, and returns whether other processes have it.
 fn share(s: &Socket, ep: &'static ShmEndpoint) -> Result<Others> {
     if namespace::splits_sharers() {
-        // The relay would be the first process of that namespace, which ends with its first process.
+        // The relay would be the first process of the new PID namespace, which ends with its first process.
         return Err(Errno::OPNOTSUPP);
     }
     let alone = ep.liveness_fd() < 0 || (!ep.link().is_inherited() && descendants::alone());
@@ -70,11 +70,11 @@ fn share(s: &Socket, ep: &'static ShmEndpoint) -> Result<Others> {
 fn fork_relay(ep: &'static ShmEndpoint, peer_end: i32, others: Others) -> Result<()> {
     let link = ep.link();
     let heir = Heir::begin(link.side() == Side::Client && !link.is_inherited())?;
-    // The first call asks the dynamic linker, which the relay cannot do.
+    // The first call uses the dynamic linker, which the relay cannot do.
     let _ = cpu::current();
     ep.relay_begins();
-    // The kernel copies descriptors first and memory later: the relay would know of what another thread received in
-    // between, without having it.
+    // The kernel copies the descriptor table before the memory: the relay's copy of memory could name a descriptor that
+    // another thread received in between, and that the relay does not have.
     let mut unread = Unread::default();
     if !link.is_inherited() {
         unread.stop(link, RELAY_LINK_HANDOVER);
@@ -88,8 +88,8 @@ fn fork_relay(ep: &'static ShmEndpoint, peer_end: i32, others: Others) -> Result
     done
 }
 
-/// Runs the relay from its first instruction to its end. The threads of the process that it is a copy of may have held
-/// any lock, the allocator's too: so nothing here allocates, and every lock that is taken here was freed before.
+/// Runs the relay from its first instruction to its end. Threads of the copied process may have held any lock, the
+/// allocator's too: so nothing here allocates, and every lock that is taken here was reset before.
 fn live(ep: &'static ShmEndpoint, peer_end: i32, others: Others, heir: &Heir) {
     raw::set_name(b"netacc-relay\0\0\0\0");
     lock::forget_held();
@@ -102,13 +102,14 @@ fn live(ep: &'static ShmEndpoint, peer_end: i32, others: Others, heir: &Heir) {
     ep.forget_sleepers();
     ep.forget_missing();
     close_all_but(ep, peer_end, heir);
-    // The stats page that was copied belongs to the program.
+    // The copied stats page belongs to the program, so the relay gets its own.
     if let Ok(page) = netacc_stats::reinit_after_fork(raw::getpid(), []) {
         reserved_fds::drop_raw(page);
     }
-    // The peer's bytes have been delayed once already. A UNIX socket has no such option.
+    // The peer's bytes have been delayed once already, so they are not delayed by Nagle's algorithm. The option fails
+    // on a UNIX socket, which does no harm.
     let _ = raw::setsockopt_int(peer_end, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
-    // A file system whose directory is current here could not be unmounted.
+    // A file system could not be unmounted while the relay's current directory is on it.
     let _ = rustix::process::chdir(c"/");
     ep.set_lowat(1);
     ep.become_relay();
@@ -119,10 +120,10 @@ fn live(ep: &'static ShmEndpoint, peer_end: i32, others: Others, heir: &Heir) {
     }
 }
 
-/// Gives back all of the program's memory but what the relay uses: its stack, libc's block of the thread, the objects of the
+/// Unmaps all of the program's memory except what the relay uses: its stack, libc's thread block, the objects of the
 /// connection, the segment, the stats page, and the data of this library.
 fn shed_memory(ep: &'static ShmEndpoint) {
-    // All variables of the library lie in one mapping, as this one does.
+    // This variable lies in the same mapping as all other variables of the library.
     static DATA: AtomicU32 = AtomicU32::new(0);
     let (stack, [own, table]) = (0u8, cpu::thread_memory());
     let page = core::ptr::from_ref(netacc_stats::page()).addr();
@@ -150,7 +151,7 @@ fn close_all_but(ep: &ShmEndpoint, peer_end: i32, heir: &Heir) {
     }
 }
 
-/// The bytes of one direction that are on their way.
+/// The bytes of one direction that the relay holds.
 #[derive(Default)]
 struct Lane {
     buf: Owned,
@@ -158,7 +159,7 @@ struct Lane {
     len: usize,
     /// Set once the source has ended its stream.
     ended: bool,
-    /// Set once the end was handed on, behind all bytes.
+    /// Set once the end of stream was passed on after all bytes.
     done: bool,
 }
 
@@ -171,12 +172,12 @@ impl Lane {
         self.at == self.len
     }
 
-    /// Whether it has room for what the source sends next.
+    /// Whether the direction has room for further bytes of the source.
     fn wants(&self) -> bool {
         self.is_empty() && !self.ended
     }
 
-    /// Takes in what `read` gives, if it has nothing. Returns whether that was anything, or the end.
+    /// Fills an empty buffer by `read`. Returns whether there were bytes or the end of the stream.
     fn fill(&mut self, read: impl FnOnce(&mut [u8]) -> Result<usize>) -> Result<bool> {
         if !self.wants() {
             return Ok(false);
@@ -191,7 +192,7 @@ impl Lane {
         }
     }
 
-    /// Gives what it has to `write`. Returns whether that took anything.
+    /// Passes the buffered bytes to `write`. Returns whether it accepted any.
     fn empty(&mut self, write: impl FnOnce(&[u8]) -> Result<usize>) -> Result<bool> {
         let left = self.buf.get(self.at..self.len).unwrap_or_default();
         if left.is_empty() {
@@ -208,7 +209,7 @@ impl Lane {
     }
 }
 
-/// How a connection ends if not by the end of both streams.
+/// Reason for the end of a relayed connection, other than the end of both streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// The program's socket was reset, or failed in another way.
@@ -251,7 +252,7 @@ impl Relay {
         self.finish(end);
     }
 
-    /// Moves what can be moved. Returns whether that was anything.
+    /// Moves the bytes that can be moved without waiting. Returns whether there were any.
     fn step(&mut self) -> core::result::Result<bool, End> {
         Ok(self.step_up()? | self.step_down()?)
     }
@@ -291,10 +292,11 @@ impl Relay {
         Ok(filled | given)
     }
 
-    /// Sleeps until something may have come; false if the sleep ended by itself.
+    /// Sleeps until bytes or room may have come; false if the sleep timed out.
     fn sleep(&mut self, steps: u32) -> core::result::Result<bool, End> {
         if self.ep.must_switch() {
-            // The server has left before it took the connect, which only the client's own process could make again.
+            // The server has ended before it accepted the connect, which only the client's own process could make
+            // again.
             return Err(End::Ring);
         }
         let deadline = if self.up.done { Deadline::within(timeouts::RELAY_CLOSE_CHECK) } else { Deadline::Never };
@@ -304,7 +306,8 @@ impl Relay {
         let at = set.add(self.peer_end, reads | if self.down.is_empty() { 0 } else { libc::POLLOUT });
         let slept = self.sleep_in(&mut set, deadline);
         if self.up.done {
-            // The kernel reports these events unasked, again and again; both say that the socket takes nothing more.
+            // The kernel reports these events even if they are not requested, at each poll; both mean that the socket
+            // accepts no more bytes.
             if set.revents(at) & (libc::POLLHUP | libc::POLLERR) != 0 {
                 return Err(End::Socket);
             }
@@ -317,7 +320,7 @@ impl Relay {
 
     fn sleep_in(&self, set: &mut WaitSet, deadline: Deadline) -> Result<usize> {
         if self.ep.peer_is_gone() {
-            // The ring is read to its end at once, and what is written there is answered at once.
+            // With the peer gone, reads and writes of the ring never wait, so only the socket is waited for.
             return set.sleep(deadline, core::ptr::null());
         }
         let interest = Interest { read: self.down.wants(), write: !self.up.is_empty() };
@@ -327,8 +330,9 @@ impl Relay {
         slept
     }
 
-    /// Whether a program that has ended its stream still has the socket, and so has only shut it down. A close that is
-    /// not over yet may be taken for that for a moment, and must not end the stream of the other sharers.
+    /// Whether a program that has ended its stream still has the socket open, so that it was a shutdown and not a
+    /// close. A close that is in progress may look like a shutdown for a moment, and must not end the stream of the
+    /// other sharers.
     fn is_held_still(&self) -> bool {
         let looks = if self.others == Others::None { 1 } else { RELAY_END_CHECKS };
         (0..looks).all(|look| {
@@ -343,7 +347,7 @@ impl Relay {
         if let (Some(local_end), Some(ours)) = (addr::peer_of(self.peer_end), addr::local_of(self.peer_end)) {
             return owner::is_held(local_end, ours);
         }
-        // A UNIX socket reports POLLHUP once the other one is closed (unix(7)).
+        // A UNIX socket reports POLLHUP once its peer is closed (unix(7)).
         let mut p = libc::pollfd { fd: self.peer_end, events: 0, revents: 0 };
         let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
@@ -356,8 +360,8 @@ impl Relay {
             Some(End::Closed) => !self.down.is_empty(),
             Some(End::Socket) => true,
             Some(End::Ring) => {
-                // Bytes that came before the reset reach the program as far as it makes room for them; an end of stream would
-                // hide the reset.
+                // Bytes that came before the reset reach the program as far as its socket has room; an end of stream
+                // would hide the reset.
                 self.down.done = true;
                 while self.step_down() == Ok(true) {}
                 reset_at_close(self.peer_end);

@@ -1,8 +1,8 @@
-//! Memory that a copy of the program's process does not need, and gives back.
+//! Unmaps memory that a copy of the program's process does not need.
 //!
-//! The kernel copies pages when either process writes to them, so a copy that lives long keeps all that the program had
-//! at that moment: perhaps gigabytes of a program that has ended or executed another one. Besides, memory that several
-//! processes share counts its users (shmctl(2)), and the copy should not be one of them.
+//! The kernel copies a page when either process writes to it, so a long-lived copy would keep all memory that the
+//! program had at the fork: perhaps gigabytes of a program that has ended or executed another one. Besides, System V
+//! shared memory counts its users (shmctl(2)), and the copy should not be one of them.
 #![allow(unsafe_code)]
 
 use netacc_sys::{raw, reserved_fds};
@@ -10,9 +10,10 @@ use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mm::{Advice, madvise, munmap};
 
-/// Least size (bytes) of a mapping that is given back: smaller ones may be the data of libraries, and are not worth it.
+/// Smallest size (bytes) of a mapping that is unmapped: smaller ones may be the data of libraries, and are not worth
+/// the calls.
 const WORTH: usize = 1 << 20;
-/// Most shared files that may lie behind the addresses that are needed.
+/// Largest number of shared files that may be mapped at the needed addresses.
 const FILES: usize = 4;
 
 /// A line of /proc/PID/maps (proc(5)).
@@ -22,9 +23,9 @@ struct Mapping {
     to: usize,
     shared: bool,
     writable: bool,
-    /// Set if the kernel made it: the main thread's stack, or a page of the kernel's own.
+    /// Set if the kernel made the mapping: the main thread's stack, or a page such as the vDSO.
     special: bool,
-    /// Device and inode; zeroes: the mapping is anonymous.
+    /// Device and inode of the file; zeroes: the mapping is anonymous.
     file: (u64, u64),
 }
 
@@ -34,9 +35,9 @@ impl Mapping {
     }
 }
 
-/// Gives back all mappings that hold none of these addresses. The caller is a process with one thread that goes on with
-/// only the memory around these addresses and the code and small data of libraries. Where a shared file lies at one of
-/// the addresses, all of its mappings stay.
+/// Unmaps all mappings that contain none of the needed addresses. The caller is a process with one thread that
+/// afterwards uses only the memory around these addresses and the code and small data of libraries. If a shared file is
+/// mapped at one of the addresses, all of its mappings stay.
 pub fn shed(needed: &[usize]) {
     let mut kept = [(0, 0); FILES];
     let mut places = kept.iter_mut();
@@ -54,11 +55,11 @@ pub fn shed(needed: &[usize]) {
         }
         let at = core::ptr::with_exposed_provenance_mut::<core::ffi::c_void>(m.from);
         if m.shared && !kept.contains(&m.file) {
-            // SAFETY: nothing that this process goes on with lies there, as the caller says.
+            // SAFETY: the caller guarantees that the process no longer uses this memory.
             let _ = unsafe { munmap(at, m.to - m.from) };
         } else if !m.shared && m.writable && m.file == (0, 0) && m.to - m.from >= WORTH {
-            // SAFETY: nothing that this process goes on with lies there, as the caller says; the range stays mapped,
-            // and reads as zeroes.
+            // SAFETY: the caller guarantees that the process no longer uses this memory; the range stays mapped, and
+            // reads as zeroes.
             let _ = unsafe { madvise(at, m.to - m.from, Advice::LinuxDontNeed) };
         }
     });

@@ -1,4 +1,4 @@
-//! The moment in which an accelerated connection becomes a kernel socket, and how a side follows its peer there.
+//! The step in which an accelerated connection becomes a kernel socket, and how a side follows its peer there.
 
 use crate::epoll::paths;
 use crate::fd::placeholder::replace_everywhere;
@@ -9,7 +9,7 @@ use netacc_sys::errno::Errno;
 use netacc_sys::raw;
 use netacc_transport::shm::ShmEndpoint;
 
-/// Goes after a peer, or one of our sharers, that has left the rings.
+/// Follows a peer or another sharer that has switched the connection from the ring to a kernel socket.
 #[cold]
 pub fn accept(r: Ref<Socket>) {
     let s = r.obj;
@@ -32,13 +32,13 @@ pub fn accept(r: Ref<Socket>) {
     }
 }
 
-/// Moves the connection to `kernel`. The caller holds both direction locks.
+/// Makes `kernel` the socket of the connection. The caller holds both direction locks.
 pub(crate) fn complete(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, why: Reason) {
     paths::withdraw(s, ep);
     s.apply_options(kernel);
     let mode = libc::O_RDWR | if s.has(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
     let _ = raw::fcntl(kernel, libc::F_SETFL, mode as usize);
-    // The liveness socket under the numbers, if there is one, has to outlive what we do to the slot.
+    // A liveness socket under the numbers has to stay open until the slot is released.
     ep.keep_liveness();
     if let Err(e) = replace_everywhere(s, kernel) {
         netacc_log::log!(Error, "fd {}: cannot put the kernel socket under its numbers: {e}", s.first_fd());
@@ -52,7 +52,7 @@ pub(crate) fn complete(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32
         e.set_reason(why);
     }
     netacc_log::log!(Info, "fd {}: moved to a kernel socket ({})", s.first_fd(), why.name());
-    // Threads that wait for it look again, and find the kernel's socket.
+    // Threads that sleep on the connection wake, check it again, and find the kernel socket.
     ep.poke_self();
     s.drop_endpoint();
     ep.let_go();

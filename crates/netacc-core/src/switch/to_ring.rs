@@ -1,4 +1,4 @@
-//! The moment in which a connection of the kernel goes over to a ring.
+//! The step in which a connection on kernel TCP switches to a ring.
 
 use crate::epoll::paths;
 use crate::fd::table;
@@ -11,14 +11,15 @@ use netacc_sys::raw;
 use netacc_sys::signals::Blocked;
 use netacc_transport::shm::ShmEndpoint;
 
-/// Whether a connection that is no candidate any more has gone over. Under both direction locks.
+/// The outcome of a candidacy: whether the connection switched to a ring; `None`: it is still a candidate. Called under
+/// both direction locks.
 pub(crate) fn decided(r: Ref<Socket>) -> Option<bool> {
     let s = r.obj;
     (!r.valid() || !s.is_candidate()).then(|| r.valid() && s.is_shm())
 }
 
-/// Whether a side may offer or take a promotion: little enough is under way by the kernel, in and out. What the peer has
-/// not sent yet cannot be seen; it is little as long as what has come leaves room for more.
+/// Whether a side may offer or accept a promotion: few enough bytes are in flight in the kernel, in both directions.
+/// The bytes that the peer has not sent yet are not visible; they are few as long as the receive buffer has room.
 pub(crate) fn tail_is_short(fd: i32) -> bool {
     let asked = |what: u64| {
         let mut n = 0i32;
@@ -28,11 +29,11 @@ pub(crate) fn tail_is_short(fd: i32) -> bool {
     asked(libc::TIOCOUTQ) <= PROMOTION_TAIL && asked(libc::FIONREAD) <= PROMOTION_TAIL.min(room / 4)
 }
 
-/// Goes over to the ring: our half of the TCP stream ends here. Under both direction locks, and for the server
-/// under the same hold as `take`.
+/// Switches to the ring and ends our half of the TCP stream. Called under both direction locks; the server has called
+/// `take` without releasing them in between.
 pub(crate) fn switch_to_ring(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) -> bool {
     let s = r.obj;
-    // A handler of this thread must not close the number in the middle.
+    // Signals are blocked, since a handler of this thread must not close the number in between.
     let _b = Blocked::all();
     let Some(fd) = number(fd, r) else { return false };
     let _ = raw::shutdown(fd, libc::SHUT_WR);
@@ -44,9 +45,9 @@ pub(crate) fn switch_to_ring(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) 
     true
 }
 
-/// A number of the socket, `fd` if that still is one; under a direction lock. A number that was closed may belong to
-/// another file by now. A thread that closes a number ends the candidacy before (`closing::remove`), so the number is
-/// good as long as it is in the table and we hold the lock.
+/// A number of the socket, `fd` if that still is one; called under a direction lock. A closed number may belong to
+/// another file by now. A thread that closes a number first ends the candidacy (`closing::remove`), so the number is
+/// valid as long as it is in the table and the lock is held.
 pub(crate) fn number(fd: i32, r: Ref<Socket>) -> Option<i32> {
     Some(fd).filter(|n| table::get(*n).is_some_and(|e| e.is(r))).or_else(|| table::number_of(r, fd))
 }
@@ -58,7 +59,7 @@ pub(crate) fn promoted(fd: i32, s: &'static Socket, ep: &'static ShmEndpoint) {
     if let Some(e) = entry {
         e.set_transport(if remote { Transport::Rdma } else { Transport::Shm });
         e.set_reason(Reason::None);
-        // Of a connection to another host only the engine in our own process is seen here.
+        // The peer of a connection to another host is the engine in our own process, so no process number is shown.
         e.set_peer_pid(if remote { 0 } else { ep.link().peer_pid() });
         e.set_link(ep.stats_link());
     }

@@ -1,20 +1,20 @@
-//! From kernel TCP to RDMA, while the connection lives: what the socket layer does for it (`upgrade_client.rs`: the
-//! client's part). What the hosts say to each other is with the engine (`engine/upgrade_client.rs` at the client's,
-//! `engine/mux/upgrade.rs` at the server's).
+//! Upgrade: the switch of a live connection from kernel TCP to RDMA. This file and `upgrade_client.rs` are the socket
+//! layer's part; the engine exchanges the messages (`engine/upgrade_client.rs` at the client, `engine/mux/upgrade.rs`
+//! at the server).
 //!
-//! The client's engine asks, and says how many bytes were sent by TCP so far. As soon as the server's program has read just
-//! these, its side is [prepared](prepare): nothing of the client's is under way, and the answer is a token. A client that has
-//! sent nothing else meanwhile [goes over](super::upgrade_client::commit): it says the token by TCP, ends its half there and
-//! writes to the ring from then on; a client that has sent something asks again later. So the kernel's stream of a
-//! prepared side goes on in one of two ways: with the token and the end, and then that side goes over as well; or with
-//! anything else ([`next`]), and then the client has not gone over.
+//! The client's engine sends a request with the number of bytes that were sent by TCP so far. As soon as the server's
+//! program has read exactly these, its side is [prepared](prepare): no byte of the client is in flight, and the answer
+//! is a token. A client that has sent nothing else meanwhile [switches](super::upgrade_client::commit): it sends the
+//! token by TCP, ends its half there and writes to the ring from then on; a client that has sent more bytes repeats the
+//! request later. So the kernel's stream of a prepared side continues in one of two ways (`next`): with the token and
+//! the end, and then that side switches as well; or with anything else, and then the client has not switched.
 //!
-//! The token proves that the asking client has the connection: anybody can name addresses, but nobody else can write to
-//! its stream. And the end of the stream after it marks the byte, as within a host: nothing that the program reads is
-//! counted.
+//! The token proves that the requesting client has the connection: any process can name the addresses, but no other one
+//! can write to the stream. As in a promotion, the end of the stream after it marks the byte where the ring goes on;
+//! the program reads neither of them.
 //!
-//! All decisions are made with both direction locks held, by the program's threads or by an engine, which has its engine's
-//! lock besides.
+//! All decisions are made with both direction locks held, by the program's threads or by an engine, which also holds
+//! its own lock.
 
 use crate::fd::table;
 use crate::fd::table::Entry;
@@ -39,24 +39,24 @@ use rustix::rand::{GetRandomFlags, getrandom};
 const UPGRADE_CANDIDATE: u64 = time::ns(timeouts::UPGRADE_CANDIDATE);
 const UPGRADE_DECISION: u64 = time::ns(timeouts::UPGRADE_DECISION);
 
-/// A server's side that its client may ask for, and one that the client may go over from.
+/// State of a server's side that waits for its client's request.
 const AWAITED: ConnState = ConnState::Candidate(Upgrade::AwaitRequest);
 const PREPARED: ConnState = ConnState::Candidate(Upgrade::Prepared);
 
-/// Looks whether a candidate can go over. True: it is on its ring now.
+/// Switches a candidate to its ring if that is possible now. True: it is on its ring.
 pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
     let s = r.obj;
     if s.is(PREPARED) {
         complete_server(fd, r);
     }
     if !s.is_shm() {
-        // An engine may be moving it at this moment.
+        // Waits for an engine that may be switching the connection.
         drop(s.rx.lock());
     }
     s.is_shm()
 }
 
-/// Gives a promotion up. True if it was too late for that, and the connection is on its ring.
+/// Cancels an upgrade. True: it was too late, and the connection is on its ring.
 pub fn give_up(fd: i32, r: Ref<Socket>) -> bool {
     let s = r.obj;
     let end = time::now().saturating_add(UPGRADE_DECISION);
@@ -72,7 +72,8 @@ pub fn give_up(fd: i32, r: Ref<Socket>) -> bool {
             let Some(ep) = prepared.filter(|_| time::now() < end) else {
                 s.set_state(ConnState::Tcp);
                 if let Some(ep) = prepared {
-                    // The client may have gone over, or may not: neither may be taken for the other.
+                    // It is unknown whether the client has switched, and a wrong guess would corrupt the stream: so the
+                    // connection is reset.
                     leave_place(s, ep);
                     abort(fd);
                     netacc_log::log!(
@@ -84,7 +85,7 @@ pub fn give_up(fd: i32, r: Ref<Socket>) -> bool {
             };
             ep
         };
-        // Either the client says that it stays, or the token is on its way.
+        // The client either answers that it stays, or its token is in flight.
         if !core::mem::replace(&mut asked, true) {
             engine::cancel(ep);
         }
@@ -99,14 +100,14 @@ pub(super) fn abort(fd: i32) {
     let _ = raw::connect(fd, unspecified.as_ptr().cast(), size_of_val(&unspecified) as u32);
 }
 
-/// Sleeps a moment, in which another thread can go on.
+/// Sleeps a moment so that another thread can proceed.
 pub(super) fn pause() {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 200_000 };
     let _ = raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, core::ptr::null());
 }
 
-/// To be called before the process ends: decides what is prepared, since the kernel would reset the connection for a
-/// token that nobody has read.
+/// To be called before the process ends: decides all prepared upgrades, since the kernel would reset a connection with
+/// an unread token.
 pub fn decide_all() {
     table::each(0, usize::MAX, |fd, e| {
         if let Entry::Socket(r) = e
@@ -117,18 +118,18 @@ pub fn decide_all() {
     });
 }
 
-/// How the kernel's stream of a prepared side goes on.
+/// How the kernel's stream of a prepared side continues.
 #[derive(PartialEq, Eq)]
 enum Next {
-    /// It cannot be seen yet how the stream goes on.
+    /// Nothing has been received yet that shows how the stream continues.
     Nothing,
-    /// The stream goes on with the token and the end.
+    /// The stream continues with the token and the end.
     Token,
-    /// The stream goes on with anything else.
+    /// The stream continues with anything else.
     Other,
 }
 
-/// Whether the other side has ended its half of the kernel's stream; `Err`: the kernel has an error to report.
+/// Whether the peer has ended its half of the kernel's stream; `Err`: the kernel socket has a pending error.
 fn ended(fd: i32) -> core::result::Result<bool, ()> {
     let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -136,9 +137,9 @@ fn ended(fd: i32) -> core::result::Result<bool, ()> {
     if p.revents & (libc::POLLERR | libc::POLLNVAL) != 0 { Err(()) } else { Ok(p.revents & libc::POLLRDHUP != 0) }
 }
 
-/// How the stream goes on; under the lock for reading.
+/// Determines how the stream continues; called under the `rx` lock.
 fn next(fd: i32, s: &Socket) -> Next {
-    // Asked before the look at what has come: if the end is there, that look sees all that comes before it.
+    // The end is checked before the received bytes are looked at: if the end is there, all bytes before it are visible.
     let Ok(over) = ended(fd) else { return Next::Other };
     let mut seen = [0u8; TOKEN + 1];
     let n = match raw::recv(fd, seen.as_mut_ptr(), seen.len(), libc::MSG_PEEK | libc::MSG_DONTWAIT) {
@@ -152,7 +153,7 @@ fn next(fd: i32, s: &Socket) -> Next {
     let token = s.upgrade.token();
     match seen.get(..n) {
         Some([]) | None => Next::Other,
-        // The end comes with the token, perhaps after the first question.
+        // The end follows the token, perhaps after the check above.
         Some(all) if all == token.as_slice() => {
             if over || ended(fd) == Ok(true) {
                 Next::Token
@@ -165,7 +166,7 @@ fn next(fd: i32, s: &Socket) -> Next {
     }
 }
 
-/// Server: has a prepared connection go over if the client has.
+/// Server: switches a prepared connection if its client has switched.
 fn complete_server(fd: i32, r: Ref<Socket>) {
     let s = r.obj;
     let ep = {
@@ -181,7 +182,7 @@ fn complete_server(fd: i32, r: Ref<Socket>) {
         }
         let mut token = [0u8; TOKEN];
         let read = raw::recv(fd, token.as_mut_ptr(), TOKEN, libc::MSG_DONTWAIT);
-        // No other thread reads there, and an engine that drops the connection takes the locks first.
+        // No other thread reads the kernel socket, and an engine that drops the connection takes the locks first.
         if read != Ok(TOKEN) || !ep.take() {
             return stay(s, ep);
         }
@@ -191,43 +192,42 @@ fn complete_server(fd: i32, r: Ref<Socket>) {
         ep
     };
     promoted(fd, s, ep);
-    // What the client has sent by the queue pair may wait for this.
+    // Bytes that the client has sent by the queue pair may wait for this switch.
     ep.stir_peer();
 }
 
-/// Under both locks: ends the preparation of a connection, which stays where it is.
+/// Ends the preparation of a connection, which stays on TCP. Called under both direction locks.
 fn stay(s: &Socket, ep: &'static ShmEndpoint) {
     s.set_state(AWAITED);
     leave_place(s, ep);
 }
 
-/// Under both locks: gives up the place that was prepared.
+/// Releases the prepared endpoint. Called under both direction locks.
 fn leave_place(s: &Socket, ep: &'static ShmEndpoint) {
     s.drop_endpoint();
     ep.withdraw();
     ep.close(false);
 }
 
-/// Whether what the kernel has may be read as the program's; under the lock for reading.
+/// Whether bytes in the kernel belong to the program's stream, and not to a token; called under the `rx` lock.
 fn may_read(fd: i32, s: &Socket) -> bool {
     !s.is(PREPARED) || next(fd, s) == Next::Other
 }
 
-/// To be called before a candidate with a client or server on another host reads from the kernel, under the lock for
-/// reading.
+/// To be called before a candidate with a peer on another host reads from the kernel, under the `rx` lock.
 pub fn before_read(fd: i32, s: &Socket) -> Result<()> {
     if !may_read(fd, s) {
         return Err(Errno::AGAIN);
     }
-    // An error that the kernel gave to a call that only looked.
+    // Reports an error that the kernel returned to a look of ours.
     match s.upgrade.error.swap(0, Ordering::Relaxed) {
         0 => Ok(()),
         e => Err(Errno(e)),
     }
 }
 
-/// Server: a call that has found nothing to read waits here, and not in the kernel's own call, which would take the
-/// token.
+/// Server: waits for bytes on behalf of a call that has found nothing to read. The kernel's own blocking call would
+/// consume the token.
 pub fn wait(fd: i32, r: Ref<Socket>) -> Result<()> {
     let s = r.obj;
     let deadline = match s.rcvtimeo.load(Ordering::Relaxed) {
@@ -252,7 +252,7 @@ pub fn wait(fd: i32, r: Ref<Socket>) -> Result<()> {
                 if there {
                     return Ok(());
                 }
-                // A part of the token has come: the rest is on its way.
+                // A part of the token was received, and the rest is in flight.
                 if !advance(fd, r) {
                     pause();
                 }
@@ -263,7 +263,7 @@ pub fn wait(fd: i32, r: Ref<Socket>) -> Result<()> {
     }
 }
 
-/// To be called when a read from the kernel is counted: an engine may wait for that.
+/// To be called after a read from the kernel was counted: an engine may wait for that number.
 #[inline]
 pub fn has_read(s: &Socket) {
     let wanted = s.upgrade.wanted.load(Ordering::Relaxed);
@@ -273,7 +273,7 @@ pub fn has_read(s: &Socket) {
     }
 }
 
-/// Server: whether no client has asked for the connection in time; then it is the kernel's.
+/// Server: whether no request for the connection came in time, so that it stays with the kernel.
 pub fn expired(fd: i32, r: Ref<Socket>) -> bool {
     let s = r.obj;
     if !s.is(AWAITED) || s.calls.fetch_add(1, Ordering::Relaxed) % 64 != 63 {
@@ -282,16 +282,16 @@ pub fn expired(fd: i32, r: Ref<Socket>) -> bool {
     time::coarse() > s.upgrade.when.load(Ordering::Relaxed) && !give_up(fd, r)
 }
 
-/// Server: a connection from another host was accepted, which its client may ask for.
+/// Server: notes that a connection from another host was accepted, for which a request may come.
 pub fn accepted(s: &Socket) {
     s.upgrade.when.store(time::coarse().saturating_add(UPGRADE_CANDIDATE), Ordering::Relaxed);
 }
 
-/// Server: the connection that a client on another host asks for, if it is one of this process.
+/// Server: the connection that a client on another host requests to upgrade, if this process has it.
 pub fn find(client: SocketAddr, server: SocketAddr) -> Option<Ref<Socket>> {
     let mut found = None;
     table::each(0, usize::MAX, |_, e| {
-        // One that may not go over any more is found as well: the client hears so at once.
+        // A connection that can no longer be upgraded is found as well, so that the client gets its answer at once.
         if let Entry::Socket(r) = e
             && matches!(r.obj.path(), Path::Tcp | Path::Shm)
             && r.obj.peer.get() == Some(client)
@@ -304,7 +304,7 @@ pub fn find(client: SocketAddr, server: SocketAddr) -> Option<Ref<Socket>> {
     found
 }
 
-/// Server: the client has sent `sent` bytes, and would go over to `ep`.
+/// Server: prepares the connection, of which the client has sent `sent` bytes, for a switch to `ep`.
 pub fn prepare(r: Ref<Socket>, sent: u64, ep: &'static ShmEndpoint) -> UpgradeAnswer {
     const ESTABLISHED: u8 = 1;
     let s = r.obj;
@@ -334,7 +334,7 @@ pub fn prepare(r: Ref<Socket>, sent: u64, ep: &'static ShmEndpoint) -> UpgradeAn
     UpgradeAnswer::Ready(token)
 }
 
-/// Server: the client says that it has not gone over to `ep`.
+/// Server: undoes the preparation after the client has answered that it did not switch to `ep`.
 pub fn unprepare(r: Ref<Socket>, ep: &'static ShmEndpoint) {
     let s = r.obj;
     let _g = (s.rx.lock(), s.tx.lock());

@@ -1,4 +1,4 @@
-//! From kernel TCP to RDMA, while the connection lives: the client's part. See [`upgrade`].
+//! The client's part of the upgrade from kernel TCP to RDMA. See [`upgrade`].
 
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, Socket, Upgrade};
@@ -18,17 +18,17 @@ const UPGRADE_RETRY_FIRST: u64 = time::ns(timeouts::UPGRADE_RETRY_FIRST);
 const UPGRADE_RETRY_LONGEST: u64 = time::ns(timeouts::UPGRADE_RETRY_LONGEST);
 const TRIES: u32 = 14;
 
-/// A client's side whose question is to be put, and one that waits for the answer.
+/// State of a client's side whose request is yet to be sent.
 const TO_REQUEST: ConnState = ConnState::Candidate(Upgrade::ToRequest);
 const REQUESTED: ConnState = ConnState::Candidate(Upgrade::Requested);
 
-/// A call that sends without the lock: until its bytes are counted, the connection does not go over to another host.
+/// Guard of a call that sends without the lock: the connection is not upgraded before its bytes are counted.
 pub struct Sending(&'static Socket);
 
 impl Sending {
     pub(crate) fn begin(s: &'static Socket) -> Sending {
-        // SeqCst: before the kernel is called. A thread that has taken the connection over before that has ended the
-        // stream there.
+        // SeqCst: counted before the kernel is called. A thread that switched the connection before that has ended the
+        // kernel's stream, so the kernel accepts no byte.
         s.upgrade.sending.fetch_add(1, Ordering::SeqCst);
         Sending(s)
     }
@@ -40,30 +40,30 @@ impl Drop for Sending {
     }
 }
 
-/// Whether it is time to ask.
+/// Whether the next request is due.
 fn is_due(s: &Socket) -> bool {
     s.is(TO_REQUEST) && time::coarse() >= s.upgrade.when.load(Ordering::Relaxed)
 }
 
-/// The kernel connects, or has connected, the socket to another host.
+/// Begins the candidacy of a socket that the kernel connects, or has connected, to another host.
 pub fn begin(fd: i32, r: Ref<Socket>, connected: bool, peer: SocketAddr) {
     if connected && !try_upgrade(fd, r) {
         return;
     }
     if !connected {
-        // Both the route and the connection's state are found out at the same time.
+        // The route is resolved while the kernel connects.
         engine::begin_lookup(peer);
     }
     engine::upgrade_soon();
 }
 
-/// Asks, if it is time to, or looks for a route. False: the connection will not be asked for.
+/// Sends the request if it is due, or looks for a route. False: the connection will not be upgraded.
 pub fn try_upgrade(fd: i32, r: Ref<Socket>) -> bool {
     let s = r.obj;
     if !is_due(s) {
         return s.is_candidate();
     }
-    // Nothing is asked before the kernel has connected.
+    // No request is sent before the kernel has connected.
     let Some((local, peer)) = netacc_sys::addr::local_of(fd).zip(netacc_sys::addr::peer_of(fd)) else { return true };
     let plain = |a: SocketAddr| SocketAddr::new(rendezvous::destination(a.ip()), a.port());
     if !s.change(TO_REQUEST, REQUESTED) {
@@ -89,8 +89,8 @@ pub fn try_upgrade(fd: i32, r: Ref<Socket>) -> bool {
     }
 }
 
-/// Waits a little for an answer that may be on its way, if the call may wait. The answer is good only as long as
-/// nothing else is sent, so a client that sends without a pause would never go over.
+/// Waits briefly for an answer that may be in flight, if the call may block. The answer is valid only while nothing
+/// else is sent, so a client that sends without a pause would never switch.
 pub fn before_send(s: &Socket, nonblock: bool) {
     while s.is(REQUESTED) {
         progress::progress();
@@ -102,14 +102,14 @@ pub fn before_send(s: &Socket, nonblock: bool) {
     }
 }
 
-/// Asks after a send: the question says how much was sent.
+/// Sends the request after a send of the program, with the number of bytes that were sent.
 pub fn after_send(fd: i32, r: Ref<Socket>) {
     if is_due(r.obj) {
         try_upgrade(fd, r);
     }
 }
 
-/// The question is to be put again later, since it was answered with no, or could not be put.
+/// Schedules another request after one that was refused or could not be sent.
 pub fn retry_later(r: Ref<Socket>) {
     let s = r.obj;
     let _g = (s.rx.lock(), s.tx.lock());
@@ -127,7 +127,8 @@ pub fn sent(s: &Socket) -> u64 {
     s.kernel_sent.load(Ordering::Relaxed)
 }
 
-/// The server's side is prepared for the byte after `sent`. Goes over to `ep`; false: something else was sent.
+/// Switches to `ep` after the server's side was prepared for the byte after `sent`. False: more bytes were sent
+/// meanwhile.
 pub fn commit(r: Ref<Socket>, sent: u64, token: [u8; TOKEN], ep: &'static ShmEndpoint) -> bool {
     let s = r.obj;
     let fd = {
@@ -138,13 +139,13 @@ pub fn commit(r: Ref<Socket>, sent: u64, token: [u8; TOKEN], ep: &'static ShmEnd
             && s.upgrade.sending.load(Ordering::SeqCst) == 0
             && s.kernel_sent.load(Ordering::Relaxed) == sent;
         let Some(fd) = number(s.first_fd(), r).filter(|_| still) else { return false };
-        // Held back until the end of our half follows: both go out in one segment, so that the other side sees both at
-        // once.
+        // MSG_MORE holds the token back until the end of our half follows: both are sent in one segment, so that the
+        // peer sees both at once.
         let flags = libc::MSG_MORE | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         match raw::send(fd, token.as_ptr(), TOKEN, flags) {
             Ok(TOKEN) => {}
-            // All that was sent has been read, so there is room. If there is none after all, half a token must not be
-            // taken for anything.
+            // All sent bytes have been read, so there is room for the token. If a part of it was sent only, the peer
+            // could take that for data: so the connection is reset.
             Ok(_) => {
                 upgrade::abort(fd);
                 return false;

@@ -1,4 +1,4 @@
-//! How a thread waits for a connection: it looks a little when that has paid lately, then sleeps in the kernel.
+//! Waiting for a connection: a thread spins briefly if that has paid lately, and then sleeps in the kernel.
 
 use crate::fd::table;
 use crate::object::reference::Ref;
@@ -16,14 +16,14 @@ use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 /// Waits until `sock` is ready for `interest`. `EAGAIN` when the deadline passes, `EINTR` as the kernel
 /// would. The caller holds a pin and no lock.
 ///
-/// A sleep that a signal ends may not look like one: ppoll(2) looks its numbers up again, and reports a file that
-/// another thread has put under a number meanwhile (dup2). So where nothing but such a number has something to tell, it
-/// was a signal.
+/// ppoll(2) looks its numbers up again when it is interrupted, and reports a file that another thread has put under a
+/// number meanwhile (dup2) instead of EINTR. So a wake-up for such a number alone counts as a signal.
 pub fn ready(sock: Ref<Socket>, interest: Interest, deadline: Deadline) -> Result<()> {
     until(sock, interest, 0, deadline)
 }
 
-/// Waits as [`ready`] does; a reader is ready only with `enough` bytes, or when no more can come.
+/// Waits until `sock` is ready for `interest`, where a reader needs `enough` bytes or the end of the stream. Errors are
+/// those of [`ready`].
 pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Deadline) -> Result<()> {
     until_done(sock, interest, enough, deadline, |ep| {
         progress::progress_for(ep);
@@ -31,8 +31,8 @@ pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Dea
     })
 }
 
-/// Waits for a connection to another host as [`until`] does, with `progress` to make the engine's progress: it says whether
-/// the wait is over by that.
+/// Waits as [`until`] does for a connection to another host, and calls `progress` for the engine's progress, which
+/// returns whether that ends the wait.
 pub fn until_done(
     sock: Ref<Socket>,
     interest: Interest,
@@ -56,15 +56,15 @@ pub fn until_done(
             && (enough <= 1 || r.0 & ENDED != 0 || ep.unread() >= enough || ep.has_accepted()))
             || (interest.write && r.writable())
     };
-    // A connect that nobody has taken waits for a queue pair, which takes far longer than looking pays.
+    // A connect that no server has accepted waits for a queue pair, for which spinning does not pay.
     let found = if remote && ep.is_queued() { is_ready() } else { s.spin.run(ep.peer_cpu(), deadline, &mut is_ready) };
     if found {
         return Ok(());
     }
     let replaced = || table::is_replaced(sock, s.first_fd()) && table::number_of(sock, -1).is_none();
     if deadline != Deadline::Now && replaced() {
-        // Another thread has put another file there while this one looked, and may have sent it a signal since. The program
-        // makes the call anew, with what is there.
+        // Another thread has replaced the number's file while this one was spinning, and may have sent a signal after
+        // that. The program repeats the call on the new file.
         return Err(Errno::INTR);
     }
     let mut steps = 0u32;
@@ -75,8 +75,8 @@ pub fn until_done(
         set.steps = steps;
         let here = || s.is_shm() && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
         let mut enough_now = || enough <= 1 || is_ready() || ep.must_switch() || !ep.is_live();
-        // After the registration: a thread that moves the connection changes the path and then wakes the registered
-        // waiters.
+        // The path is checked after the registration: a thread that switches the connection first changes the path and
+        // then wakes the registered waiters.
         let there = (ep.arm(interest, &mut set) && enough_now()) || !here();
         let slept = if there {
             ep.disarm(interest, &set);
@@ -92,21 +92,21 @@ pub fn until_done(
             )
         };
         steps = if slept == Ok(0) { steps.saturating_add(1) } else { 0 };
-        // Whatever ended the sleep, what this look brings must not be lost.
+        // Readiness is reported whatever ended the sleep.
         if is_ready() {
             page().count(Counter::Wakeups);
             return Ok(());
         }
         match slept {
             Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
-            // The caller looks the connection up again and finds it elsewhere.
+            // The caller looks the connection up again and finds its new path.
             Ok(_) if !here() => return Ok(()),
             Ok(_) if ep.must_switch() => {
                 crate::switch::redispatch::complete_switch(sock);
                 return Ok(());
             }
             Ok(_) if deadline.passed() => return Err(Errno::AGAIN),
-            // A thread that took the number away wakes this thread first, and the signal may come while it is awake.
+            // A thread that replaced the number wakes this one first, and a signal may have come while it was awake.
             Ok(_) if replaced() => return Err(Errno::INTR),
             Ok(_) if numbers.iter().any(|fd| set.only_reported(*fd) && table::is_replaced(sock, *fd)) => {
                 return Err(Errno::INTR);

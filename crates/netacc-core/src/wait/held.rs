@@ -1,15 +1,15 @@
-//! Numbers of ours by which a call sleeps on a kernel's socket that may get another place meanwhile.
+//! Our own numbers by which a call sleeps on a candidate's kernel socket, whose number may get another file meanwhile.
 
 use core::sync::atomic::{AtomicI32, Ordering};
 use netacc_sys::reserved_fds;
 
-/// Numbers of ours (+ 1) for the kernel's sockets of candidates that a poll sleeps on. While it sleeps, such a
-/// connection can be promoted and come back to another kernel socket under the same number: ppoll(2) woken by the
-/// old socket would look at the new one, and sleep on with nobody to wake it.
+/// Our own numbers (+ 1) for the kernel sockets of candidates on which a poll sleeps. Meanwhile the connection can be
+/// promoted and demoted again to another kernel socket under the same number: a ppoll(2) that the old socket wakes
+/// would then look at the new one, and sleep on without a wake-up.
 static COPIES: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
-/// Numbers of ours (+ 1) for the kernel's sockets that a call that reads sleeps on, for the reason given at [`COPIES`].
-/// They are apart from those, so that a read finds a place however many a poll has taken.
+/// Our own numbers (+ 1) for the kernel sockets on which a reading call sleeps, for the reason given at [`COPIES`].
+/// They are separate from those, so that a read finds a place even if polls have taken all others.
 static READ: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
 /// An entry of [`COPIES`] or [`READ`].
@@ -28,7 +28,7 @@ impl Held {
 
     fn of(fd: i32, cells: &'static [AtomicI32]) -> Option<Held> {
         let ours = reserved_fds::copy(fd).ok()?;
-        // AcqRel: the thread that closes it, here or in the child of a fork, sees it whole.
+        // AcqRel: a thread that closes the number, here or in the child of a fork, sees its file.
         let free = |c: &&AtomicI32| c.compare_exchange(0, ours + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         let cell = cells.iter().find(free);
         if cell.is_none() {
@@ -37,7 +37,7 @@ impl Held {
         cell.map(Held)
     }
 
-    /// Its number; -1 in the child of a fork that a signal handler made under the call.
+    /// The number; -1 in the child of a fork that a signal handler made during the call.
     pub(crate) fn fd(&self) -> i32 {
         self.0.load(Ordering::Relaxed) - 1
     }
@@ -52,7 +52,7 @@ impl Drop for Held {
     }
 }
 
-/// Called in the child of a fork: the sleepers are the parent's.
+/// Called in the child of a fork: closes the numbers, since the sleeping threads are the parent's.
 pub fn after_fork() {
     for cell in COPIES.iter().chain(&READ) {
         drop(Held(cell));

@@ -1,4 +1,4 @@
-//! How a thread waits: for a connection, in poll(2) and in select(2).
+//! Waiting threads: for one connection, in poll(2) and in select(2).
 
 pub mod connection;
 pub mod held;

@@ -1,4 +1,4 @@
-//! poll(2) and ppoll(2) over accelerated connections and everything else at once.
+//! poll(2) and ppoll(2) for accelerated connections together with all other descriptors.
 //!
 //! # Safety
 //! The application's array is read and written within its stated length.
@@ -27,16 +27,16 @@ use netacc_transport::rdma::engine::progress;
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 use rustix::process::{Resource, getrlimit};
 
-/// Number of entries that no limit of descriptors (RLIMIT_NOFILE) is below.
+/// Number of entries that are accepted without a check of RLIMIT_NOFILE.
 const FEW: usize = 16;
 
-/// Bytes of the kernel's signal set.
+/// Size of the kernel's signal set in bytes.
 const SIGSET: usize = 8;
 
-/// Bytes of an entry.
+/// Size of an entry in bytes.
 const ENTRY: usize = size_of::<pollfd>();
 
-/// What an entry of the array is to us.
+/// The object behind an entry of the array.
 #[derive(Clone, Copy)]
 enum Ours {
     Connection(&'static Socket),
@@ -57,7 +57,7 @@ fn of(fd: i32, r: Ref<Socket>) -> Option<Ours> {
     }
     match r.obj.path() {
         Path::Tcp if r.obj.is_candidate() && promote::advance(fd, r) => Some(Ours::Connection(r.obj)),
-        // It became one just now.
+        // The socket has just become a connection.
         Path::Shm => Some(Ours::Connection(r.obj)),
         Path::Listener => {
             if r.obj.sleeps() {
@@ -70,13 +70,13 @@ fn of(fd: i32, r: Ref<Socket>) -> Option<Ours> {
     }
 }
 
-/// Whether this is a connection that may be promoted: the kernel answers for it, but an answer may stand for the peer's
-/// going over, so it is looked at again before it is reported.
+/// Whether the descriptor is a candidate. The kernel answers for it, but an end of stream may be the peer's switch, so
+/// it is checked again before it is reported.
 fn is_candidate(fd: i32) -> bool {
     table::socket(fd).is_some_and(|r| r.obj.is_candidate())
 }
 
-/// What `o` reports now, of `events`.
+/// The events that `o` has now, of those requested in `events`.
 fn look(o: Ours, fd: i32, events: i16) -> i16 {
     let mask = (events | POLLERR | POLLHUP) as u16 as u32;
     let found = match o {
@@ -101,7 +101,7 @@ fn look(o: Ours, fd: i32, events: i16) -> i16 {
 }
 
 fn interest(events: i16) -> Interest {
-    // Errors and the end of the stream are reported whatever was asked for, and come as data does.
+    // Errors and the end of the stream are reported even if not requested, and wake like data.
     Interest { read: true, write: events & POLLOUT != 0 }
 }
 
@@ -109,9 +109,9 @@ fn interest(events: i16) -> Interest {
 struct Fds {
     p: *mut pollfd,
     n: usize,
-    /// What each entry referred to when the call began to wait.
+    /// Pins of the sockets that the entries referred to when the call began to wait.
     held: Vec<Option<Pin>>,
-    /// Index of each candidate among them, and the copy by which the kernel is asked about it.
+    /// Index of each candidate among the entries, with the duplicate by which the kernel is polled.
     copies: Vec<(usize, Held)>,
 }
 
@@ -123,7 +123,7 @@ impl Fds {
         }
     }
 
-    /// Looks at all entries of ours; returns how many have something.
+    /// Fills in the events of all our entries; returns how many have any.
     fn look(&self) -> usize {
         let mut n = 0;
         self.each(|i, p| {
@@ -137,8 +137,8 @@ impl Fds {
         n
     }
 
-    /// Calls `f` with what entry `i` is to us. A connection does not end before `f` has returned, whatever other threads close:
-    /// its segment must not be unmapped while it is looked at.
+    /// Calls `f` with the object behind entry `i`. A connection is pinned until `f` has returned, even if other threads
+    /// close it: its segment must not be unmapped meanwhile.
     fn with<T>(&self, i: usize, fd: i32, f: impl FnOnce(Option<Ours>) -> T) -> T {
         let for_now;
         let pin = match self.held.get(i) {
@@ -151,11 +151,11 @@ impl Fds {
                 _ => return f(ours(fd)),
             },
         };
-        // Without a pin another thread has just closed the number.
+        // If it cannot be pinned, another thread has just closed the number.
         f(pin.and_then(|pin| of(fd, pin.sock())))
     }
 
-    /// Foreign entries in order, with -1 in place of ours, so that indices agree.
+    /// Adds the foreign entries in order, with -1 in place of ours, so that the indices agree.
     fn foreign(&self, set: &mut WaitSet) -> bool {
         let mut any = false;
         self.each(|i, p| {
@@ -170,7 +170,7 @@ impl Fds {
         let mut n = 0;
         self.each(|i, p| {
             if self.ours(i, p.fd).is_none() {
-                // What the earlier socket says is of no concern where there is another one by now.
+                // Events of the previous socket are ignored if the number has another one by now.
                 let of_before = set.fd(i) >= 0 && set.fd(i) != self.copy(i).unwrap_or(p.fd);
                 p.revents = if of_before { 0 } else { set.revents(i) };
                 n += usize::from(p.revents != 0);
@@ -183,10 +183,10 @@ impl Fds {
     fn arm(&self, set: &mut WaitSet) -> bool {
         let mut ready = false;
         self.each(|i, p| match self.ours(i, p.fd) {
-            // It is there only since `hold`, which is called again before the next sleep.
+            // The object came after `hold`, which is called again before the next sleep.
             Some(Ours::Connection(_) | Ours::Listener(_)) if !self.holds(i) => ready = true,
             Some(Ours::Connection(s)) => {
-                // A connection without an endpoint, or whose own look says so, is about to go elsewhere.
+                // A connection without an endpoint, or one that has to switch, is about to leave the ring.
                 let moves = s.endpoint().is_none_or(|ep| {
                     ep.arm(interest(p.events), set);
                     ep.must_switch() || !ep.is_live()
@@ -204,16 +204,16 @@ impl Fds {
                 ready |= !absorb::arm(p.fd);
                 absorb::held_until(p.fd).into_iter().for_each(|until| set.wake_at(until));
             }
-            // The entry was ours when the set was made, and nobody would wake us for it now.
+            // The entry was ours when the set was made, and is foreign now, so it would not wake this thread.
             None => ready |= p.fd >= 0 && set.fd(i) < 0,
         });
         ready
     }
 
-    /// Keeps what is ours from ending while a thread sleeps on it: as in the kernel, a poll that has begun goes on with
-    /// what its numbers referred to, and a close in another thread takes effect when it returns.
+    /// Pins the objects of our entries while a thread sleeps on them: as in the kernel, a poll continues with the files
+    /// that its numbers referred to at its beginning, and a close in another thread takes effect when it returns.
     ///
-    /// Before each sleep: a number that was nothing of ours may have become a connection since. True if there are copies now
+    /// Called before each sleep, since a foreign number may have become a connection. True if there are duplicates now
     /// that the set does not have.
     fn hold(&mut self) -> bool {
         let mut copied = false;
@@ -227,7 +227,7 @@ impl Fds {
             let s = pin.sock().obj;
             if s.is_candidate()
                 && let Some(copy) = Held::to_poll(fd)
-                // Now that we have it: it is the candidate's, and not what came after.
+                // Checked after the duplicate was made, so that it is the candidate's socket and not a later one.
                 && s.is_candidate()
             {
                 self.copies.retain(|(at, _)| *at != i);
@@ -245,13 +245,13 @@ impl Fds {
         matches!(self.held.get(i), Some(Some(_)))
     }
 
-    /// The first of ours, if it is a connection. It does not end as long as the call lasts.
+    /// The first of our entries, if it is a connection. It is pinned for the duration of the call.
     fn first_connection(&self) -> Option<&'static Socket> {
         self.held.iter().flatten().next().map(|pin| pin.sock().obj).filter(|s| s.is_shm())
     }
 
-    /// The kernel looks the numbers up again when something wakes a poll: where another thread has put another file under
-    /// one (dup2), the poll goes on with that. True if there is such a number.
+    /// Unpins entries whose number got another file (dup2): the kernel looks the numbers up again when a poll wakes,
+    /// and continues with the new file. True if there is such a number.
     fn let_go_of_replaced(&mut self) -> bool {
         let mut any = false;
         for i in 0..self.held.len() {
@@ -266,7 +266,7 @@ impl Fds {
         any
     }
 
-    /// What all entries have to report now.
+    /// Fills in the current events of all entries without waiting.
     fn at_once(&self) -> Result<usize> {
         let mut set = WaitSet::new();
         let n = self.look();
@@ -281,7 +281,7 @@ impl Fds {
         if i < self.n { unsafe { (*self.p.add(i)).fd } } else { -1 }
     }
 
-    /// The copy that stands for entry `i`, as long as its connection has not come back to another kernel socket.
+    /// The duplicate that stands for entry `i`, unless its connection has been demoted to another kernel socket.
     fn copy(&self, i: usize) -> Option<i32> {
         let copy = self.copies.iter().find(|(at, _)| *at == i)?.1.fd();
         let pin = self.held.get(i)?.as_ref()?;
@@ -295,8 +295,8 @@ impl Fds {
         }
     }
 
-    /// Moves connections that cannot stay. A listener lets go of the links of dead clients, whose control sockets would
-    /// end every further sleep.
+    /// Switches connections that have to leave their path, and removes the links of dead clients from listeners, since
+    /// their control sockets would end every further sleep.
     fn heal(&self) {
         self.each(|_, p| {
             let Some(pin) = table::socket(p.fd).and_then(Ref::pin) else { return };
@@ -327,21 +327,21 @@ impl Fds {
     }
 }
 
-/// Whether the array names a number that we know.
+/// Whether the array names a number that is in the table.
 ///
 /// # Safety
 /// `p` points to `n` valid entries, or is null.
 #[inline]
 pub unsafe fn concerns(p: *const pollfd, n: usize) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees `n` valid entries at `p`, and they can be read.
     let numbers = (0..n).map(|i| unsafe { (*p.add(i)).fd });
-    // An array that may not be there is looked at on the long way.
+    // An array that may be unreadable is examined on the slow path.
     let there = || user::known(p, n.wrapping_mul(ENTRY), user::Access::Read);
     later::has_later() || (table::in_use() && n > 0 && (!there() || table::knows_any(numbers)))
 }
 
-/// poll(2), ppoll(2): `sigmask` is the kernel's or null. The clock is not read for a call that is not ours; a deadline
-/// of `None` is a time-out that is for the kernel to judge.
+/// poll(2), ppoll(2): `sigmask` is the kernel's or null. The clock is not read for a call without our descriptors; a
+/// deadline of `None` is an invalid time-out, which the kernel reports.
 ///
 /// # Safety
 /// `p` points to `n` valid entries.
@@ -352,7 +352,7 @@ pub unsafe fn poll(
     sigmask: *const c_void,
 ) -> Outcome {
     later::close_later();
-    // The kernel refuses what cannot be accessed.
+    // The kernel reports memory that cannot be accessed.
     let there = user::writable(p, n.saturating_mul(ENTRY)) && (sigmask.is_null() || user::readable(sigmask, SIGSET));
     if n == 0 || !there {
         return Outcome::Pass;
@@ -360,7 +360,7 @@ pub unsafe fn poll(
     let mut fds = Fds { p, n, held: Vec::new(), copies: Vec::new() };
     let mut any = false;
     fds.each(|_, p| any = any || is_ours(p.fd));
-    // More entries than RLIMIT_NOFILE the kernel refuses, whatever they are.
+    // The kernel refuses more entries than RLIMIT_NOFILE, whatever they are.
     let allowed = |n: usize| getrlimit(Resource::Nofile).current.is_none_or(|most| n as u64 <= most);
     if !any || (n > FEW && !allowed(n)) {
         return Outcome::Pass;
@@ -385,7 +385,7 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Result<usiz
             return Ok(n + fds.take_foreign(&set));
         }
         if fds.hold() {
-            // The set is to have them.
+            // The set is made again with the new duplicates.
             continue;
         }
         if !spun && let Some(s) = fds.first_connection() {
@@ -426,7 +426,7 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Result<usiz
     }
 }
 
-/// Whether a descriptor is one that the kernel alone cannot answer for.
+/// Whether the kernel alone cannot determine a descriptor's readiness.
 pub fn is_ours(fd: i32) -> bool {
     ours(fd).is_some() || is_candidate(fd)
 }

@@ -1,4 +1,4 @@
-//! select(2) and pselect(2), as a poll(2) of the descriptors named.
+//! select(2) and pselect(2), implemented as a poll(2) of the named descriptors.
 //!
 //! # Safety
 //! The application's sets are read and written up to `nfds` bits.
@@ -16,7 +16,7 @@ use netacc_sys::user;
 
 const BITS: usize = usize::BITS as usize;
 
-/// One of the three sets; `None` if the application gave none.
+/// One of the three sets, which may be null.
 #[derive(Clone, Copy)]
 struct Set(*mut usize);
 
@@ -48,13 +48,13 @@ fn bound(nfds: i32) -> usize {
     nfds.clamp(0, 1 << 20) as usize
 }
 
-/// Whether the memory of the sets is there.
+/// Whether the memory of the sets can be accessed.
 fn accessible(n: usize, sets: [*mut c_void; 3], access: user::Access) -> bool {
     let bytes = n.div_ceil(BITS) * size_of::<usize>();
     sets.iter().all(|p| p.is_null() || user::accessible(*p, bytes, access))
 }
 
-/// Whether one of the descriptors named is ours.
+/// Whether one of the named descriptors needs the socket layer.
 ///
 /// # Safety
 /// Each set is null or has at least `nfds` bits.
@@ -66,7 +66,7 @@ pub unsafe fn concerns(nfds: i32, sets: [*mut c_void; 3]) -> bool {
     }
     let bytes = n.div_ceil(BITS) * size_of::<usize>();
     if sets.iter().any(|p| !p.is_null() && !user::known(*p, bytes, user::Access::Read)) {
-        // Sets that may not be mapped are examined by `select`.
+        // Sets that may be unreadable are examined by `select`.
         return true;
     }
     let sets = sets.map(|p| Set(p.cast()));
@@ -95,7 +95,7 @@ pub unsafe fn concerns(nfds: i32, sets: [*mut c_void; 3]) -> bool {
 pub unsafe fn select(nfds: i32, sets: [*mut c_void; 3], deadline: Deadline, sigmask: *const c_void) -> Outcome {
     let n = bound(nfds);
     if !accessible(n, sets, user::Access::Write) {
-        // The kernel refuses such sets.
+        // The kernel reports the error of such sets.
         return Outcome::Pass;
     }
     let [r, w, x] = sets.map(|p| Set(p.cast()));
@@ -111,7 +111,7 @@ pub unsafe fn select(nfds: i32, sets: [*mut c_void; 3], deadline: Deadline, sigm
             fds.push(pollfd { fd: fd as i32, events, revents: 0 });
         }
     }
-    // SAFETY: our own array.
+    // SAFETY: the pointer and the length are those of our own vector.
     match unsafe { poll::poll(fds.as_mut_ptr(), fds.len(), || Some(deadline), sigmask) } {
         Outcome::Done(_) => {}
         other => return other,

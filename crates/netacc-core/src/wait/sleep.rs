@@ -1,4 +1,4 @@
-//! Sleeping in the kernel, with all that is due before a sleep and after it.
+//! Sleeping in the kernel, with the work that is due before and after a sleep.
 
 use crate::wait::held::Held;
 use core::ffi::c_void;
@@ -9,7 +9,8 @@ use netacc_transport::WaitSet;
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::rdma::engine::progress::{ArmOutcome, ProgressScope};
 
-/// Sleeps on `set`, which is armed; `disarm` undoes that. `scope` says which engines carry what is waited for.
+/// Sleeps on the armed `set`, and undoes the arming by `disarm`. `scope` tells which engines carry the awaited
+/// connections.
 pub fn sleep(
     set: &mut WaitSet,
     scope: ProgressScope,
@@ -20,8 +21,8 @@ pub fn sleep(
     sleep_before(set, scope, deadline, sigmask, disarm, true)
 }
 
-/// Sleeps as [`sleep`] does; unless `makes_progress` is set, the caller makes the engine's progress afterwards, so that
-/// what comes by that is the caller's.
+/// Sleeps as [`sleep`] does. Unless `makes_progress` is set, the caller makes the engine's progress afterwards and gets
+/// the bytes that it brings.
 pub(crate) fn sleep_before(
     set: &mut WaitSet,
     scope: ProgressScope,
@@ -37,7 +38,7 @@ pub(crate) fn sleep_before(
         before_sleep();
         set.sleep(deadline, sigmask)
     };
-    // Before the progress: what that brings needs to wake no thread here.
+    // Disarmed before the progress, so that its results need not wake this thread.
     disarm(set);
     if let ArmOutcome::Yes(token) = token {
         progress::disarm(token, set, makes_progress);
@@ -45,7 +46,7 @@ pub(crate) fn sleep_before(
     slept
 }
 
-/// To be called when a thread is about to sleep in a call of ours.
+/// To be called when a thread is about to sleep in an intercepted call.
 pub fn before_sleep() {
     page().count(Counter::Sleeps);
     crate::fork::ownership::idle_check();
@@ -53,9 +54,8 @@ pub fn before_sleep() {
     crate::fd::fd_cache::close_all();
 }
 
-/// Waits for bytes of a kernel's socket: a thread that is cancelled wakes here, and not in a call that the kernel
-/// begins anew. It waits by a number of ours, since the program's may become another socket's, and ppoll(2) would look
-/// there.
+/// Waits for bytes of a kernel socket. A cancelled thread wakes here, and not in a call that the kernel restarts. The
+/// wait uses a number of ours, since the program's may get another socket, at which ppoll(2) would then look.
 pub(crate) fn for_kernel(ours: &Held, deadline: Deadline) -> Result<()> {
     loop {
         if ours.fd() < 0 {
@@ -72,9 +72,9 @@ pub(crate) fn for_kernel(ours: &Held, deadline: Deadline) -> Result<()> {
     }
 }
 
-/// Whether an interrupted blocking call goes on (signal(7)): with a time-out set it never does; else the
-/// kernel restarts it if the handler was installed with SA_RESTART. We cannot know which handler ran, so we go on only
-/// when every handler of the process says so.
+/// Whether an interrupted blocking call is restarted (signal(7)): never if a time-out is set; otherwise the kernel
+/// restarts it if the handler was installed with SA_RESTART. It is not known here which handler ran, so the call is
+/// restarted only if all handlers of the process have SA_RESTART.
 pub fn restarts(deadline: Deadline) -> bool {
     deadline == Deadline::Never && netacc_sys::signals::all_restart()
 }

@@ -1,26 +1,26 @@
-//! How long a thread looks before it sleeps: it spins a little when that has paid lately.
+//! Spinning: how long a thread checks before it sleeps, depending on how well that has paid lately.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Counter, page};
 use netacc_sys::time::Deadline;
 use netacc_sys::{cpu, raw, time};
 
-/// Looks in a row before the first yield with the peer on another CPU (about 2 microseconds).
+/// Number of checks before the first yield with the peer on another CPU (about 2 microseconds).
 const PAUSES: u32 = 60;
 
-/// Looks in a row before the first yield with a peer on another host, where the last yield went to somebody.
+/// Number of checks before the first yield with a peer on another host, if another thread ran during the last yield.
 const FEW_PAUSES: u32 = 1;
 
 /// If sched_yield() returns within this many ticks (about a microsecond), no other thread was runnable.
 const ALONE: u64 = 3_000;
 
-/// Least number of yields before a wait for another host is given up, however long they took.
+/// Smallest number of yields before a wait for another host goes to sleep, however long they took.
 const ROUNDS: u32 = 4;
 
-/// Time (ns) that a wait goes on looking between yields.
+/// Time (ns) for which a wait keeps checking between yields.
 const YIELD_FOR: u64 = 50_000;
 
-/// Time (ticks, about a millisecond) above which a yield went to a thread that wanted the CPU for itself.
+/// Length of a yield (ticks, about a millisecond) above which another thread is assumed to keep the CPU busy.
 const LONG: u64 = 3_000_000;
 
 /// After such a yield no thread yields for this many times its length (in ns), within the bounds of [`AVOID_FOR`].
@@ -28,23 +28,22 @@ const AVOID: u64 = 20;
 
 const AVOID_FOR: core::ops::Range<u64> = 50_000_000..1_000_000_000;
 
-/// Full confidence that spinning pays; halves with each spin that found nothing.
+/// Full confidence that spinning pays; it halves with each spin that found nothing.
 const CONFIDENT: u32 = 16;
 
 /// Without confidence one wait in this many tries again.
 const RETRY: u32 = 16;
 
-/// When ([`time::now`]) yielding is worthwhile again; 0: now.
+/// Time ([`time::now`]) from which threads yield again; 0: now.
 static YIELD_AGAIN: AtomicU64 = AtomicU64::new(0);
 
-/// Calls sched_yield(2), unless the CPUs are busy. There a thread that yields waits until each of the others has had
-/// its time slice, while one that sleeps has its turn soon after it is woken. False: the thread has not yielded, and
-/// had better sleep.
+/// Calls sched_yield(2), unless the CPUs are busy: then a yielding thread waits until each of the others has used its
+/// time slice, while a sleeping one runs soon after it is woken. False: the thread has not yielded, and should sleep.
 pub fn yield_cpu() -> bool {
     timed_yield().is_some()
 }
 
-/// Yields as [`yield_cpu`] does; returns for how many ticks.
+/// Yields as [`yield_cpu`] does, and returns how many ticks that took.
 fn timed_yield() -> Option<u64> {
     let until = YIELD_AGAIN.load(Ordering::Relaxed);
     if until != 0 {
@@ -57,24 +56,24 @@ fn timed_yield() -> Option<u64> {
     raw::sched_yield();
     let took = cpu::ticks().wrapping_sub(began);
     if took > LONG {
-        // Some three ticks are a nanosecond.
+        // About three ticks are a nanosecond.
         let avoid = (took / 3).saturating_mul(AVOID).clamp(AVOID_FOR.start, AVOID_FOR.end);
         YIELD_AGAIN.store(time::now().saturating_add(avoid), Ordering::Relaxed);
     }
     Some(took)
 }
 
-/// How spinning has paid for one socket or epoll instance.
+/// Record of how well spinning has paid for one socket or epoll instance.
 #[derive(Debug, Default)]
 pub struct Spin {
     confidence: AtomicU32,
     skipped: AtomicU32,
-    /// The last yield went to no other thread, so that looking takes the CPU from nobody.
+    /// Set if no other thread ran during the last yield, so that spinning takes the CPU from no one.
     alone: AtomicBool,
 }
 
 impl Spin {
-    /// Back to the optimistic start.
+    /// Resets the record to full confidence.
     pub fn reset(&self) {
         self.confidence.store(CONFIDENT, Ordering::Relaxed);
         self.skipped.store(0, Ordering::Relaxed);
@@ -96,8 +95,8 @@ impl Spin {
         page().count(if won { Counter::SpinsWon } else { Counter::SpinsLost });
     }
 
-    /// Looks until `ready` or until looking no longer pays. `peer` is the CPU of the thread that will make it ready: on
-    /// our own CPU that thread cannot run while we spin, so we let it run once and go to sleep.
+    /// Spins until `ready` returns true or spinning no longer pays. `peer` is the CPU of the thread that will make it
+    /// ready: on our own CPU that thread cannot run meanwhile, so this one yields once and then sleeps.
     pub fn run(&self, peer: u32, deadline: Deadline, mut ready: impl FnMut() -> bool) -> bool {
         if deadline == Deadline::Now {
             return false;
@@ -124,7 +123,7 @@ impl Spin {
             let Some(took) = timed_yield() else { return false };
             let alone = took < ALONE;
             self.alone.store(alone, Ordering::Relaxed);
-            // Looking on saves a system call for each message while both ends are busy.
+            // Spinning saves a system call for each message while both ends are busy.
             let looks = if remote && alone { PAUSES } else { 1 };
             for _ in 0..looks {
                 if ready() {

@@ -1,5 +1,5 @@
-//! Models of the ring and of the sleep/wake protocol, checked over all interleavings and over what the
-//! memory model allows (up to a number of preemptions). The windows are a few bytes here, see `SMALL`.
+//! Models of the ring and of the sleep/wake protocol, checked over all interleavings and reorderings that the memory
+//! model allows (up to a number of preemptions). The windows are a few bytes here, see `SMALL`.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test -p netacc-ring --release --test loom

@@ -1,4 +1,4 @@
-//! The ring as the models use it.
+//! The ring in the form that the models use.
 
 use core::ptr::NonNull;
 use loom::cell::UnsafeCell;
@@ -23,7 +23,7 @@ pub(crate) struct Pipe {
 
 // SAFETY: loom checks the cells.
 unsafe impl Sync for Pipe {}
-// SAFETY: as above.
+// SAFETY: loom checks the cells.
 unsafe impl Send for Pipe {}
 
 impl Pipe {
@@ -100,7 +100,7 @@ impl Pipe {
         n
     }
 
-    /// Writes messages of these sizes one after the other, going on while the ring is full.
+    /// Writes messages of these sizes one after the other, and retries while the ring is full.
     pub(crate) fn write_all(&self, at: &mut u8, sizes: &[usize]) {
         for &size in sizes {
             let mut done = 0;

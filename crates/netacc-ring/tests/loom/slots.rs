@@ -1,4 +1,4 @@
-//! Connections that share a word, and one after the other in a slot.
+//! Connections that share a word of a ready set, and connections that use a slot one after the other.
 
 use crate::model;
 use loom::sync::Arc;
@@ -6,7 +6,7 @@ use loom::thread;
 use netacc_ring::sync::*;
 use netacc_ring::*;
 
-/// (f) Two connections whose bits share a word: neither bit is lost, one ring per arming.
+/// (f) Two connections whose bits share a word: neither bit is lost, and there is one wake-up per arming.
 ///
 /// Mutations: `mark` storing the word instead of `fetch_or`; `take` by a load and a store; `armed` not taken by an
 /// exchange (two rings for one arming); `any` with `Acquire`.
@@ -39,14 +39,14 @@ fn two_connections_share_a_word() {
     });
 }
 
-/// (g) Both sides close and the client uses the slot again. A server that closes last wipes its own words: not
-/// before the client has looked at them for the last time, and the next connection finds nothing of this one.
+/// (g) Both sides close and the client uses the slot again. A server that closes last wipes its own words after the
+/// client's last access to them, and the next connection finds no value of this one.
 ///
 /// Mutations: `GONE` set together with `CLOSED`; `GONE` set or looked at with `Relaxed`; the wiping after `done`.
 #[test]
 fn a_slot_is_used_again() {
     model(3, || {
-        // The two sides' lines, and the epoch that the server is done with and that it has wiped.
+        // The two sides' lines, the generation that the server has released, and the one that it has wiped.
         let s = Arc::new(([OwnLine::default(), OwnLine::default()], AtomicU32::default(), AtomicU32::default()));
         let [_, served] = &s.0;
         served.producer.head.store(5, Ordering::Relaxed);

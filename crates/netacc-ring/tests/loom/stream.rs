@@ -1,4 +1,4 @@
-//! What the models rest on; bytes and windows.
+//! The assumption of the models, and models of bytes and windows.
 
 use crate::model;
 use crate::pipe::*;
@@ -6,8 +6,8 @@ use loom::sync::Arc;
 use loom::thread;
 use netacc_ring::sync::*;
 
-/// The models rest on `SeqCst` accesses being ordered in total: of two threads that each write their
-/// word and then read the other's, one sees the other. Without that, they do not.
+/// The models assume a total order of `SeqCst` accesses: of two threads that each write their own word and then read
+/// the other's, at least one sees the other. Without `SeqCst` that is not so.
 #[test]
 fn the_model_of_seqcst_holds() {
     let both_blind = |o: fn() -> (Ordering, Ordering)| {
@@ -34,7 +34,8 @@ fn the_model_of_seqcst_holds() {
     assert!(both_blind(|| (Ordering::AcqRel, Ordering::Acquire)));
 }
 
-/// (a) Bytes cross whole and in order, and none is overwritten before it was read, around the window.
+/// (a) Bytes are transferred complete and in order, and none is overwritten before it was read, around the end of the
+/// window.
 ///
 /// Mutations: `Relaxed` in either `publish`; `Relaxed` in either `refresh`; `free_in` one byte too generous.
 #[test]
@@ -42,13 +43,13 @@ fn bytes_cross_in_order() {
     model(2, || {
         let p = Arc::new(Pipe::new());
         let q = p.clone();
-        // Sizes that never exceed the small window: it wraps, but is not left.
+        // The sizes never exceed the small window, so it wraps but stays in use.
         let t = thread::spawn(move || {
             let mut at = 0;
             for size in [3, 3, 2] {
                 let mut done = 0;
                 while done < size {
-                    // Without `prepare`: the large window stays shut.
+                    // Without `prepare` the large window is not opened.
                     let Some((ptr, len)) = q.tx.chunk(&q.area(), &q.room, size - done).unwrap() else {
                         thread::yield_now();
                         continue;

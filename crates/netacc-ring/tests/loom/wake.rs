@@ -1,4 +1,4 @@
-//! Who sleeps is woken.
+//! Models of wake-ups: no sleeping thread or event loop misses an event.
 
 use crate::pipe::*;
 use crate::{flag, model};
@@ -7,8 +7,8 @@ use loom::thread;
 use netacc_ring::sync::*;
 use netacc_ring::*;
 
-/// (b) A consumer that armed and found nothing is rung by the thread that marks afterwards, and the mark
-/// announces data that is there when the bit is taken.
+/// (b) A consumer that armed and found nothing is woken by the thread that sets a bit afterwards, and the data that the
+/// bit announces is there when it is taken.
 ///
 /// Mutations: `arm` looking before the exchange, or storing with `Relaxed`; `mark` looking at `armed`
 /// before setting the bit; `mark` with a `Relaxed` look at the bit; `take` with `AcqRel`, or
@@ -27,7 +27,7 @@ fn an_armed_consumer_is_rung() {
             }
             rings
         });
-        // Two rounds of an event loop that sleeps when it finds nothing; one look per bit.
+        // Two rounds of an event loop that sleeps when it finds nothing, with one check per bit.
         let mut seen = 0;
         let mut asleep = false;
         for _ in 0..2 {
@@ -44,12 +44,12 @@ fn an_armed_consumer_is_rung() {
         if asleep && seen < 2 {
             assert!(rings > 0, "asleep with {seen} of 2 bytes seen, and not rung");
         }
-        // Whatever was not seen is announced.
+        // Data that was not seen is announced by a bit.
         assert!(seen == 2 || p.1.take().any(|s| s == 5));
     });
 }
 
-/// (c) A thread that registered as waiter for data and found none is rung.
+/// (c) A thread that registered as a waiter for data and found none is woken.
 ///
 /// Mutations: `notify_data` before `publish`; the waiter looking before it registers; `notify_data` leaving
 /// the registration; `Consumer::readable` or `refresh` with `Acquire`.
@@ -80,13 +80,13 @@ fn a_waiting_reader(look: fn(&Pipe) -> bool) {
         }
         let ring = t.join().unwrap();
         assert!(!sleeps || ring == Ring { ready_set: 0, thread: 7 }, "a reader sleeps for ever");
-        // Looked at after the ring, the byte is there.
+        // After the wake-up the byte is there.
         assert_eq!(p.read(&mut 0, 4), 1);
         assert!(!flag(&p.reader.rx_waiter), "a registration is left behind");
     });
 }
 
-/// (c) The end of the stream wakes as data does.
+/// (c) The end of the stream wakes a waiter as data does.
 ///
 /// Mutations: `fin` stored after the look at the waiter; the waiter without its fence.
 #[test]
@@ -99,7 +99,7 @@ fn the_end_wakes_a_waiting_reader() {
             notify_data(&q.reader, 1, |_| None)
         });
         p.reader.rx_waiter.swap(7, Ordering::SeqCst);
-        // As the endpoint arms: a fence, then the look with Acquire.
+        // Arms as the endpoint does: a fence, then a load with Acquire.
         netacc_ring::sync::fence(Ordering::SeqCst);
         let sleeps = p.data.fin.load(Ordering::Acquire) == 0;
         assert!(t.join().unwrap().thread == 7 || !sleeps, "a reader sleeps for ever");
@@ -114,8 +114,8 @@ fn full() -> (Pipe, u8) {
     (p, w)
 }
 
-/// (d) A thread that waits for room is rung once a quarter is free, though the reader may look at
-/// the waiter while there is less.
+/// (d) A thread that waits for room is woken once a quarter is free, though the reader may have checked for a waiter
+/// while there was less.
 ///
 /// Mutations: `Producer::refresh` with `Acquire`; `Consumer::publish` with `AcqRel`; `notify_room` taking the
 /// waiter before it knows that there is enough; `room_to_announce` asking for more than `writable` does.
@@ -149,7 +149,7 @@ fn a_waiting_writer(look: fn(&Pipe) -> bool) {
     });
 }
 
-/// (d) An event loop that wants to hear of room gets a bit and is rung.
+/// (d) An event loop that requested room gets a bit and is woken.
 ///
 /// Mutations: `want_room` set after the look; `notify_room` clearing it without `enough`, or looking at it
 /// with `Acquire`.
@@ -178,7 +178,8 @@ fn a_watching_writer_is_rung() {
     });
 }
 
-/// (d) With a limit the writer is told when it can go on, and not before: an event loop that waits by edges asks once.
+/// (d) With a limit the writer is woken when it can continue, and not before: an edge-triggered event loop requests
+/// room only once.
 ///
 /// Mutations: `room_to_announce` without the limit or without the window; `set_limit` without the shared word.
 #[test]

@@ -1,4 +1,4 @@
-//! The ring over real memory: random operations against an oracle, a peer that lies, two threads.
+//! The ring over real memory: random operations against an oracle, a hostile peer, two threads.
 #![cfg(not(loom))]
 #![allow(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
@@ -13,7 +13,7 @@ use pipe::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A set of bits is taken once and completely; an arming is used up by one ring.
+/// The bits of a set are taken once and completely, and one wake-up uses up an arming.
 #[test]
 fn ready_set() {
     let c = ReadySet::default();
@@ -51,7 +51,7 @@ fn two_threads_move_a_stream() {
             let (mut seed, mut at) = (0x1234_5678_9abc_def1u64, 0u64);
             let mut buf = vec![0u8; 300 * 1024];
             while Instant::now() < until {
-                // Mostly small messages, now and then a large one, with phases of chatter.
+                // Mostly small messages, sometimes a large one, with phases of many small ones.
                 let r = xorshift(&mut seed);
                 let (messages, len) = match r % 64 {
                     0 => (1, (r >> 8) as usize % buf.len()),
@@ -105,7 +105,8 @@ fn two_threads_move_a_stream() {
     assert!(p.guards_are_whole());
 }
 
-/// With a bounded buffer only so much is under way, whatever the windows hold, and room is told again below it.
+/// With a limited buffer no more bytes than the limit are unread, whatever the windows hold, and room is announced
+/// below it.
 #[test]
 fn a_limit_bounds_what_is_under_way() {
     let p = QpConn::new();
@@ -116,7 +117,7 @@ fn a_limit_bounds_what_is_under_way() {
     assert_eq!(p.tx.writable(&p.room), Ok(false));
     assert!(!p.tx.writable_by(&p.data, &p.room));
     assert_eq!(p.write(&[&all[..1]]), Ok(0));
-    // A writer that waits for room is told when there is room for it, and not before.
+    // A writer that waits for room is woken when there is room for it, and not before.
     for _ in 0..4 {
         assert_eq!(p.rx.room_to_announce(&p.room, &p.data), p.tx.writable_by(&p.data, &p.room));
         p.read(1_000, false).unwrap();
@@ -126,7 +127,7 @@ fn a_limit_bounds_what_is_under_way() {
     assert!(p.tx.writable_by(&p.data, &p.room));
     assert_eq!(p.write(&[&all]), Ok(4_000));
     p.read(LARGE, false).unwrap();
-    // Unbounded again.
+    // The buffer is unlimited again.
     p.tx.set_limit(&p.data, 0);
     p.read(LARGE, false).unwrap();
     assert!(p.write(&[&all]).unwrap() > 200_000);

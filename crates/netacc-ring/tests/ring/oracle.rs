@@ -1,4 +1,4 @@
-//! Random operations against a queue.
+//! Random operations on the ring, compared with a queue.
 
 use crate::pipe::*;
 use netacc_ring::*;
@@ -12,7 +12,7 @@ pub(crate) enum Op {
     Read(usize),
     Peek(usize),
     Discard(usize),
-    /// So many small messages, each read at once or after a few more.
+    /// A number of small messages, each read at once or after a few more.
     Chatter(usize, usize, usize),
     Drain,
     ResyncProducer,
@@ -108,7 +108,7 @@ impl Oracle {
                 }
             }
             Op::Drain => self.read(p, usize::MAX),
-            // Another process of the family takes over with cursors of its own.
+            // Another sharer takes over with its own cursors.
             Op::ResyncProducer => {
                 p.tx.reset();
                 p.tx.resync(&p.data, &p.room).unwrap();

@@ -1,12 +1,12 @@
-//! One direction over real memory, with guards around what may be touched.
+//! One direction over real memory, with guard bytes around the windows.
 
 use core::ptr::NonNull;
 use netacc_ring::*;
 use std::sync::atomic::Ordering;
 
-/// No one gets more bytes underway than both windows hold.
+/// Largest number of unread bytes: both windows.
 pub(crate) const CAPACITY: u64 = (SMALL + LARGE) as u64;
-/// Bytes before and after each window that nobody may touch.
+/// Number of guard bytes before and after each window, which must stay unchanged.
 pub(crate) const GUARD: usize = 4096;
 pub(crate) const GUARD_BYTE: u8 = 0xa5;
 
@@ -46,7 +46,7 @@ impl QpConn {
         unsafe { Area::new(self.base.add(Self::SMALL_AT), self.base.add(Self::LARGE_AT)) }
     }
 
-    /// A chunk, once it is seen to lie within one window and to hold something.
+    /// Checks that a chunk lies within one window and is not empty, and returns it.
     pub(crate) fn checked(&self, (ptr, len): (NonNull<u8>, usize)) -> (*mut u8, usize) {
         let at = ptr.as_ptr() as usize - self.base.as_ptr() as usize;
         let inside = |from: usize, size: usize| at >= from && at + len <= from + size;
@@ -57,7 +57,7 @@ impl QpConn {
 
     pub(crate) fn guards_are_whole(&self) -> bool {
         let whole = |from: usize| {
-            // SAFETY: within `memory`; no thread writes while this is asked.
+            // SAFETY: the range is within `memory`, and no thread writes there meanwhile.
             let s = unsafe { core::slice::from_raw_parts(self.base.as_ptr().add(from), GUARD) };
             s.iter().all(|b| *b == GUARD_BYTE)
         };
@@ -65,7 +65,7 @@ impl QpConn {
         whole(0) && whole(Self::SMALL_AT + SMALL) && whole(Self::LARGE_AT + LARGE)
     }
 
-    /// Writes what fits of one message given in pieces, as the endpoint does.
+    /// Writes as much as fits of one message in pieces, as the endpoint does.
     pub(crate) fn write(&self, pieces: &[&[u8]]) -> Result<usize, Violation> {
         let want = pieces.iter().map(|p| p.len()).sum::<usize>();
         self.tx.prepare(&self.data, &self.room, want)?;
@@ -79,7 +79,7 @@ impl QpConn {
                 let (p, len) = self.checked(chunk);
                 assert!(len <= want - n, "more than was asked for");
                 let len = len.min(piece.len());
-                // SAFETY: `checked`.
+                // SAFETY: `checked` has found the chunk within one window.
                 unsafe { core::ptr::copy_nonoverlapping(piece.as_ptr(), p, len) };
                 self.tx.advance(len);
                 piece = &piece[len..];
@@ -103,7 +103,7 @@ impl QpConn {
             let len = len.min(want - out.len());
             let at = out.len();
             out.resize(at + len, 0);
-            // SAFETY: `checked`.
+            // SAFETY: `checked` has found the chunk within one window.
             unsafe { core::ptr::copy_nonoverlapping(p, out[at..].as_mut_ptr(), len) };
             if !peek {
                 self.rx.advance(len);
@@ -131,7 +131,7 @@ impl QpConn {
         Ok(n)
     }
 
-    /// What holds between any two operations of two honest ends.
+    /// Asserts the invariants that hold between any two operations of two correct ends.
     pub(crate) fn invariants(&self, pending: u64) {
         let head = self.data.head.load(Ordering::SeqCst);
         let tail = self.room.tail.load(Ordering::SeqCst);
@@ -144,13 +144,13 @@ impl QpConn {
         let in_force = Layout::unpack(self.room.layout.load(Ordering::SeqCst));
         assert!(newest.origin <= head, "a window begins ahead of the bytes");
         assert!(in_force.origin <= tail && in_force.origin <= newest.origin);
-        // Bytes under the newest layout fit into its window, those before into the one in force.
+        // Bytes under the newest layout fit into its window, and earlier ones into the window in force.
         assert!(head - tail.max(newest.origin) <= newest.size() as u64);
         assert!(newest.origin.saturating_sub(tail) <= in_force.size() as u64);
     }
 }
 
-/// Bytes that differ at any distance.
+/// Byte at a stream position, from a pattern in which neighbouring bytes differ.
 pub(crate) fn pattern(at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }

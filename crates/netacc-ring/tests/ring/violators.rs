@@ -1,4 +1,4 @@
-//! A peer that lies.
+//! Tests with a peer that writes invalid values.
 
 use crate::oracle::size;
 use crate::pipe::*;
@@ -6,7 +6,7 @@ use netacc_ring::*;
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
 
-/// What a violator writes: anything, often something near the truth.
+/// Values that a violator writes: arbitrary ones, often close to a valid one.
 fn lie() -> impl Strategy<Value = u64> {
     prop_oneof![
         any::<u64>(),
@@ -50,7 +50,7 @@ fn lies() -> impl Strategy<Value = Vec<Lie>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever the producer claims: chunks stay inside, reads end, and take no more than was claimed.
+    /// Whatever the producer claims, chunks stay within the windows, and reads end and return no more than was claimed.
     #[test]
     fn a_lying_producer_hurts_only_itself(script in lies()) {
         let p = QpConn::new();
@@ -69,11 +69,11 @@ proptest! {
                 Lie::Act(n) => {
                     let before = p.room.tail.load(Ordering::SeqCst);
                     if let Ok(got) = p.read(n, false) {
-                        // A head that was believed before, and once more what fits behind it.
+                        // At most a head that was accepted before, and as many bytes as fit after it.
                         prop_assert!(got.len() <= n && got.len() as u64 <= 2 * CAPACITY);
                         prop_assert_eq!(p.room.tail.load(Ordering::SeqCst), before + got.len() as u64);
                     } else {
-                        // The connection would be reset; the violator goes on, and so do we.
+                        // The library would reset the connection here; the test continues.
                         p.rx.publish(&p.room);
                     }
                 }
@@ -102,7 +102,7 @@ proptest! {
         prop_assert!(p.guards_are_whole());
     }
 
-    /// Whatever the consumer claims: chunks stay inside, writes end, and never more is underway than fits.
+    /// Whatever the consumer claims, chunks stay within the windows, writes end, and no more bytes are unread than fit.
     #[test]
     fn a_lying_consumer_hurts_only_itself(script in lies()) {
         let p = QpConn::new();
@@ -125,7 +125,7 @@ proptest! {
                             prop_assert!(k <= n && k as u64 <= CAPACITY);
                             prop_assert_eq!(p.data.head.load(Ordering::SeqCst), written);
                         }
-                        // Found out in the middle: what was copied is not published.
+                        // The violation was found during the write, and the copied bytes are not published.
                         Err(Violation) => {
                             p.tx.publish(&p.data);
                             written = p.data.head.load(Ordering::SeqCst);
@@ -148,7 +148,7 @@ proptest! {
         prop_assert!(p.guards_are_whole());
     }
 
-    /// Forged ready set numbers, slots and waiters reach nothing but the named waker.
+    /// Forged ready set numbers, slots and waiters affect only the named waker.
     #[test]
     fn forged_watchers_mark_nothing(subscriber: u32, waiter: u32, want: u32, slot in 0usize..2 * SLOTS) {
         let c = ReadySet::default();
@@ -158,13 +158,13 @@ proptest! {
         l.tx_waiter.store(waiter, Ordering::SeqCst);
         l.want_room.store(want, Ordering::SeqCst);
         prop_assert!(c.arm());
-        // Only number 1 exists.
+        // Only ready set 1 exists.
         let known = |n: u32| (n == 1).then_some(&c);
         let real = subscriber == 1 && slot < SLOTS;
         let r = notify_data(&l, slot, known);
         prop_assert_eq!((r.ready_set, r.thread), (u32::from(real), waiter));
         let r = notify_room(&l, slot, known, || true);
-        // The arming was used up, and so were the waiters.
+        // The arming and the waiters were used up.
         prop_assert_eq!((r.ready_set, r.thread), (0, waiter));
         let r = notify_room(&l, slot, known, || true);
         prop_assert_eq!((r.ready_set, r.thread), (0, 0));
@@ -172,7 +172,7 @@ proptest! {
     }
 }
 
-/// A claim that only grows by lies is still bounded by what fits: reading never runs for ever.
+/// Reading ends even if forged claims keep growing, since the unread bytes are limited by the windows.
 #[test]
 fn an_endless_claim_ends() {
     let p = QpConn::new();
@@ -182,13 +182,13 @@ fn an_endless_claim_ends() {
     }
     p.data.head.store(u64::MAX, Ordering::SeqCst);
     assert_eq!(p.read(1, false), Err(Violation));
-    // A head that falls is a lie too.
+    // A head that falls is a violation.
     let p = QpConn::new();
     p.data.head.store(10, Ordering::SeqCst);
     assert_eq!(p.read(1, false).map(|v| v.len()), Ok(1));
     p.data.head.store(9, Ordering::SeqCst);
     assert_eq!(p.rx.available(&p.data), Err(Violation));
-    // A window that begins before what was read, or before the one in force.
+    // A window that begins before the read position or before the window in force is a violation.
     let p = QpConn::new();
     assert_eq!(p.write(&[&[1; 10]]), Ok(10));
     assert_eq!(p.read(5, false).map(|v| v.len()), Ok(5));
@@ -200,7 +200,7 @@ fn an_endless_claim_ends() {
     assert_eq!(p.read(6, false).map(|v| v.len()), Ok(6), "the violator's own bytes are garbled");
     p.data.layout.store(Layout { large: true, origin: 4 }.pack(), Ordering::SeqCst);
     assert_eq!(p.read(1, false), Err(Violation));
-    // A tail that falls, or runs ahead.
+    // A tail that falls, or passes the head, is a violation.
     let p = QpConn::new();
     assert_eq!(p.write(&[&[1; 10]]), Ok(10));
     p.room.tail.store(5, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! When windows change, and when a writer is told of room.
+//! Tests of window changes, and of wake-ups for room.
 
 use crate::oracle::*;
 use crate::pipe::*;
@@ -21,12 +21,13 @@ fn windows_change_as_described() {
     assert_eq!(o.pending.len(), SMALL + LARGE, "both windows are used");
     assert_eq!(p.tx.writable(&p.room), Ok(false));
     o.apply(&p, &Op::Drain);
-    // Drained and far in: the next message begins the window anew.
+    // The window is drained and its offset is large, so the next message begins at its start.
     let end = o.written;
     o.apply(&p, &Op::Write(vec![100]));
     assert_eq!(newest(&p), Layout { large: true, origin: end });
     o.apply(&p, &Op::Drain);
-    // Quiet for long enough: small again, and the large window may be given back once that was seen.
+    // After enough small writes the small window is used again, and the large one may be freed once the reader has seen
+    // that.
     let mut n = 0;
     while newest(&p).large {
         o.apply(&p, &Op::Write(vec![1]));
@@ -37,7 +38,7 @@ fn windows_change_as_described() {
         assert!(n < 5000, "never small again");
     }
     assert!(!p.tx.large_idle(&p.room), "the reader has not seen it");
-    // The reader has not adopted the small window: it cannot be left yet.
+    // The reader has not adopted the small window, so it cannot be left yet.
     o.apply(&p, &Op::Write(vec![LARGE]));
     assert!(!newest(&p).large);
     assert_eq!(o.pending.len(), SMALL);
@@ -51,7 +52,7 @@ fn windows_change_as_described() {
     o.apply(&p, &Op::Drain);
 }
 
-/// A writer is told of room when a quarter is free, whichever way the reader reads.
+/// A writer is woken when a quarter is free, however the reader reads.
 #[test]
 fn room_is_told_from_a_quarter_on() {
     let p = QpConn::new();
@@ -66,7 +67,7 @@ fn room_is_told_from_a_quarter_on() {
     assert_eq!(p.tx.writable(&p.room), Ok(true));
 }
 
-/// `resync` refuses words that cannot be.
+/// `resync` refuses impossible words.
 #[test]
 fn resync_refuses_impossible_positions() {
     let p = QpConn::new();

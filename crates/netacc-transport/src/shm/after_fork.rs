@@ -1,4 +1,4 @@
-//! What the child of a fork does before it uses anything of shared memory.
+//! The work in the child of a fork before it uses shared memory.
 
 use crate::shm::{blocks, link, liveness, owner, remote};
 

@@ -1,7 +1,7 @@
-//! The large windows of a segment, as far as a process has mapped them.
+//! The large windows of a segment that a process has mapped.
 //!
 //! # Safety
-//! As in [`super::mapping`], which says what is mapped and when.
+//! [`super::mapping`] says which parts of a segment are mapped, and when.
 #![allow(unsafe_code)]
 
 use core::ptr::{self, NonNull};
@@ -72,12 +72,12 @@ pub(super) fn alloc() -> Result<&'static Blocks> {
     ALL.alloc().ok_or(Errno::NOMEM)
 }
 
-/// Gives the object back: its segment is not mapped any more.
+/// Returns the object of a segment that is no longer mapped.
 pub(super) fn release(blocks: &'static Blocks) {
     ALL.release(blocks);
 }
 
-/// Counts bytes that were mapped otherwise than by [`Blocks::reach`], as [`unmap`] does when they go.
+/// Counts bytes that were mapped by other functions than [`Blocks::reach`]; [`unmap`] subtracts them.
 pub(super) fn count(len: usize) {
     MAPPED.fetch_add(len, Ordering::Relaxed);
 }
@@ -99,8 +99,8 @@ impl Blocks {
         Some(unsafe { at.add((slot - first_of(block)) * PAIR) })
     }
 
-    /// Maps a block behind the one before it. No descriptor is needed for that, and none is held: the new mapping begins as a
-    /// second one of the last page that is mapped (mremap(2) with an old size of 0), and goes on in the file from there.
+    /// Maps the block after the last mapped one. That needs no descriptor: the new mapping begins with a second mapping
+    /// of the last mapped page (mremap(2) with an old size of 0), and continues in the file from there.
     #[cold]
     fn add(&self, block: usize) -> Result<()> {
         let before = block.checked_sub(1).ok_or(Errno::INVAL)?;
@@ -119,7 +119,7 @@ impl Blocks {
         let cell = self.at.get(block).ok_or(Errno::INVAL)?;
         // Release: see `get`. Another thread may have been first.
         if cell.compare_exchange(ptr::null_mut(), at, Ordering::Release, Ordering::Relaxed).is_err() {
-            // SAFETY: the range was mapped just now, and nobody knows of it.
+            // SAFETY: the range was just mapped, and no other code knows its address.
             unsafe { unmap(fresh.cast(), len) };
         }
         Ok(())
@@ -146,7 +146,8 @@ impl Blocks {
         for (block, cell) in self.at.iter().enumerate() {
             let at = cell.swap(ptr::null_mut(), Ordering::Relaxed);
             if block > 0 && !at.is_null() {
-                // SAFETY: mapped by `add`, which put a page before it; the caller's promise.
+                // SAFETY: `add` has mapped the block with a page before it, and the caller guarantees that nothing
+                // refers to it.
                 unsafe { unmap(at.wrapping_sub(PAGE), PAGE + slots_in(block) * PAIR) };
             }
         }
@@ -158,12 +159,12 @@ impl Blocks {
 /// # Safety
 /// The range is a mapping of a segment to which nothing refers any more.
 pub(super) unsafe fn unmap(at: *mut u8, len: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees a mapping of a segment to which nothing refers any more.
     let _ = unsafe { munmap(at.cast(), len) };
     MAPPED.fetch_sub(len, Ordering::Relaxed);
 }
 
-/// Whether the process may map `len` more bytes of segments.
+/// Checks that the process may map `len` more bytes of segments.
 pub(super) fn afford(len: usize) -> Result<()> {
     let wanted = MAPPED.load(Ordering::Relaxed).saturating_add(len);
     if mem::is_affordable(wanted) { Ok(()) } else { Err(Errno::NOMEM) }

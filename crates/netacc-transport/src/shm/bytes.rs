@@ -1,4 +1,4 @@
-//! Bytes into and out of the rings of a connection, and what a call returns when there are none.
+//! Reading and writing the rings of a connection, and the results of calls that move no bytes.
 
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
@@ -11,17 +11,17 @@ use netacc_ring::{CLOSED, FIN, GONE, HOLDING, LARGE, RESET, Violation};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::user::Access;
 
-/// Least size (bytes) of a write that leaves [`SMALL_WRITE_ROOM`] bytes of a window free if the call does not wait for room.
+/// Smallest size (bytes) of a non-blocking write that has to leave [`SMALL_WRITE_ROOM`] bytes of a window free.
 const BULK: usize = 1024;
 
-/// Room (bytes) that is left to small writes.
+/// Room (bytes) that is reserved for small writes.
 const SMALL_WRITE_ROOM: usize = 4096;
 
 impl ShmEndpoint {
-    /// Number of the `want` bytes that a call may write now; with `waits` it waits for room otherwise. Programs count
-    /// on a small write behind a large one that was taken whole without waiting (a line's end, a frame's header): TCP,
-    /// which takes as much as SO_SNDBUF and then the rest of a segment, has room for it. Behind a write that was cut
-    /// short nothing fits, however small, until there is room again.
+    /// Number of the `want` bytes that a call may write now. With `waits` the call blocks until there is room. Programs
+    /// rely on room for a small write (a line's end, a frame's header) after a large non-blocking one that was accepted
+    /// completely: TCP accepts SO_SNDBUF bytes and then the rest of a segment. After a write that was cut short no byte
+    /// fits until there is room again.
     #[inline]
     pub fn burst(&self, want: usize, waits: bool) -> usize {
         let cut = self.state.glance().has(CUT);
@@ -84,7 +84,7 @@ impl ShmEndpoint {
                 self.state.set(LARGE_USED);
             }
         } else if state.has(LARGE_USED) && self.tx.large_idle(peer) {
-            // The connection has gone back to the small window: the pages of the large one go back to the system.
+            // The connection uses the small window again, so the pages of the large one are freed.
             self.state.clear(LARGE_USED);
             v.seg.drop_large(v.index, v.me);
         }
@@ -95,7 +95,8 @@ impl ShmEndpoint {
             } else {
                 self.hold(v, n, src.left() == 0);
             }
-            // SeqCst, after the SeqCst publication: a reader that has left saw these bytes, or we see that it left.
+            // SeqCst, after the SeqCst publication: a reader that has left the ring saw these bytes, or this thread
+            // sees that it left.
             if self.peer_switched(v) {
                 self.on::<Switch>(SwitchEvent::PeerLeaves);
             }
@@ -262,7 +263,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// What `drain` took from the ring, or why it took nothing. `None`: the ring was empty.
+    /// The number of bytes that `drain` took from the ring, or its error. `None`: the ring was empty.
     fn drain_ring(
         &self,
         v: &View,
@@ -288,7 +289,7 @@ impl ShmEndpoint {
                 Err(Violation) => return Some(self.violated_for_reader(v)),
             };
             match drain(ptr.as_ptr(), len) {
-                // This is not reported as if the ring were empty.
+                // This must not be reported like an empty ring.
                 Ok(0) => {
                     failed = Some(Ok(0));
                     break;
@@ -314,8 +315,8 @@ impl ShmEndpoint {
         failed
     }
 
-    /// To be called when no bytes were read: returns an error, the end, or `EAGAIN`. `None`: there are bytes by now,
-    /// look again.
+    /// The result of a call that has read no bytes: an error, the end, or `EAGAIN`. `None`: there are bytes by now, and
+    /// the caller has to read again.
     pub(super) fn nothing_read(&self, v: &View) -> Option<Result<usize>> {
         if self.is_held(v) && self.take_overdue(v) {
             return None;
@@ -324,11 +325,11 @@ impl ShmEndpoint {
         if state.may_bring_more() {
             return Some(Err(Errno::AGAIN));
         }
-        // What is in the ring, and the end after it, went with the process of one of our sharers that left it.
+        // The sharer that left the ring has taken its bytes and its end along.
         if state.is_left_by_sharer() && !state.is_dead() {
             return Some(Err(Errno::AGAIN));
         }
-        // The end was marked after the last bytes; now that the mark is seen, look for them again.
+        // The end was stored after the last bytes: now that it is seen, the ring is checked for them again.
         if !state.is_left_by_sharer() && state.is_read_side_over() && self.has_data(v) {
             return None;
         }
@@ -350,46 +351,46 @@ impl ShmEndpoint {
         Ok(())
     }
 
-    /// Bytes went to a peer that is closed. As on the wire, this write goes out, the answer is a reset, and the next
-    /// write fails.
+    /// Handles bytes that were written to a closed peer. As on the wire, this write succeeds, the answer is a reset,
+    /// and the next write fails.
     #[cold]
     pub(super) fn answered_by_reset(&self, v: &View) {
         let fin = self.state.look().has_peer_ended();
         self.die(if fin { Errno::PIPE } else { Errno::CONNRESET });
-        // Where the peer only shut both directions down, it is reset as well.
+        // A peer that has only shut both directions down is reset as well.
         line!(v, producer, v.me).fin.fetch_or(RESET, Ordering::SeqCst);
         self.announce_data(v);
-        // A thread that waits by edges, or only for errors, hears of it from us.
+        // This wakes threads that wait edge-triggered, or only for errors.
         self.poke_self();
     }
 
-    /// Ends our stream for good and tells the peer. `Some` if the peer has left the rings: whether the stream that goes
-    /// on is to be reset.
+    /// Ends our stream for good and wakes the peer. `Some`: the peer has left the rings, and the value tells whether
+    /// the stream on its kernel socket has to be reset.
     pub(super) fn end(&'static self, v: &View, abort: bool) -> Option<bool> {
         if abort {
-            // A reset takes along what was not sent.
+            // A reset discards bytes that were held back.
             line!(v, producer, v.me).fin.fetch_and(!HOLDING, Ordering::SeqCst);
         } else {
             self.push();
         }
-        // One that was reset sends no end any more, which would hide the reset from a peer that has not looked yet.
+        // A connection that was reset sends no end, which would hide the reset from a peer that has not seen it yet.
         let reset = self.has_data(v) || abort || self.is_dead();
         let fin = &line!(v, producer, v.me).fin;
         fin.fetch_or(if reset { RESET } else { FIN }, Ordering::SeqCst);
-        // A peer that leaves the rings marks that and then looks at our end: one of us sees the other.
+        // A peer that leaves the rings stores its mark and then loads our end: one of us sees the other.
         if self.peer_switched(v) {
             self.on::<Switch>(SwitchEvent::PeerLeaves);
             return Some(reset);
         }
         fin.fetch_or(CLOSED, Ordering::SeqCst);
-        // No thread of ours is to be told anything any more.
+        // No thread of ours is to be woken any more.
         let side = line!(v, side, v.me);
         for w in [&side.subscriber, &side.rx_waiter, &side.tx_waiter, &side.want_room] {
             w.store(0, Ordering::Relaxed);
         }
         self.announce_data(v);
         self.announce_room(v, true);
-        // Release: these were our last looks. The peer that sees it may wipe what it wrote.
+        // Release: these were our last accesses. A peer that sees it may wipe its words.
         fin.fetch_or(GONE, Ordering::Release);
         None
     }

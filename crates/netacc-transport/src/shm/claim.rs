@@ -1,4 +1,4 @@
-//! A slot on its way from a client that claims it to the server's queue, and the server's taking it from there.
+//! Claiming and queueing a slot at a client, and taking it from the queue at the server.
 
 use crate::shm::slots::{CONTROL_SLOT, Claimed};
 use crate::shm::{Link, ShmEndpoint};
@@ -7,21 +7,21 @@ use netacc_stats::{Reason, page};
 use netacc_sys::Guard;
 use netacc_sys::errno::Errno;
 
-/// A claimed slot on a link, which the caller fills in and [queues](Claim::push) before any other thread does so there.
+/// A claimed slot on a link, which the caller fills in and [queues](Claim::push) under the lock that orders connects.
 #[derive(Debug)]
 pub struct Claim {
     /// The link that the slot is on.
     pub link: &'static Link,
     /// The claimed slot and its generation.
     pub claimed: Claimed,
-    /// The listener's queue is full: the connect is pending.
+    /// Whether the listener's queue is full, so that the connect is pending.
     pub pending: bool,
-    /// Keeps the order of connects on the link.
+    /// Guard of the lock that keeps the order of connects on the link.
     pub order: Guard<'static>,
 }
 
 impl Claim {
-    /// Queues the connect and tells the server. False: the queue took it no longer.
+    /// Queues the connect and wakes the server. False: the queue no longer accepts connects.
     pub fn push(self) -> bool {
         let Claim { link, claimed, pending, order } = self;
         if pending && let Some(ep) = link.endpoint(claimed.slot) {
@@ -43,7 +43,7 @@ pub fn take_slot(link: &'static Link, slot: u32) -> Option<&'static ShmEndpoint>
         link.segment().and_then(|s| s.slot(slot as usize)).map(|s| s.open.generation.load(Ordering::Relaxed));
     match (ep, generation) {
         (Some(ep), Some(_)) if !ep.has_windows() => {
-            // Nothing of it has been read: the client makes the connect again, by TCP if it cannot have a further link
+            // No byte of it has been read, so the client makes the connect again, by TCP if it cannot get another link
             // either.
             page().fallback(Reason::NoMemory);
             link.refuse_connects();

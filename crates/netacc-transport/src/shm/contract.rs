@@ -1,4 +1,4 @@
-//! What every transport does ([`Endpoint`]), for a connection in shared memory.
+//! The implementation of [`Endpoint`] for a connection in shared memory.
 
 use crate::endpoint::{Endpoint, Interest, Readiness, Shut};
 use crate::iov::Iov;
@@ -54,7 +54,7 @@ impl Endpoint for ShmEndpoint {
             match self.read_before(dst, peek) {
                 Err(done) => return done,
                 Ok(0) => {}
-                // The next call hears what the ring has to say beside bytes.
+                // The next call gets an error or the end of the ring.
                 Ok(n) => return Ok(n + self.read(&v, dst, peek).unwrap_or(0)),
             }
         }
@@ -131,8 +131,8 @@ impl Endpoint for ShmEndpoint {
         if interest.write && self.kernel_fd() >= 0 {
             set.add(self.kernel_fd(), libc::POLLOUT);
         }
-        // The registration is a SeqCst exchange; the peer publishes, then looks at it. Our look comes
-        // after, so one of us sees the other.
+        // The registration is a SeqCst exchange, after which the connection is checked; the peer publishes and then
+        // loads the registration. So one of us sees the other.
         core::sync::atomic::fence(Ordering::SeqCst);
         let r = self.readiness();
         if interest.read {
@@ -141,7 +141,7 @@ impl Endpoint for ShmEndpoint {
         if self.is_pending() {
             set.wake_at(ShmEndpoint::next_look());
         }
-        // Somebody may have left the rings, or this endpoint, before we registered.
+        // A process may have left the rings, or a thread may have switched the connection, before the registration.
         (interest.read && r.readable()) || (interest.write && r.writable()) || self.must_switch() || !self.is_live()
     }
 
@@ -169,7 +169,7 @@ impl Endpoint for ShmEndpoint {
         }
         let old = self.state.shut(v.place(), read, write);
         if (read || old.has(RX_SHUT)) && (write || old.has_shut()) {
-            // A peer that writes to us from now on gets a reset, as from a closed socket.
+            // A peer that writes from now on gets a reset, as from a closed socket.
             line!(v, producer, v.me).fin.fetch_or(FIN | CLOSED, Ordering::SeqCst);
             self.announce_room(&v, true);
         }
@@ -186,7 +186,7 @@ impl Endpoint for ShmEndpoint {
     fn close(&'static self, abort: bool) {
         let Some(v) = self.view() else { return };
         if self.is_pending() {
-            // As in the kernel the server never hears of it.
+            // As in the kernel, the server never sees the connect.
             self.withdraw();
         }
         let state = self.observe(&v);
@@ -195,8 +195,8 @@ impl Endpoint for ShmEndpoint {
         }
         let mut wiped = 0;
         if v.peer_released() {
-            // No peer is there to be told. What we wrote is in our cache and of no use to the client, which begins
-            // with the words wiped. Where a side is or was several processes, the wiping is left to the client.
+            // No peer has to be woken. The server's words are in its own cache, so it wipes them here; the client
+            // starts with wiped words. If a side has or had several sharers, the wiping is left to the client.
             let alone = self.liveness.load(Ordering::Relaxed) == 0 && self.peer_liveness.load(Ordering::Relaxed) == 0;
             if v.me == Side::Server && alone {
                 v.slot.wipe(Side::Server);
@@ -212,8 +212,8 @@ impl Endpoint for ShmEndpoint {
         let gone = self.state.end(v.place()).has(PEER_GONE);
         let generation = self.generation.load(Ordering::Relaxed);
         let done = &v.slot.open.server_done;
-        // Release: after this the client may use the slot for another connection. If the server's processes ended
-        // without a word, the client knows it from the kernel.
+        // Release: after this the client may use the slot for another connection. If the server's processes end without
+        // this mark, the kernel shows that to the client.
         if v.me == Side::Server || gone {
             done.store(generation | wiped, Ordering::Release);
         }

@@ -23,21 +23,21 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-/// What came over a control socket.
+/// Result of a receive from a control socket.
 pub enum Received {
     /// A message, perhaps with a descriptor.
     Message(Message, Option<OwnedFd>),
-    /// Nothing more for now.
+    /// No message waits.
     Nothing,
-    /// The peer is gone.
+    /// The peer has closed its end or has ended.
     End,
-    /// Something that no peer of ours sends.
+    /// A message that no correct peer sends.
     Garbage,
     /// A message of another version of the protocol.
     Version,
 }
 
-/// Sends one message, never waiting. `EAGAIN` when the socket is full.
+/// Sends one message without waiting. `EAGAIN`: the socket is full.
 pub fn send_message(fd: BorrowedFd<'_>, m: Message, pass: Option<BorrowedFd<'_>>) -> Result<()> {
     let bytes = m.encode();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -51,17 +51,17 @@ pub fn send_message(fd: BorrowedFd<'_>, m: Message, pass: Option<BorrowedFd<'_>>
     Ok(())
 }
 
-/// Receives one message, never waiting. Descriptors arrive close-on-exec; surplus ones are closed.
+/// Receives one message without waiting. Descriptors are received close-on-exec; surplus ones are closed.
 pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
     let mut bytes = [0u8; LEN + 1];
-    // The kernel puts the sender first, where it was asked for the sender.
+    // The kernel puts the sender's credentials first, if they were requested.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1), ScmRights(1))];
     let mut anc = RecvAncillaryBuffer::new(&mut space);
     let got = loop {
         match recvmsg(fd, &mut [IoSliceMut::new(&mut bytes)], &mut anc, RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC) {
             Ok(r) => break r,
-            // If a peer is gone and had not read everything, the kernel reports that once, before it gives what the
-            // peer sent: descriptors of connections that go on.
+            // If a peer has ended without reading everything, the kernel reports that once, before it returns the
+            // messages that the peer sent: they may pass descriptors of connections that go on.
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
             Err(rustix::io::Errno::AGAIN) => return Received::Nothing,
             Err(_) => return Received::End,
@@ -103,7 +103,7 @@ pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
 
 const UNRESPONSIVE_PEER: u64 = time::ns(timeouts::UNRESPONSIVE_PEER);
 
-/// Repeats what answers `EAGAIN` for a fifth of a second.
+/// Repeats `what` while it returns `EAGAIN`, for a fifth of a second.
 pub(super) fn patiently(mut what: impl FnMut() -> Result<()>) -> Result<()> {
     for _ in 0..CONTROL_TRIES {
         match what() {
@@ -116,17 +116,17 @@ pub(super) fn patiently(mut what: impl FnMut() -> Result<()>) -> Result<()> {
     Err(Errno::AGAIN)
 }
 
-/// Links whose control sockets no other thread reads until [`Unread::go_on`]. Their list needs no allocation: the
-/// thread may be in a signal handler that has interrupted an allocation, and call _Fork(3).
+/// List of links whose control sockets no other thread reads until [`Unread::go_on`]. It needs no allocation, since the
+/// thread may call _Fork(3) in a signal handler that has interrupted an allocation.
 #[derive(Debug, Default)]
 pub struct Unread {
     first: Option<&'static Link>,
 }
 
 impl Unread {
-    /// Adds the link, if its reader stops within `budget` ns, and takes in what has come there: the thread that was reading
-    /// may have lost its processor in the middle, and a child cannot read on. The link may end meanwhile: a lock is good
-    /// for every life of the object.
+    /// Adds the link if its reader stops within `budget` ns, and processes the waiting messages: the reading thread may
+    /// have lost its processor in between, and a child cannot continue the reading. The link may end meanwhile; the
+    /// lock stays valid for every use of the object.
     pub fn stop(&mut self, link: &'static Link, budget: u64) {
         if self.has(link) {
             return;
@@ -140,7 +140,7 @@ impl Unread {
         }
     }
 
-    /// Takes in what has come over the link's control socket, if no other thread can read there.
+    /// Processes the waiting messages of the link's control socket, if it is in this list.
     pub(super) fn take_in(&self, link: &'static Link) {
         if self.has(link) && link.hold_if_used() {
             // An end is found again by the thread that reads next, see `go_on`.
@@ -157,11 +157,11 @@ impl Unread {
         core::iter::successors(self.first, |l| next_unread(l))
     }
 
-    /// Has them read again, by this thread first: a thread that found one busy went away.
+    /// Lets the sockets be read again, first by this thread: other threads that found a socket busy have returned.
     pub fn go_on(self) {
         let mut next = self.first;
         while let Some(link) = next {
-            // While the lock is held: another thread that forks may use the field after that.
+            // Read while the lock is held, since another forking thread may use the field after that.
             next = next_unread(link);
             drop(link.reader.regain());
             if link.hold_if_used() {
@@ -199,8 +199,8 @@ impl Link {
         self.send(Message::Promote { slot, generation }, None)
     }
 
-    /// As [`Link::send`], waiting a little for a peer whose socket is full. The next fork, which has as many liveness
-    /// sockets to send, does not wait again for a peer that does nothing.
+    /// Sends a message, and waits briefly for a peer whose socket is full. The next fork, which has as many liveness
+    /// sockets to send, does not wait again for an unresponsive peer.
     pub(crate) fn send_patiently(&'static self, m: Message, pass: Option<i32>, budget: &WaitBudget) -> Result<()> {
         let first = self.send(m, pass);
         if first != Err(Errno::AGAIN) {
@@ -225,12 +225,12 @@ impl Link {
         sent
     }
 
-    /// Handles everything that waits in the control socket.
+    /// Processes all messages that wait in the control socket.
     pub fn service(&'static self) {
-        // One reader at a time keeps announcements in order; a thread that finds it busy need not wait: the reader
-        // looks once more after it has let go, since what came between its last look and that was announced to the
-        // other one. SeqCst: ours is written before the look at the lock, the reader frees the lock before it looks at
-        // ours.
+        // One reader at a time keeps messages in order. A thread that finds the socket busy need not wait: the reader
+        // checks once more after it has released the lock, since the notification of a later message may have gone to
+        // the other thread. SeqCst: this thread stores `more` before it tries the lock; the reader releases the lock
+        // before it loads `more`.
         self.more.store(1, Ordering::SeqCst);
         while self.more.load(Ordering::SeqCst) != 0 {
             fence(Ordering::SeqCst);
@@ -246,9 +246,9 @@ impl Link {
         }
     }
 
-    /// Reads all that waits, under the reader's lock. `Some`: nothing more is read from this peer.
+    /// Reads all waiting messages, under the reader's lock. `Some`: no more is read from this peer.
     fn read_all(&'static self) -> Option<Received> {
-        // Bounded: a peer that floods us loses the link, but does not hold up our thread.
+        // The number is limited: a peer that floods the socket loses the link and does not delay our thread.
         for _ in 0..4096 {
             let control = self.control_borrowed()?;
             match first_message(control.as_raw_fd()) {
@@ -283,13 +283,13 @@ impl Link {
         None
     }
 
-    /// As long as the guard lives no thread reads the control socket. `None` if another thread still reads after
-    /// `budget` ns. The link may end meanwhile: a lock is good for every life of the object.
+    /// Keeps all threads from reading the control socket while the guard lives. `None`: another thread still reads
+    /// after `budget` ns. The link may end meanwhile; the lock stays valid for every use of the object.
     pub fn stop_reading(&'static self, budget: u64) -> Option<Guard<'static>> {
         self.reader.lock_within(budget)
     }
 
-    /// As [`Link::service`], for the price of one system call when there is nothing.
+    /// Processes waiting messages, at the cost of one system call if there are none.
     pub fn service_if_readable(&'static self) {
         let mut byte = 0u8;
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
@@ -298,13 +298,14 @@ impl Link {
         }
     }
 
-    /// The peer is gone: from now on endpoints report what TCP would report, and all sleepers look again.
+    /// Marks the link as lost after the peer's end: endpoints report what TCP would report, and all sleeping threads
+    /// check again.
     pub fn lose(&'static self) {
         let lost = self.has_open_streams();
         self.end(if lost { LOST } else { ENDED });
     }
 
-    /// The peer broke the protocol: treats it as if it had died.
+    /// Ends the link of a peer that violated the protocol, as if the peer had died.
     pub fn expel(&'static self) {
         page().count(Counter::ProtocolErrors);
         page().fallback(Reason::ProtocolError);
@@ -325,7 +326,7 @@ impl Link {
         self.ring_all_own();
     }
 
-    /// Whether the peer holds a connection whose stream it has not ended. A peer that exits in good order has none.
+    /// Whether the peer has a connection whose stream it has not ended. A peer that exits in the ordinary way has none.
     fn has_open_streams(&'static self) -> bool {
         let other = self.side().other().index();
         self.segment().is_some_and(|seg| {
@@ -339,8 +340,8 @@ impl Link {
         })
     }
 
-    /// Notes the sender of the last message, which counts: a peer does not keep the trust that its user had when the
-    /// link was made. A server that listened as root may run as another user since.
+    /// Notes the user of the last message's sender, on whom trust depends from now on: a server that listened as root
+    /// may run as another user since.
     fn note_sender(&self, uid: Option<u32>) {
         if self.trusts_peer() && !may_pass(uid, true) {
             self.distrust();
@@ -391,7 +392,7 @@ impl Link {
                     ep.miss(generation);
                 }
             }
-            // The descriptor of a waker was lost: the peer will be woken by messages.
+            // The descriptor of a waker was lost, so this side wakes the peer by messages.
             (_, None) => {}
         }
     }

@@ -1,14 +1,14 @@
-//! Bytes that a writer holds back (TCP_CORK of tcp(7), MSG_MORE of send(2)): they lie in the ring, and the reader is not shown
-//! them yet.
+//! Bytes that a writer holds back (TCP_CORK of tcp(7), MSG_MORE of send(2)): they are in the ring, but not published to
+//! the reader yet.
 //!
-//! They are held for 200 ms at most, and by then the writer's program may be elsewhere. So it is the reader that sees
-//! to the end of a hold. The writer says up to where it has written and until when that is held (`held` and
-//! `held_until` beside what it says as a reader), marks [`HOLDING`] beside its head, and wakes a reader that sleeps.
-//! That one finds nothing to read and sleeps on until then. A reader that looks later, or finds that the writer's
-//! process is gone, publishes in the writer's stead.
+//! They are held for at most 200 ms, and by then the writer's program may be busy elsewhere. So the reader ends a hold.
+//! The writer stores the position up to which it has written and the time until which that is held (`held` and
+//! `held_until` in its consumer line), sets [`HOLDING`] beside its head, and wakes a sleeping reader, which finds
+//! nothing to read and sleeps until that time. A reader that checks later, or finds that the writer's process has
+//! ended, publishes the bytes on the writer's behalf.
 //!
-//! A side that several processes share holds nothing back, since they do not know of each other's bytes; nor does a connection
-//! to another host.
+//! A side that several processes share holds no bytes back, since a sharer does not know the others' bytes; nor does a
+//! connection to another host.
 
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::View;
@@ -19,14 +19,14 @@ use core::sync::atomic::Ordering;
 use netacc_ring::HOLDING;
 use netacc_sys::time;
 
-/// How long (ns) bytes are held at most.
+/// Longest time (ns) for which bytes are held.
 const CEILING: u64 = 200_000_000;
 
-/// Number of bytes that are never held back: what a segment over loopback takes.
+/// Number of bytes that are sent at once: those of a segment over loopback.
 const SEGMENT: u64 = 65_483;
 
 impl ShmEndpoint {
-    /// TCP_CORK. The caller holds the lock for writing.
+    /// Sets TCP_CORK. The caller holds the `tx` lock.
     pub fn set_cork(&self, on: bool) {
         if on {
             self.state.set(CORKED);
@@ -36,7 +36,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Whether the calls that follow are made with MSG_MORE. The caller holds the lock for writing.
+    /// Notes whether the following writes have MSG_MORE. The caller holds the `tx` lock.
     pub fn set_more(&self, on: bool) {
         if on {
             self.state.set(MORE);
@@ -45,7 +45,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// What is held back goes out. The caller holds the lock for writing.
+    /// Publishes the bytes that are held back. The caller holds the `tx` lock.
     #[inline]
     pub fn push(&self) {
         if self.state.glance().has(HOLDS)
@@ -55,13 +55,13 @@ impl ShmEndpoint {
         }
     }
 
-    /// Everything that was written is visible, and the hold is over.
+    /// Publishes all written bytes and ends the hold.
     #[cold]
     pub(super) fn release(&self, v: &View) {
         let own = line!(v, producer, v.me);
         self.state.clear(HOLDS);
         self.tx.publish(own);
-        // After the bytes: a reader that sees no mark sees them.
+        // Cleared after the publication: a reader that does not see the mark sees the bytes.
         own.fin.fetch_and(!HOLDING, Ordering::SeqCst);
         self.announce_data(v);
         if self.peer_switched(v) {
@@ -69,7 +69,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// `n` bytes were copied in, of a call that is done (`whole`) or has found no more room: are they shown or held back?
+    /// Publishes or holds back `n` bytes that were copied in, of a call that is complete (`whole`) or has found no more
+    /// room.
     #[cold]
     pub(super) fn hold(&self, v: &View, n: usize, whole: bool) {
         let state = self.state.glance();
@@ -79,7 +80,7 @@ impl ShmEndpoint {
         let (own, said) = (line!(v, producer, v.me), line!(v, consumer, v.me));
         let pos = self.tx.position();
         let over = state.has(HOLDS) && time::now() >= said.held_until.load(Ordering::Relaxed);
-        // Of a hold that is over the bytes go out, and those of this call are held anew.
+        // The bytes of a hold that has expired are published, and those of this call are held anew.
         let before = if over { pos.saturating_sub(n as u64) } else { 0 };
         let head = own.head.load(Ordering::Relaxed).max(before);
         let full = pos.saturating_sub(head) / SEGMENT * SEGMENT;
@@ -87,8 +88,8 @@ impl ShmEndpoint {
             // The reader may have published as much, at the end of a hold. SeqCst: as by `publish`.
             own.head.fetch_max(head + full, Ordering::SeqCst);
         } else if state.has(HOLDS) {
-            // SeqCst: a reader whose last look was before this sees the end of the hold in its sleep, or it has passed
-            // here too.
+            // SeqCst: a reader that checked before this sleeps until the end of the hold, or that end has passed here
+            // too.
             said.held.store(pos, Ordering::SeqCst);
             if time::now() >= said.held_until.load(Ordering::Relaxed) {
                 self.release(v);
@@ -100,7 +101,7 @@ impl ShmEndpoint {
         }
         said.held_until.store(time::now().saturating_add(CEILING), Ordering::Relaxed);
         said.held.store(pos, Ordering::Relaxed);
-        // SeqCst: publishes what was said, and is the fence before the look at the reader's registration.
+        // SeqCst: publishes the two words, and is the fence before the load of the reader's registration.
         own.fin.fetch_or(HOLDING, Ordering::SeqCst);
         self.state.set(HOLDS);
         self.announce_data(v);
@@ -112,13 +113,14 @@ impl ShmEndpoint {
         line!(v, producer, v.me.other()).fin.load(Ordering::Acquire) & HOLDING != 0
     }
 
-    /// Whether a look is due at a time that nobody tells: the peer holds bytes back, or the connect is pending.
+    /// Whether the connection has to be checked at a time for which no wake-up comes: the peer holds bytes back, or the
+    /// connect is pending.
     pub fn is_held_back(&self) -> bool {
-        // A connect that was pending when it was looked at last is looked at, whatever it is now.
+        // A connect that was pending at the last check is checked, whatever its state is now.
         self.view().is_some_and(|v| self.is_held(&v)) || self.state.glance().is_pending()
     }
 
-    /// When ([`time::now`]) to look again for what nobody tells: the end of the peer's hold, if that has not come, or
+    /// Time ([`time::now`]) of the next check for which no wake-up comes: the end of the peer's hold, or the next check
     /// of a pending connect.
     #[inline]
     pub fn held_until(&self) -> Option<u64> {
@@ -132,12 +134,12 @@ impl ShmEndpoint {
     #[cold]
     fn left_of_hold(&self, v: &View) -> Option<u64> {
         let until = line!(v, consumer, v.me.other()).held_until.load(Ordering::Relaxed);
-        // A peer may say what it likes, and then holds nothing back.
+        // A peer may store any time; one that is too late is treated as expired.
         let left = until.saturating_sub(time::now());
         ((1..=CEILING).contains(&left) && !self.peer_died(v)).then_some(until)
     }
 
-    /// Up to where the peer's bytes may be read by now: where a hold is over, further than its head says.
+    /// Position up to which the peer's bytes may be read now: beyond its head if a hold has expired.
     #[inline]
     pub(super) fn visible(&self, v: &View) -> u64 {
         let head = line!(v, producer, v.me.other()).head.load(Ordering::Acquire);
@@ -149,7 +151,7 @@ impl ShmEndpoint {
         if self.left_of_hold(v).is_some() { 0 } else { line!(v, consumer, v.me.other()).held.load(Ordering::Acquire) }
     }
 
-    /// Bytes whose hold is over and that are not published.
+    /// Number of bytes whose hold has expired and that are not published.
     #[inline]
     pub(super) fn overdue(&self, v: &View) -> u64 {
         if !self.is_held(v) {
@@ -158,17 +160,18 @@ impl ShmEndpoint {
         self.visible(v).saturating_sub(line!(v, producer, v.me.other()).head.load(Ordering::Acquire))
     }
 
-    /// Publishes them. True: there were some. The caller holds the lock for reading, so that the connection is this one.
+    /// Publishes the bytes of an expired hold. True: there were some. The caller holds the `rx` lock, so that the
+    /// connection does not change.
     #[cold]
     pub(super) fn take_overdue(&self, v: &View) -> bool {
         let own = line!(v, producer, v.me.other());
         let head = own.head.load(Ordering::Acquire);
         let to = self.visible(v);
-        // The writer's own publication is never behind this one; if it came first there is nothing to do.
+        // The writer's own publication is never behind this one; if it came first, nothing has to be done.
         to > head && own.head.compare_exchange(head, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// A hold does not matter any more, since this side leaves the ring.
+    /// Ends the peer's hold, since this side leaves the ring.
     pub(super) fn end_hold(&self, v: &View) {
         if self.is_held(v) {
             let to = line!(v, consumer, v.me.other()).held.load(Ordering::Acquire);
@@ -176,7 +179,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Makes a sleep that waits for bytes end when the hold does.
+    /// Limits a sleep that waits for bytes to the end of the hold.
     #[inline]
     pub(super) fn bound_by_hold(&self, v: &View, set: &mut WaitSet) {
         if self.is_held(v)

@@ -1,4 +1,4 @@
-//! How long a connection may keep our threads waiting by a word that a peer of another user can write.
+//! Limits of the time for which a word that a peer of another user can write may delay our threads.
 
 use crate::shm::procfs;
 use crate::timeouts;
@@ -7,15 +7,15 @@ use netacc_ring::Violation;
 use netacc_sys::{raw, time};
 
 const STRANGER_DELAY_AT_ONCE: u64 = time::ns(timeouts::STRANGER_DELAY_AT_ONCE);
-/// And over time one part in so many.
+/// Divisor of the elapsed time: the part of it for which a connection may delay our threads in the long run.
 const PART: u64 = 100;
 const STRANGER_DELAY_UNCHECKED: u64 = time::ns(timeouts::STRANGER_DELAY_UNCHECKED);
 
-/// The time that was lost, kept as the time at which all of it will have been made up for.
+/// The lost time of a connection, stored as the time at which it will be compensated.
 #[derive(Debug)]
 pub(super) struct Delays(AtomicU64);
 
-/// A wait for another of our sharers, which is named by a word that the peer can write.
+/// A wait for another sharer, which is named by a word that the peer can write.
 #[derive(Default)]
 pub(super) struct Wait {
     begun: u64,
@@ -23,27 +23,27 @@ pub(super) struct Wait {
     checked: bool,
 }
 
-/// What to do with such a word.
+/// The action for a word that names another sharer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Look again.
+    /// Check the word again.
     Check,
-    /// The process has ended: clear it.
+    /// The process has ended: clear the word.
     Clear,
 }
 
 impl Delays {
-    /// Counts `ns` that were lost just now; false: it is too much.
+    /// Adds `ns` that were just lost. False: the limit is exceeded.
     fn count(&self, now: u64, ns: u64) -> bool {
-        // Relaxed: of two directions that count at once one may be forgotten.
+        // Relaxed: if two directions count at once, one of them may be lost.
         let from = self.0.load(Ordering::Relaxed).max(now.saturating_sub(STRANGER_DELAY_AT_ONCE * PART));
         let until = from.saturating_add(ns.saturating_mul(PART));
         self.0.store(until, Ordering::Relaxed);
         until <= now
     }
 
-    /// What to do about the word, which named `pid` when it was looked at, of a connection whose peer is another user.
-    /// `is_sharer` tells whether the process belongs to our sharers.
+    /// Determines the action for a word that named `pid`, of a connection whose peer is another user. `is_sharer` tells
+    /// whether the process is one of our sharers.
     pub(super) fn wait_for(&self, pid: u32, wait: &mut Wait, is_sharer: impl Fn() -> bool) -> Result<Next, Violation> {
         let now = time::now();
         if wait.begun == 0 {
@@ -61,7 +61,7 @@ impl Delays {
                 return Err(Violation);
             }
         }
-        // A process that is stopped (SIGSTOP, a debugger, a frozen group) will go on some day.
+        // A stopped process (SIGSTOP, a debugger, a frozen control group) may continue at any time.
         let stopped = || procfs::is_stopped(pid) && is_sharer();
         if !(within || stopped()) {
             return Err(Violation);

@@ -1,4 +1,4 @@
-//! What comes over a liveness socket of either side: wake-up bytes, the socket on which the connection goes on, the end.
+//! Reading a liveness socket of either side: wake-up bytes, the socket on which the connection goes on, the end.
 //!
 //! All processes of a side read the same socket. A wake-up byte is meant for whichever of them reads it first. A message
 //! with descriptors is meant for all of them: each one peeks at it, which duplicates the descriptors (unix(7)), and leaves
@@ -14,24 +14,24 @@ use netacc_sys::errno::Errno;
 use netacc_sys::lock::Guard;
 use netacc_sys::raw;
 
-/// Largest number of looks at a socket in one call: a peer that sends without end is not listened to without end.
+/// Largest number of reads of a socket in one call, since a peer may keep sending.
 const LOOKS: usize = 64;
 
-/// What came over a liveness socket of either side.
+/// Result of reading a liveness socket of either side.
 pub(super) enum LivenessEvent {
-    /// Nothing is there.
+    /// The socket has no data.
     Nothing,
-    /// Wake-up bytes or a socket, which we have taken from any other thread that sleeps there.
+    /// Wake-up bytes or a socket were received, for which other threads that sleep there have to be woken too.
     Woken,
-    /// The last process at the other end is gone.
+    /// The last process at the other end has closed it.
     End,
-    /// Something that no process with this library sends.
+    /// Data that no process with this library sends.
     Strange,
 }
 
-/// As long as this lives, no other thread of this process and no other process reads bytes of the socket. Of the
-/// threads one has the lock; of the processes one has the kernel's lock of the file (`F_SETLK`, fcntl(2)), which ends
-/// with its process.
+/// Guard that keeps other threads of this process and other processes from reading the socket. It holds a lock against
+/// threads, and the kernel's record lock of the file (`F_SETLK`, fcntl(2)) against processes, which ends with its
+/// process.
 struct Reading<'a> {
     fd: i32,
     #[expect(dead_code, reason = "held as long as it lives")]
@@ -39,7 +39,7 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// None if another thread or process is reading.
+    /// Takes the locks; `None` if another thread or process is reading.
     fn begin(ep: &ShmEndpoint, fd: i32) -> Option<Reading<'_>> {
         let threads = ep.draining.try_lock()?;
         set_lock(fd, libc::F_WRLCK).then_some(Reading { fd, threads })
@@ -52,14 +52,14 @@ impl Drop for Reading<'_> {
     }
 }
 
-/// Takes or frees this process's lock of a file without waiting; whether that was done.
+/// Takes or frees this process's record lock of a file without waiting. Returns whether it did.
 fn set_lock(fd: i32, kind: i32) -> bool {
     let lock = libc::flock { l_type: kind as i16, l_whence: libc::SEEK_SET as i16, l_start: 0, l_len: 0, l_pid: 0 };
     raw::fcntl(fd, libc::F_SETLK, (&raw const lock).addr()).is_ok()
 }
 
 impl ShmEndpoint {
-    /// Takes wake-up bytes, and the socket on which the connection goes on. With `stays` the socket is left for the
+    /// Receives wake-up bytes, and the socket on which the connection goes on. With `stays` the socket is left for the
     /// other sharers.
     pub(super) fn drain(&self, fd: i32, stays: bool) -> LivenessEvent {
         let mut buf = [0u8; 64];
@@ -90,7 +90,8 @@ impl ShmEndpoint {
             }
             heard = LivenessEvent::Woken;
             if stays && reading.is_none() {
-                // The next look counts: what this one saw may have been taken in between.
+                // The socket is read again under the locks, since another thread or process may have taken the data in
+                // between.
                 match Reading::begin(self, fd) {
                     None => return LivenessEvent::Woken,
                     begun => reading = begun,

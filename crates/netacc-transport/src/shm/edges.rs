@@ -1,14 +1,14 @@
-//! What has happened to a connection since the last look: the marks that edge-triggered epoll goes by.
+//! Counters of a connection's events, by which edge-triggered epoll recognises new ones.
 //!
-//! Only threads of this process write here. The counts are Relaxed, since each is followed by a wake-up, whose fence
-//! comes before the sleeper's look. Only that a writer wants room is stored with Release and taken with AcqRel, so that a
-//! room counts once.
+//! Only threads of this process write them. The counters are Relaxed, since each change is followed by a wake-up, whose
+//! fence comes before the sleeper's check. Only the request for room is stored with Release and taken with AcqRel, so
+//! that room is counted once.
 
 use crate::shm::side_state::SideState;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// How far a connection has come. Edge-triggered epoll reports a connection again when one of these has
-/// changed: they are what the kernel's wake-ups stand for.
+/// Progress of a connection. Edge-triggered epoll reports a connection again when one of these values has changed,
+/// which corresponds to a wake-up in the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EdgeSeq {
     /// Stream position up to which data has arrived, and (above 2^48) the number of times that `SO_RCVLOWAT` found
@@ -36,7 +36,7 @@ pub(super) struct Edges {
 }
 
 impl Edges {
-    /// A connection begins. The counts go on, since only their change means something.
+    /// Prepares for a new connection. The counters keep their values, since only changes matter.
     pub(super) fn begin(&self) {
         self.lowat.store(1, Ordering::Relaxed);
         self.room_wanted.store(0, Ordering::Relaxed);
@@ -53,7 +53,7 @@ impl Edges {
         self.lowat.store(n.max(1), Ordering::Relaxed);
     }
 
-    /// Counts an SO_RCVLOWAT that found enough.
+    /// Counts a setting of SO_RCVLOWAT for which enough bytes were there.
     pub(super) fn count_nudge(&self) {
         self.nudges.fetch_add(1, Ordering::Relaxed);
     }
@@ -68,7 +68,7 @@ impl Edges {
         self.rooms.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A writer has found no room and waits for some.
+    /// Notes that a writer has found no room and waits for some.
     pub(super) fn want_room(&self) {
         self.room_wanted.store(1, Ordering::Release);
     }
@@ -87,13 +87,13 @@ impl Edges {
         }
     }
 
-    /// The ends as [`EdgeSeq::edges`] has them.
+    /// The number of ends and shutdowns for [`EdgeSeq::edges`].
     #[inline]
     pub(super) fn ends(&self, state: SideState) -> u32 {
         self.shutdowns.load(Ordering::Relaxed).wrapping_shl(8) | state.ends_seen()
     }
 
-    /// The marks of a connection with these ends, whose bytes have arrived up to `position`.
+    /// The counters of a connection with these ends that has received bytes up to `position`.
     #[inline]
     pub(super) fn seq(&self, ends: u32, position: u64) -> EdgeSeq {
         let nudges = u64::from(self.nudges.load(Ordering::Relaxed)) << 48;

@@ -1,5 +1,5 @@
-//! Following a peer, or one of our sharers, that has left the rings (see [`super::switch`]): the socket on which the
-//! connection goes on is awaited, gets what nobody has read of our ring, and carries everything afterwards.
+//! Following a peer or another sharer that has left the rings (see [`super::switch`]): the socket on which the
+//! connection goes on is received, gets the unread bytes of our ring, and carries all later bytes.
 
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
@@ -16,15 +16,15 @@ use netacc_ring::Consumer;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds};
 
-/// Whether all that the peer left in the ring, and in the kernel before, has been read.
+/// Whether all bytes that the peer left in the ring and in the old subflow have been read.
 fn drained(ep: &ShmEndpoint, v: &View) -> bool {
     ep.state.glance().is_left_by_sharer() || !(ep.has_data(v) || ep.old_subflow_fd() >= 0)
 }
 
 impl ShmEndpoint {
-    /// Whether the connection has to go on elsewhere: its server died before it took it, or a process left the rings
-    /// and the socket on which the connection goes on is here. As of the last look at the readiness or attempt to read
-    /// or write.
+    /// Whether the connection has to switch: its server died before it accepted the connect, or a process has left the
+    /// rings and the socket on which the connection goes on was received. The answer is as of the last read, write or
+    /// check of the readiness.
     pub fn must_switch(&self) -> bool {
         let state = self.state.look();
         if !state.is_live() {
@@ -32,7 +32,7 @@ impl ShmEndpoint {
         }
         self.view().is_some_and(|v| match state.switch() {
             Switch::PeerLeft | Switch::SharerLeft if !state.is_dead() => {
-                // Asked last: the socket may have come during the look whether it can still come.
+                // Checked last: the socket may have been received during the check whether it can still come.
                 self.seek_kernel(&v) || self.is_hopeless(&v) || self.kernel_fd() >= 0
             }
             Switch::OnKernel | Switch::OnSharersKernel if !state.is_dead() => drained(self, &v),
@@ -40,12 +40,12 @@ impl ShmEndpoint {
         })
     }
 
-    /// Whether we followed, and the ring has to be read to its end before the socket.
+    /// Whether this side has followed, and has to read the ring to its end before the socket.
     pub fn has_accepted(&self) -> bool {
         self.state.look().is_on_kernel()
     }
 
-    /// Looks whether the socket has come; never waits.
+    /// Checks without waiting whether the socket has been received.
     fn seek_kernel(&self, v: &View) -> bool {
         if self.kernel_fd() < 0 {
             v.link.service();
@@ -57,9 +57,9 @@ impl ShmEndpoint {
         self.kernel_fd() >= 0
     }
 
-    /// Where this process has the other end of the connection as well, has that end send our copy of the socket, which
-    /// it has received: the thread that waits for it here may be the one that would use that end next. Returns whether
-    /// it may have come by that.
+    /// If this process also has the other end of the connection, lets that end send our copy of the socket: the thread
+    /// that waits for it here may be the one that would use that end next. Returns whether the socket may have been
+    /// received by that.
     #[cold]
     fn wake_own_peer(&self, v: &View) -> bool {
         let generation = self.generation.load(Ordering::Relaxed);
@@ -73,8 +73,8 @@ impl ShmEndpoint {
         sent
     }
 
-    /// Takes in the socket on which connection `generation` goes on, and sends the copy of it that is for the peer's
-    /// sharers. A connect that has not been taken keeps the socket until it is.
+    /// Receives the socket on which connection `generation` goes on, and sends the copy of it to the peer's sharers. A
+    /// connect that was not accepted yet keeps the socket until then.
     fn receive_switch(&self, generation: u32) -> bool {
         let Some(v) = self.view() else { return false };
         v.link.service();
@@ -86,7 +86,7 @@ impl ShmEndpoint {
         self.kernel_fd() >= 0
     }
 
-    /// Whether no process is left that could pass the socket, and it has not come; or it was lost.
+    /// Whether the socket cannot come any more: no process is left that could pass it, or it was lost.
     fn is_hopeless(&self, v: &View) -> bool {
         if self.has_missed() {
             return true;
@@ -94,7 +94,8 @@ impl ShmEndpoint {
         if !(v.link.is_lost() || v.link.is_inherited()) {
             return false;
         }
-        // Asked after that: another thread may have taken in a peer liveness socket before it marked the link as lost.
+        // Checked after that: another thread may have received a peer liveness socket before it marked the link as
+        // lost.
         let unheard = self.peer_liveness_fd() < 0 && self.liveness_fd() < 0;
         let state = self.state.look();
         // To the other sharers that left the socket comes over the liveness socket. A peer that left may have nothing
@@ -102,13 +103,14 @@ impl ShmEndpoint {
         // process holds the other end of ours.
         let ended = state.is_left_by_sharer() && state.liveness_socket() == LivenessSocket::Ended;
         let gone = ended || state.has(PEER_GONE);
-        // The socket may have come before the peer liveness socket was seen to end.
+        // The socket may have been received before the end of the peer liveness socket was seen.
         (unheard || gone) && !self.seek_kernel(v)
     }
 
-    /// A leaving side marks its word, puts what it had not read into the socket, passes that, and then wakes us. So
-    /// there is hardly anything to wait for; but bytes that we wrote in between would stay here if the program does not
-    /// call us again soon. A peer of another user could make every such write slow, so it is not waited for that long.
+    /// Waits briefly for the socket of a peer that has left. That peer stores its mark, puts its unread bytes into the
+    /// socket, passes it, and then wakes us, which takes little time; without the wait, bytes that we wrote in between
+    /// would stay here until the program's next call. A peer of another user could delay every such write, so the wait
+    /// for it is shorter.
     #[cold]
     pub fn await_kernel(&self) {
         let Some(v) = self.view() else { return };
@@ -124,16 +126,16 @@ impl ShmEndpoint {
         }
     }
 
-    /// Follows the peer, or one of our sharers, off the rings. The caller holds both direction locks.
-    /// `Some`: the endpoint's descriptor of the socket that is all of the connection now, to be put under the
-    /// application's numbers before [`ShmEndpoint::let_go`]; `None`: the ring has to be read to its end first.
+    /// Follows the peer or another sharer that has left the rings. The caller holds both direction locks. `Some`: the
+    /// endpoint's descriptor of the kernel socket, which carries the whole connection now and has to be put under the
+    /// application's numbers before [`ShmEndpoint::let_go`]. `None`: the ring has to be read to its end first.
     pub fn accept_switch(&'static self) -> Result<Option<i32>> {
         let Some(v) = self.view() else { return Err(Errno::CONNRESET) };
         self.push();
         let state = self.state.look();
         if !state.is_on_kernel() {
             if !self.seek_kernel(&v) {
-                // The socket is still to come, and wakes us then, or no process is left to send it.
+                // Either the socket will come and wake us, or no process is left to send it.
                 return if self.is_hopeless(&v) { Err(Errno::CONNRESET) } else { Ok(None) };
             }
             let fd = self.kernel_fd();
@@ -159,10 +161,10 @@ impl ShmEndpoint {
         Ok(Some(fd))
     }
 
-    /// To be called before this process gives the connection up, or ends, with both direction locks held. A peer that has
-    /// left the rings passes us a socket whose last close resets the connection, and so discards what we have sent,
-    /// until all that the peer left has been read (see `offer_to`). So this process takes that socket and, if nothing is
-    /// left to read, lets it end the stream in the ordinary way.
+    /// To be called before this process closes the connection or ends, with both direction locks held. A peer that has
+    /// left the rings passes a socket whose last close resets the connection, and so discards our bytes, until all
+    /// bytes of the peer have been read (see `offer_to`). So this process receives that socket and, if no byte is left
+    /// to read, lets it end the stream in the ordinary way.
     pub fn settle_switch(&'static self) {
         let Some(v) = self.view() else { return };
         let state = self.observe(&v);
@@ -171,7 +173,7 @@ impl ShmEndpoint {
             self.await_kernel();
             let _ = self.accept_switch();
             if self.kernel_fd() >= 0 && !self.has_data(&v) {
-                // All of the ring has been read, if not by the process that goes on with the connection.
+                // The whole ring has been read, perhaps by a sharer that does not continue the connection.
                 end_at_close(self.kernel_fd());
             }
         }
@@ -186,22 +188,22 @@ impl ShmEndpoint {
             }
             reserved_fds::close(enclosing);
             if let Some(v) = self.view() {
-                // The process of that sharers that has the link sleeps on its ready set.
+                // The sharer that has the link sleeps on its ready set.
                 self.announce_data(&v);
                 self.announce_room(&v, true);
             }
         }
     }
 
-    /// Puts what we wrote and nobody has read into the socket: one process of sharers does that. If it was killed
-    /// while it did so, no process knows how far it came, and the connection ends rather than a byte comes twice.
+    /// Puts the unread bytes of our ring into the socket. One of the sharers does that; if it was killed meanwhile, no
+    /// process knows how many bytes it has written, and the connection is reset rather than a byte sent twice.
     fn give_once(&self, v: &View, fd: i32) -> Result<()> {
         let state = &line!(v, side, v.me).forked;
         if !self.is_shared() {
             self.return_unread(v, fd)?;
             return self.give_rest(v, fd);
         }
-        // Relaxed: a thread that looks holds the word of [`ShmEndpoint::enter`], as we do.
+        // Relaxed: every thread that loads it holds the word of [`ShmEndpoint::enter`], as this one does.
         if state.load(Ordering::Relaxed) == GIVING {
             return Err(Errno::CONNRESET);
         }
@@ -212,8 +214,8 @@ impl ShmEndpoint {
         Ok(())
     }
 
-    /// Puts what we sent by TCP and the peer has not read into the socket. We have ended that stream, so it has an end;
-    /// a peer of another user that passed us something else is not waited for.
+    /// Puts the bytes that we sent by TCP and that the peer has not read into the socket. We have ended that stream, so
+    /// it has an end; a peer of another user that passed another socket is not waited for.
     fn return_unread(&self, v: &View, fd: i32) -> Result<()> {
         let left = self.unread_return.swap(0, Ordering::AcqRel) - 1;
         if left < 0 {
@@ -224,8 +226,8 @@ impl ShmEndpoint {
         if all? { Ok(()) } else { Err(Errno::CONNRESET) }
     }
 
-    /// Puts what we wrote and the peer has not read, nor put into the socket itself, into the socket. The peer has left
-    /// the ring, so its word `old_subflow` is final, and we read our own ring in its place.
+    /// Puts the bytes of our ring that the peer has neither read nor put into the socket itself into the socket. The
+    /// peer has left the ring, so its position is final, and this side reads its own ring instead.
     fn give_rest(&self, v: &View, fd: i32) -> Result<()> {
         let (theirs, ours) = (line!(v, consumer, v.me.other()), line!(v, producer, v.me));
         let Some(area) = v.tx_area() else { return Err(Errno::CONNRESET) };
@@ -235,12 +237,12 @@ impl ShmEndpoint {
             send_all(fd, p.as_ptr(), n)?;
             rest.advance(n);
         }
-        // The peer is gone from the ring: its word now says how far our sharers have come with this.
+        // The peer has left the ring, so its position word now records the progress of this transfer for our sharers.
         rest.publish(theirs);
         Ok(())
     }
 
-    /// Writes to the kernel socket, after we have followed.
+    /// Writes to the kernel socket after this side has followed.
     #[cold]
     pub(super) fn write_kernel(&self, src: &mut Iov<'_>) -> Result<usize> {
         if !self.state.look().is_on_kernel() {
@@ -261,8 +263,8 @@ impl ShmEndpoint {
         Ok(done)
     }
 
-    /// Writes as [`ShmEndpoint::write_kernel`] does, for sendfile and splice. What was taken from the source is sent,
-    /// even if that takes a moment.
+    /// Writes to the kernel socket for sendfile and splice. Bytes that were taken from the source are sent even if that
+    /// blocks briefly.
     #[cold]
     pub(super) fn fill_kernel(
         &self,
@@ -278,7 +280,7 @@ impl ShmEndpoint {
         Ok(n)
     }
 
-    /// Whether the kernel socket takes bytes, once we have followed.
+    /// Whether the kernel socket has room, after this side has followed.
     #[cold]
     pub(super) fn kernel_room(&self) -> bool {
         let mut p = libc::pollfd { fd: self.kernel_fd(), events: libc::POLLOUT, revents: 0 };
@@ -286,12 +288,12 @@ impl ShmEndpoint {
         p.fd >= 0 && raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1)
     }
 
-    /// shutdown(2) and close(2) after a switch: what we wrote before is still sent.
+    /// shutdown(2) and close(2) after a switch, which still send the bytes written before.
     #[cold]
     pub(super) fn close_switched(&'static self, abort: bool) {
         let Some(v) = self.view() else { return };
         if self.state.glance().is_left_by_sharer() {
-            // The other one of our sharers has the connection.
+            // The other sharer has the connection.
             return self.let_go();
         }
         let unread = self.has_data(&v);

@@ -1,9 +1,9 @@
-//! What a peer's message brings, looked at before it is taken.
+//! Inspecting the descriptors of a peer's message before they are received.
 //!
-//! A descriptor that arrives is a file of the peer's making, and even its close may block the thread that does it
-//! ([`netacc_sys::closer`]). A look (`MSG_PEEK`) leaves it in the socket, whatever is done with the look's own copy. So
-//! a process looks first, takes descriptors only from a sender that may pass them, and gives a socket with others in it
-//! to the thread that closes such sockets.
+//! A received descriptor is a file of the peer's choice, and even its close may block the thread that does it
+//! ([`netacc_sys::closer`]). A peek (`MSG_PEEK`) leaves it in the socket, whatever happens to the duplicate that the
+//! peek makes. So a process peeks first, receives descriptors only from a sender that may pass them, and leaves a
+//! socket with other descriptors to the thread that closes such sockets.
 //!
 //! # Safety
 //! `recvmsg` is given buffers on our own stack with their right lengths.
@@ -39,7 +39,7 @@ impl<const N: usize> Control<N> {
         self.0.get(at..at + 4).and_then(|b| b.try_into().ok()).map(i32::from_ne_bytes)
     }
 
-    /// Where the data of the first control message of this type begins, and its length (cmsg(3)).
+    /// Offset and length of the data of the first control message of this type (cmsg(3)).
     fn find(&self, used: usize, kind: i32) -> Option<(usize, usize)> {
         const HEAD: usize = size_of::<libc::cmsghdr>();
         let mut at = 0;
@@ -54,23 +54,23 @@ impl<const N: usize> Control<N> {
         None
     }
 
-    /// Calls `f` for the copies of descriptors that a look has received, and says how many there were. Each can be closed at
-    /// any time, since the message keeps its own.
+    /// Calls `f` for the duplicates of descriptors that a peek has made, and returns their number. Each can be closed
+    /// at any time, since the message keeps its own.
     fn take_descriptors(&self, used: usize, mut f: impl FnMut(OwnedFd)) -> usize {
         let Some((at, len)) = self.find(used, libc::SCM_RIGHTS) else { return 0 };
         let copies = (at..at + len).step_by(size_of::<i32>()).filter_map(|at| self.word(at));
-        // SAFETY: the kernel has just made them for this process, and nobody else knows them.
+        // SAFETY: the kernel has just made the descriptors for this process, and no other code knows them.
         copies.map(|copy| f(unsafe { OwnedFd::from_raw_fd(copy) })).count()
     }
 }
 
-/// Looks at the first message with room for `N` bytes of control messages. The result is the length of the message, the
-/// bytes of control messages used, and whether something found no room.
+/// Peeks at the first message with room for `N` bytes of control messages. Returns the length of the message, the used
+/// bytes of control messages, and whether some of them found no room.
 fn peek<const N: usize>(fd: i32, control: &mut Control<N>) -> Result<(usize, usize, bool), Errno> {
     let mut byte = 0u8;
     let mut iov = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
     loop {
-        // SAFETY: a message header of zeroes is one without anything.
+        // SAFETY: a zeroed message header is valid: it has no address, buffers or control messages.
         let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
         m.msg_iov = &raw mut iov;
         m.msg_iovlen = 1;
@@ -78,16 +78,16 @@ fn peek<const N: usize>(fd: i32, control: &mut Control<N>) -> Result<(usize, usi
         m.msg_controllen = N as _;
         match raw::recvmsg(fd, &raw mut m, libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) {
             Ok(n) => return Ok((n, (m.msg_controllen as usize).min(N), m.msg_flags & libc::MSG_CTRUNC != 0)),
-            // The kernel reports a reset once, before it gives what was sent earlier.
+            // The kernel reports a reset once, before it returns earlier messages.
             Err(Errno::INTR | Errno::CONNRESET) => {}
             Err(e) => return Err(e),
         }
     }
 }
 
-/// Looks at the first message of a socket. If the kernel was asked for the sender there is room for that alone, and the
-/// flag for what found no room reports descriptors (unix(7)). Otherwise some descriptors may find room, and are given
-/// back: they are duplicates of those in the message.
+/// Peeks at the first message of a socket. If the sender's credentials were requested, there is room for them alone,
+/// and the truncation flag reports descriptors (unix(7)). Otherwise some descriptors may be duplicated, which are
+/// closed again.
 pub(super) fn first_message(fd: i32) -> FirstMessage {
     let mut control = Control([0; CREDENTIALS]);
     match peek(fd, &mut control) {
@@ -121,14 +121,14 @@ pub(super) fn brings_memfd(fd: i32) -> bool {
     count == 1 && sealed && !more
 }
 
-/// Whether the sender of a message may pass descriptors: its user is ours or root, by what the kernel says of this
-/// message. If the kernel was not asked, what it said of the socket counts (`before`).
+/// Whether the sender of a message may pass descriptors: its user is ours or root, according to the kernel's
+/// credentials of this message. If they were not requested, those of the socket count (`before`).
 pub(super) fn may_pass(uid: Option<u32>, before: bool) -> bool {
     before && uid.is_none_or(trusted)
 }
 
-/// Closes a socket whose other end a stranger has; what the stranger has put into it may block the thread that closes
-/// it.
+/// Closes a socket whose other end a stranger has. Descriptors that the stranger has put into it may block the thread
+/// that closes it.
 pub fn dismiss(fd: OwnedFd) {
     if holds_descriptors(fd.as_raw_fd()) {
         // Without memory for its mark the socket stays open: the close might not return.
@@ -140,13 +140,13 @@ pub fn dismiss(fd: OwnedFd) {
     }
 }
 
-/// Closes such a socket at a private number.
+/// Closes a stranger's socket at a reserved number.
 pub(super) fn dismiss_reserved(fd: i32) {
     if holds_descriptors(fd) { closer::close(fd) } else { reserved_fds::close(fd) }
 }
 
-/// Closes such a socket where our other sharers may have it, too, and go on with it: it is not ended, and
-/// what lies in it is left to them. On a kernel that knows `SO_PASSRIGHTS` nothing can come meanwhile
+/// Closes a stranger's socket that other sharers may have, too, and continue to use: it is not shut down, and its
+/// messages are left to them. On a kernel with `SO_PASSRIGHTS` no descriptor can come meanwhile
 /// ([`refuse_descriptors`]).
 pub(super) fn dismiss_shared(fd: i32) {
     match first_message(fd) {
@@ -162,8 +162,8 @@ pub(super) fn refuse_descriptors(fd: BorrowedFd<'_>) {
     let _ = raw::setsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, 0);
 }
 
-/// Ends the socket, so that nothing more can come, and looks whether descriptors lie in it. Messages without
-/// descriptors are taken out.
+/// Shuts the socket down, so that no more messages can come, and returns whether it has descriptors. Messages without
+/// descriptors are discarded.
 fn holds_descriptors(fd: i32) -> bool {
     // Bound of the messages, more than a socket holds.
     const MESSAGES: usize = 4096;

@@ -1,11 +1,11 @@
 //! The liveness socket of a connection between strangers.
 //!
-//! Before a process forks it makes known how the peer hears of the end of the connection's last holder (see
-//! [`super::sharers`]). Processes that trust each other pass the end of a socket pair for that. A process must not hold
-//! a stranger's socket, let alone close it ([`super::guard`]), so here nothing is passed: the socket under the
-//! program's numbers *listens*, at a name that the peer is told, and the peer connects to it when it reads that. The
-//! kernel makes both ends of that connection, so each side has a file that nobody else can touch. The bytes over it are
-//! the same as over the pair.
+//! Before a process forks, it prepares a way by which the peer is notified of the end of the connection's last holder
+//! (see [`super::sharers`]). Processes that trust each other pass the end of a socket pair for that. A process must not
+//! have a stranger's socket, let alone close it ([`super::guard`]), so here no descriptor is passed: the socket under
+//! the program's numbers *listens* at a name that is sent to the peer, which connects to it. The kernel makes both ends
+//! of that connection, so each side has a file that no other process can affect. The bytes over it are the same as over
+//! the pair.
 //!
 //! The first sharer that sleeps on the connection accepts it. When that process ends or closes, the peer
 //! sees an end and connects once more: if that is refused, no process holds the listening socket any more, and the last
@@ -32,13 +32,13 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// learns the name could make others, which are closed at the next look.
 const BACKLOG: i32 = 16;
 
-/// Most connections that a process makes to one liveness socket. Each process of the other side's sharers ends one when
-/// it leaves; a peer that ends one after the other would have us do nothing else.
+/// Largest number of connections that a process makes to one liveness socket. Each of the peer's sharers ends one when
+/// it leaves; a hostile peer could end one after the other.
 const DIALS: u32 = 256;
 
 const LIVENESS_ACCEPT: u64 = time::ns(timeouts::LIVENESS_ACCEPT);
 
-/// Held by the thread that accepts, so that no other one reads what it may close.
+/// Lock of the thread that accepts, so that no other one reads a descriptor that it may close.
 static ACCEPTING: Lock = Lock::new();
 
 /// Called in the child of a fork: frees the lock.
@@ -53,7 +53,7 @@ fn unix_socket() -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Makes a socket that listens, and the token by which the peer finds it and proves that it was told.
+/// Makes a listening socket, and the token by which the peer finds it and proves that it received the token.
 pub(super) fn open() -> Result<(OwnedFd, u64)> {
     let mut bytes = [0u8; 8];
     if getrandom(&mut bytes, GetRandomFlags::empty()) != Ok(bytes.len()) {
@@ -97,7 +97,7 @@ fn dial(token: u64) -> Result<i32> {
     }
 }
 
-/// The process at the other end of an accepted connection, as far as it is known.
+/// Knowledge about the process at the other end of an accepted connection.
 enum Caller {
     Peer,
     /// The process has not sent anything yet.
@@ -118,7 +118,7 @@ fn caller(fd: i32, token: u64) -> Caller {
 }
 
 impl ShmEndpoint {
-    /// Whether our liveness socket is a socket that listens, and the peer's connection to it is not accepted here.
+    /// Whether our liveness socket listens, and this process has not accepted the peer's connection to it.
     pub fn liveness_listens(&self) -> bool {
         self.state.look().liveness_socket() == LivenessSocket::Listens
     }
@@ -137,13 +137,13 @@ impl ShmEndpoint {
         }
     }
 
-    /// Accepts the peer's connection to our liveness socket, if it is there; true if it has come just now.
+    /// Accepts the peer's connection to our liveness socket, if it waits. True: it was accepted now.
     pub(super) fn accept_peer(&self) -> bool {
         let liveness = self.liveness_fd();
         if !self.liveness_listens() || liveness < 0 {
             return false;
         }
-        // What this signal handler has interrupted may hold it.
+        // The thread that this signal handler has interrupted may hold the lock.
         let budget = if lock::interrupted() { 0 } else { LIVENESS_ACCEPT };
         let Some(_accepting) = ACCEPTING.lock_within(budget) else { return false };
         let token = self.token.load(Ordering::Relaxed);
@@ -151,7 +151,7 @@ impl ShmEndpoint {
             let waiting = self.accepted_fd();
             match if waiting >= 0 { caller(waiting, token) } else { Caller::Silent } {
                 Caller::Peer => {
-                    // A thread that sees this listens to the accepted socket.
+                    // A thread that sees this state polls the accepted socket.
                     self.on::<LivenessSocket>(LivenessSocketEvent::Accept);
                     return true;
                 }
@@ -161,10 +161,11 @@ impl ShmEndpoint {
             let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
             let Ok(fd) = raw::accept4(liveness, core::ptr::null_mut(), core::ptr::null_mut(), flags) else { break };
             #[allow(unsafe_code)]
-            // SAFETY: the descriptor was just accepted, and nobody else owns it.
+            // SAFETY: the descriptor was just accepted, and no other code owns it.
             let adopted = reserved_fds::adopt(unsafe { rustix::fd::FromRawFd::from_raw_fd(fd) });
             if let Ok(fd) = adopted {
-                // A connection that was silent so far is a third party's: the peer sends as soon as it is connected.
+                // An earlier silent connection belongs to a third party, since the peer sends as soon as it is
+                // connected.
                 self.drop_accepted();
                 self.accepted.store(fd + 1, Ordering::Release);
                 self.state.set(ARRIVED);
@@ -173,8 +174,8 @@ impl ShmEndpoint {
         false
     }
 
-    /// Whether the peer's process is gone and never connected to our liveness socket, so that no end of a connection
-    /// tells of it. This is looked at about every 17 ms, as long as the peer has not come.
+    /// Whether the peer's process has ended without ever connecting to our liveness socket, so that no connection's end
+    /// shows it. This is checked about every 17 ms until the peer has connected.
     pub(super) fn is_abandoned(&self, v: &View) -> bool {
         if !self.liveness_listens() || self.accepted_fd() >= 0 {
             return false;
@@ -200,7 +201,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// The peer, a stranger, is about to fork with connection `generation`, and its liveness socket listens: connects to it.
+    /// Connects to the listening liveness socket of a peer that is a stranger and is about to fork with connection
+    /// `generation`.
     pub(crate) fn learn_token(&self, generation: u32, token: u64) {
         if !self.expects(generation) || self.peer_liveness_generation() == Some(generation) {
             return;
@@ -209,7 +211,7 @@ impl ShmEndpoint {
         self.dialed.store(1, Ordering::Relaxed);
         match dial(token) {
             Ok(fd) => self.learn_peer_liveness(generation, fd),
-            // The holders of the peer's liveness socket are gone already.
+            // The holders of the peer's liveness socket have already ended.
             Err(_) if self.is_live() => {
                 self.state.set(PEER_GONE);
                 self.poke_self();
@@ -218,9 +220,9 @@ impl ShmEndpoint {
         }
     }
 
-    /// The peer liveness socket has ended: whether that is the end of the peer's last holder. If the peer's liveness
-    /// socket listens, only the connection has ended if another one can be made, which is the peer liveness socket from
-    /// then on.
+    /// Whether the end of the peer liveness socket means that the peer's last holder has ended. If the peer's liveness
+    /// socket listens and another connection to it can be made, only the previous connection has ended, and the new one
+    /// becomes the peer liveness socket.
     pub(super) fn has_peer_ended(&self) -> bool {
         let token = self.peer_token.load(Ordering::Relaxed);
         let fd = self.peer_liveness_fd();
@@ -241,20 +243,20 @@ impl ShmEndpoint {
         false
     }
 
-    /// Whether [`ShmEndpoint::take_peer_liveness_change`] or [`ShmEndpoint::take_arrived`] has something to tell.
+    /// Whether [`ShmEndpoint::take_peer_liveness_change`] or [`ShmEndpoint::take_arrived`] would report a change.
     #[inline]
     pub fn has_other_files(&self) -> bool {
         self.state.glance().has(PEER_LIVENESS_CHANGED | ARRIVED)
     }
 
-    /// Whether the peer liveness socket is another file than before, which is reported once: an epoll instance has to
-    /// be told of it.
+    /// Whether the peer liveness socket was replaced by another file, which is returned once: an epoll instance has to
+    /// enter the new file.
     pub fn take_peer_liveness_change(&self) -> bool {
         self.state.clear(PEER_LIVENESS_CHANGED)
     }
 
-    /// The socket that was accepted from our liveness socket since the last call, or -1: an epoll instance has to be
-    /// told of it.
+    /// The socket that was accepted from our liveness socket since the last call, or -1: an epoll instance has to enter
+    /// it.
     pub fn take_arrived(&self) -> i32 {
         if self.state.clear(ARRIVED) { self.accepted_fd() } else { -1 }
     }

@@ -5,17 +5,17 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 /// A machine: the enum of its states, the bits that stand for each of them, and the table of its transitions.
 pub(super) trait Machine: Copy + Eq + Debug + 'static {
-    /// What can happen to it.
+    /// The events that change the state.
     type Event: Copy + Eq + Debug + 'static;
 
-    /// What a line of the log calls it.
+    /// Name of the machine in log lines.
     const NAME: &'static str;
 
-    /// Every transition: from which state, by which event, to which state. An event that leads from a state to that state
-    /// is known to come there and changes nothing.
+    /// Every transition as state, event and next state. An event that leads from a state to the same one may occur
+    /// there and changes nothing.
     const TABLE: &'static [(Self, Self::Event, Self)];
 
-    /// The bits of the word that this machine has.
+    /// Mask of the machine's bits in the word.
     const BITS: u32;
 
     /// The state that the word stands for.
@@ -24,8 +24,8 @@ pub(super) trait Machine: Copy + Eq + Debug + 'static {
     /// The bits that stand for the state.
     fn encode(self) -> u32;
 
-    /// The state after the event; `None`: the event does not come in this state. An event that has led to the state may
-    /// come again, by another thread that has seen the same, and changes nothing.
+    /// The state after the event; `None`: the event does not occur in this state. An event that has led to the state
+    /// may occur again, by another thread that has seen the same, and changes nothing.
     fn after(self, event: Self::Event) -> Option<Self> {
         let row = Self::TABLE.iter().find(|(from, e, _)| (*from, *e) == (self, event));
         let has_happened = || Self::TABLE.iter().any(|(_, e, to)| (*e, *to) == (event, self));
@@ -46,8 +46,8 @@ impl Display for Place {
     }
 }
 
-/// Has the event happen to the machine that has bits of `word`, and sets the bits `also` with it. Returns the word before.
-/// This is the only way from one state to another, apart from the beginning and the end of a connection.
+/// Applies the event to the machine whose bits are in `word`, and sets the bits `also` with it. Returns the previous
+/// word. Apart from the beginning and the end of a connection, all changes of a state are made here.
 pub(super) fn happen<M: Machine>(word: &AtomicU32, place: Place, event: M::Event, also: u32) -> u32 {
     let next = |old: u32| {
         let from = M::decode(old);
@@ -56,7 +56,7 @@ pub(super) fn happen<M: Machine>(word: &AtomicU32, place: Place, event: M::Event
         let new = to.map_or(old, |to| old & !M::BITS | to.encode()) | also;
         (new != old).then_some(new)
     };
-    // AcqRel: a thread that finds the new state finds what led to it.
+    // AcqRel: a thread that sees the new state sees the writes that led to it.
     match word.fetch_update(Ordering::AcqRel, Ordering::Acquire, next) {
         Ok(old) => {
             let (from, to) = (M::decode(old), M::decode(old).after(event));
@@ -80,7 +80,7 @@ pub(super) mod tests {
         format!("```mermaid\nstateDiagram-v2\n{}```\n", rows.collect::<String>())
     }
 
-    /// Checks that the document shows the machine as its table is, that its states are told apart by its bits, and that no
+    /// Checks that the document shows the machine's table, that the states differ in their bits, and that no pair of
     /// state and event has two rows.
     pub(crate) fn check<M: Machine>(document: &str) {
         let path = format!("{}/../../docs/internals/{document}", env!("CARGO_MANIFEST_DIR"));

@@ -1,11 +1,11 @@
-//! How much of a link's segment a process maps.
+//! Creating and mapping the segment of a link.
 //!
-//! The file has room for the windows of all slots from the beginning, which costs nothing: it is sparse. A mapping
-//! costs address space, which a program may limit (RLIMIT_AS), and memory where the program locks all of its own
-//! (mlockall(2)). So a process maps the words, the small windows and the large windows of the first few slots. The
-//! large windows of further slots come in blocks that double, before a connection begins in one of them: so the windows
-//! of every connection are mapped at both of its ends, and where that is not possible the connection goes by TCP. A
-//! block stays until the link ends, at the address where it is.
+//! The file has room for the windows of all slots from the beginning, which takes no memory, since it is sparse. A
+//! mapping takes address space, which a program may limit (RLIMIT_AS), and memory if the program locks all of its own
+//! (mlockall(2)). So a process first maps the words, the small windows and the large windows of the first few slots.
+//! The large windows of further slots are mapped in blocks of doubling size, before a connection begins in one of them:
+//! so the windows of every connection are mapped at both of its ends, and if that is not possible the connection goes
+//! by TCP. A block stays mapped at its address until the link ends.
 //!
 //! # Safety
 //! The memfd has its full size from the beginning and is sealed against shrinking, so no access to a mapping of it can fault.
@@ -30,7 +30,7 @@ const HEAD: usize = LARGE_AT + FIRST * PAIR;
 
 const _: () = assert!(LARGE_AT + SLOTS * PAIR == SEGMENT);
 
-/// Whether the process may make and map one more segment, as far as its limits say: asked before a peer is bothered.
+/// Whether the process's limits permit one more segment. Checked before a connection to a peer is made.
 pub(super) fn affordable() -> Result<()> {
     let limit = getrlimit(Resource::Fsize).current;
     if limit.is_some_and(|limit| limit < SEGMENT as u64) {
@@ -39,7 +39,7 @@ pub(super) fn affordable() -> Result<()> {
     afford(HEAD)
 }
 
-/// Gives a memfd its size, for ever.
+/// Sets the size of a memfd and seals it.
 fn fix_size(fd: &OwnedFd) -> Result<()> {
     // Beyond RLIMIT_FSIZE the kernel refuses, and sends a signal that would end the program.
     signals::without(libc::SIGXFSZ, || ftruncate(fd, SEGMENT as u64))?;
@@ -54,7 +54,7 @@ fn map_head(fd: BorrowedFd<'_>) -> Result<NonNull<u8>> {
     let at = unsafe { mmap(ptr::null_mut(), HEAD, mem::first_access(), flags, fd, 0)? };
     let at: NonNull<u8> = NonNull::new(at.cast()).ok_or(Errno::NOMEM)?;
     blocks::count(HEAD);
-    // SAFETY: the mapping made just now, which nobody knows of. A core dump without it lacks nothing of the program.
+    // SAFETY: the mapping was just made, and no other code knows it. Its exclusion from core dumps has no other effect.
     unsafe {
         let _ = madvise(at.as_ptr().cast(), HEAD, Advice::LinuxDontDump);
         mem::open_up(at, HEAD).inspect_err(|_| unmap(at.as_ptr(), HEAD))?;
@@ -73,9 +73,9 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// Unmaps a segment for which no link was made, so that nobody refers to it.
+    /// Unmaps a segment for which no link was made, so that nothing refers to it.
     pub(super) fn discard(self) {
-        // SAFETY: references into it are lent by links only, and by the caller of this for as long as no link is there.
+        // SAFETY: only links lend references into the segment, and no link was made for this one.
         unsafe { self.seg.unmap() };
     }
 }
@@ -127,7 +127,8 @@ impl Segment {
     /// # Safety
     /// No reference into the segment may be used afterwards.
     pub unsafe fn unmap(self) {
-        // SAFETY: address and length are those of `map_head`; the caller's promise.
+        // SAFETY: address and length are those of `map_head`, and the caller guarantees that no reference is used
+        // afterwards.
         unsafe {
             self.blocks.unmap();
             unmap(self.as_ptr(), HEAD);
@@ -176,7 +177,7 @@ mod tests {
             let ends = [0, PAIR - 1];
             let at = |s: &Segment, end: usize| s.blocks.windows(slot).unwrap().as_ptr().wrapping_add(end);
             for end in ends {
-                // SAFETY: the range is mapped, and nobody else uses it.
+                // SAFETY: the range is mapped, and no other code uses it.
                 unsafe {
                     at(&a, end).write_volatile(slot as u8 | 1);
                     assert_eq!(at(&b, end).read_volatile(), slot as u8 | 1, "slot {slot}");
@@ -185,7 +186,7 @@ mod tests {
             }
         }
         assert!(a.reach(SLOTS).is_err());
-        // SAFETY: nothing refers to them any more.
+        // SAFETY: nothing refers to the mappings any more.
         unsafe {
             a.unmap();
             b.unmap();
@@ -218,7 +219,7 @@ mod tests {
         assert!(bytes < 20 << 20, "{bytes}");
         let all = |flag: &str| flags.iter().all(|line| line.split(' ').any(|word| word == flag));
         assert!(flags.len() == 4 && all("dd") && all("wr"), "{flags:?}");
-        // SAFETY: nothing refers to it any more.
+        // SAFETY: nothing refers to the mapping any more.
         unsafe { seg.unmap() };
         assert_eq!(mapped(file).0, 0);
     }

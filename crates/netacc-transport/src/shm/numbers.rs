@@ -1,9 +1,10 @@
-//! Descriptors of a connection that lie under numbers of the program's: the liveness socket, and the old subflow.
+//! Descriptors of a connection under the program's numbers: the liveness socket, and the old subflow.
 //!
 //! The program may close such a number at any time, and the kernel gives it to the program's next file. So a number is
-//! used in three steps: the thread says so ([`ShmEndpoint::using`]), looks the number up, and makes its system call.
-//! A thread that takes a number away first says where the descriptor lies from then on, then waits until nobody uses
-//! one ([`ShmEndpoint::release_number`]), and only then lets the kernel have the number.
+//! used in three steps: the thread announces the use ([`ShmEndpoint::using`]), looks the number up, and makes its
+//! system call. A thread that removes a number first stores the number under which the descriptor can be found from
+//! then on, then waits until no thread uses the old one ([`ShmEndpoint::release_number`]), and only then lets the
+//! kernel have it.
 
 use crate::shm::ShmEndpoint;
 use crate::shm::sockets::keep;
@@ -15,8 +16,8 @@ use netacc_sys::{raw, reserved_fds, time};
 
 const HANDLER_NUMBER_WAIT: u64 = time::ns(timeouts::HANDLER_NUMBER_WAIT);
 
-/// As long as this lives, numbers of the liveness socket and the old subflow that were looked up after it was made stay
-/// what they are.
+/// Guard of a use: numbers of the liveness socket and the old subflow that are looked up while it lives keep their
+/// files.
 #[derive(Debug)]
 pub struct Using<'a> {
     ep: &'a ShmEndpoint,
@@ -27,8 +28,8 @@ pub struct Using<'a> {
 
 impl Drop for Using<'_> {
     fn drop(&mut self) {
-        // Not below 0: in the child of a fork that a signal handler made, the count began anew. Release: the system
-        // call comes before it.
+        // The count must not fall below 0: it was reset in the child of a fork that a signal handler made. Release: the
+        // system call comes before it.
         let _ = self.ep.users.fetch_update(Ordering::Release, Ordering::Relaxed, |n| n.checked_sub(1));
     }
 }
@@ -39,13 +40,13 @@ impl ShmEndpoint {
     pub fn using(&self) -> Using<'_> {
         let held = Held::one_more();
         self.users.fetch_add(1, Ordering::SeqCst);
-        // The number is looked up after this. A thread that changes it looks for users after that: one of both sees the
-        // other.
+        // The number is looked up after this fence, and a thread that changes it checks for users after its change: one
+        // of both sees the other.
         fence(Ordering::SeqCst);
         Using { ep: self, held }
     }
 
-    /// In the child of a fork the users are threads of the parent.
+    /// Called in the child of a fork: resets the count, since the users are threads of the parent.
     pub(super) fn forget_users(&self) {
         self.users.store(0, Ordering::Relaxed);
     }
@@ -63,14 +64,14 @@ impl ShmEndpoint {
         }
     }
 
-    /// Whether the liveness socket or the old subflow lies under the number.
+    /// Whether the number is that of the liveness socket or the old subflow.
     pub fn lies_under(&self, fd: i32) -> bool {
         self.liveness_fd() == fd || self.old_subflow_fd() == fd
     }
 
-    /// To be called when the number, under which the liveness socket or the old subflow lies, is about to be another
-    /// file's. `other`: the connection has that number as well; without one, what lay there lies under a number of ours
-    /// from then on. The caller holds both direction locks.
+    /// To be called before the number of the liveness socket or the old subflow gets another file. `other` is another
+    /// number of the connection; without one, the descriptor is duplicated to a number of ours. The caller holds both
+    /// direction locks.
     pub fn release_number(&self, fd: i32, other: Option<i32>) {
         for cell in self.lying_under(fd) {
             match other {
@@ -82,15 +83,15 @@ impl ShmEndpoint {
             self.lying_under(fd).for_each(keep);
         }
         if self.old_subflow_fd() == fd {
-            // No descriptor is left by which it could be read, and it holds bytes of the stream.
+            // The old subflow has bytes of the stream, and no descriptor is left by which they could be read.
             self.fail(Errno::CONNRESET);
         }
         self.lying_under(fd).for_each(|cell| go_on(cell, fd, 0));
         self.renumbered();
     }
 
-    /// As [`ShmEndpoint::release_number`], when the number is another file's already: the program closed it behind our
-    /// back.
+    /// To be called when the number already has another file, since the program closed it by a call that was not
+    /// intercepted. `other` is another number of the connection.
     pub fn lose_number(&self, fd: i32, other: Option<i32>) {
         self.lying_under(fd).for_each(|cell| go_on(cell, fd, other.map_or(0, |n| n + 1)));
         self.renumbered();
@@ -100,22 +101,21 @@ impl ShmEndpoint {
         [&self.liveness, &self.old_subflow].into_iter().filter(move |cell| cell.load(Ordering::Acquire) == fd + 1)
     }
 
-    /// To be called when what lay under a number of the program's lies elsewhere.
+    /// To be called after a descriptor has moved from a number of the program's to another one.
     fn renumbered(&self) {
-        // A thread that is about to sleep may have put the number among those that it sleeps on, and is registered by
-        // then.
+        // A thread that is about to sleep may have the old number in its set, and is registered by then.
         self.poke_self();
         self.await_users();
     }
 
-    /// To be called when the program's number of the liveness socket is about to refer to something else: from then on
-    /// the liveness socket lies under a number of ours, for calls that sleep.
+    /// Duplicates the liveness socket to a number of ours for sleeping calls, before the program's number gets another
+    /// file.
     pub fn keep_liveness(&self) {
         self.keep_own(&self.liveness);
     }
 
-    /// To be called when the program's number by which the old subflow is read is about to refer to something else: from then
-    /// on the old subflow is read by a number of ours.
+    /// Duplicates the old subflow to a number of ours, by which it is read from then on, before the program's number
+    /// gets another file.
     pub fn keep_old_subflow(&self) {
         self.keep_own(&self.old_subflow);
     }
@@ -130,7 +130,7 @@ impl ShmEndpoint {
 }
 
 fn go_on(cell: &AtomicI32, fd: i32, word: i32) {
-    // AcqRel: a thread that finds the new number sees the file that was put there before. If the cell has changed, the
-    // number has left it already.
+    // AcqRel: a thread that sees the new number sees its file. If the cell has changed, another thread has replaced the
+    // number already.
     let _ = cell.compare_exchange(fd + 1, word, Ordering::AcqRel, Ordering::Relaxed);
 }

@@ -1,11 +1,11 @@
-//! A connection that began on kernel TCP and goes on here: what still is in the kernel comes first.
+//! The old subflow of a promoted connection: bytes that are still in the kernel precede the ring's.
 //!
-//! Each side ends its half of the kernel's stream when it goes over to the ring, so the end of the kernel's
-//! stream marks the byte from which on the ring is read.
+//! Each side ends its half of the kernel's stream when it switches to the ring, so the end of the kernel's stream marks
+//! the byte from which on the ring is read.
 //!
-//! As long as a dead peer's half is open, the kernel says how it ended: by an end of stream, or by a reset if the peer
-//! had not read everything. Once both halves are ended the kernel says nothing more, so each side tells how much it has
-//! read of that stream ([`netacc_ring::ConsumerLine::before`]); nothing else rests on these counts.
+//! While a dead peer's half is open, the kernel shows how it ended: by an end of stream, or by a reset if the peer had
+//! not read all bytes. After both halves have ended the kernel shows nothing more, so each side publishes how many
+//! bytes it has read of that stream ([`netacc_ring::ConsumerLine::before`]); these counts have no other use.
 
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
@@ -16,8 +16,7 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds};
 
 impl ShmEndpoint {
-    /// Notes that the bytes of kernel socket `fd` come before the ring's; `sent` and `read` bytes were sent and read
-    /// there so far.
+    /// Makes kernel socket `fd` the old subflow, by which `sent` and `read` bytes were sent and read so far.
     pub fn set_old_subflow(&self, fd: i32, sent: u64, read: u64) {
         self.sent_before.store(sent, Ordering::Relaxed);
         self.old_subflow.store(fd + 1, Ordering::Release);
@@ -26,7 +25,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Counts `n` bytes that a call sent by the kernel which had begun there before.
+    /// Counts `n` bytes that were sent by a call that had begun in the kernel before the switch.
     pub fn count_sent(&self, n: usize) {
         self.sent_before.fetch_add(n as u64, Ordering::Relaxed);
     }
@@ -38,7 +37,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Number of bytes of the kernel's stream that the peer, which has died, left unread; 0 if the kernel itself tells.
+    /// Number of bytes of the kernel's stream that a dead peer left unread; 0 if the kernel itself shows that.
     pub(super) fn unread_before(&self, v: &View) -> u64 {
         match line!(v, consumer, v.me.other()).before.load(Ordering::Acquire) {
             0 => 0,
@@ -46,15 +45,15 @@ impl ShmEndpoint {
         }
     }
 
-    /// The kernel socket that is to be read first, or -1.
+    /// The old subflow's descriptor, or -1.
     pub fn old_subflow_fd(&self) -> i32 {
         self.old_subflow.load(Ordering::Acquire) - 1
     }
 
-    /// Ends the old subflow: the kernel's rest is read, or nobody will read it. Of several threads that notice this one closes
-    /// our descriptor.
+    /// Ends the old subflow, which was read to its end or will not be read any more. If several threads notice this,
+    /// one of them closes our descriptor.
     pub(super) fn end_old_subflow(&self, fd: i32) {
-        // AcqRel: a thread that finds no old subflow reads the ring, after everything that was read here.
+        // AcqRel: a thread that sees no old subflow reads the ring, after all reads of the old subflow.
         if self.old_subflow.compare_exchange(fd + 1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
             && reserved_fds::is(fd)
         {
@@ -62,7 +61,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Reads from the kernel's rest; `None` when there is none any more.
+    /// Reads from the old subflow; `None`: it has ended.
     #[cold]
     pub(super) fn read_old_subflow(&self, dst: &mut Iov<'_>, peek: bool) -> Option<Result<usize>> {
         let _using = self.using();
@@ -73,7 +72,7 @@ impl ShmEndpoint {
                 len = n;
                 (p, true)
             }
-            // Without room this only looks whether there is something.
+            // A read without room only checks whether there are bytes.
             None => (&raw mut spare, false),
         };
         let flags = libc::MSG_DONTWAIT | if peek || !skip { libc::MSG_PEEK } else { 0 };
@@ -94,7 +93,7 @@ impl ShmEndpoint {
                 Err(Errno::INTR) => continue,
                 Err(e @ (Errno::AGAIN | Errno::FAULT)) => Some(Err(e)),
                 Err(e) => {
-                    // The error that the kernel reports is the connection's.
+                    // An error of the old subflow is an error of the connection.
                     self.end_old_subflow(fd);
                     self.die(e);
                     match self.error.swap(0, Ordering::AcqRel) {
@@ -110,20 +109,20 @@ impl ShmEndpoint {
         }
     }
 
-    /// Number of bytes in the kernel's rest, and whether these are all.
+    /// Number of bytes in the old subflow, and whether it has ended after them.
     fn old_subflow_left(&self) -> (usize, bool) {
         let _using = self.using();
         let fd = self.old_subflow_fd();
         let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
         let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // In this order: all bytes before the end are counted.
+        // The end is checked first, so that all bytes before it are counted.
         let ended = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1);
         let mut n = 0i32;
         let asked = raw::ioctl(fd, libc::FIONREAD as usize, &raw mut n as usize);
         (if asked.is_ok() { n.max(0) as usize } else { 0 }, ended)
     }
 
-    /// Number of bytes to read, those of the kernel's rest included.
+    /// Number of bytes to read, including those of the old subflow.
     pub(super) fn waiting_in_all(&self, v: &View) -> u64 {
         if self.old_subflow.load(Ordering::Relaxed) == 0 {
             return self.waiting_in(v) + self.overdue(v);
@@ -132,8 +131,8 @@ impl ShmEndpoint {
         n as u64 + if ended { self.waiting_in(v) } else { 0 }
     }
 
-    /// Reads what the kernel's rest has, so that one call gets that and the ring's bytes behind it, as from one
-    /// stream. `Err`: this is the call's result. `Ok`: the number of bytes that were read, and the ring is next.
+    /// Reads from the old subflow, so that one call gets its bytes and the ring's after them, as from one stream.
+    /// `Err`: this is the call's result. `Ok`: the number of bytes that were read, and the ring is next.
     #[cold]
     pub(super) fn read_before(&self, dst: &mut Iov<'_>, peek: bool) -> core::result::Result<usize, Result<usize>> {
         let mut got = 0;
@@ -160,7 +159,7 @@ impl ShmEndpoint {
         Ok(got)
     }
 
-    /// Discards up to `n` bytes of the kernel's rest.
+    /// Discards up to `n` bytes of the old subflow.
     #[cold]
     pub(super) fn discard_before(&self, n: usize) -> usize {
         let _using = self.using();
@@ -175,7 +174,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Whether the kernel's rest has something; `None` when there is none any more.
+    /// Whether the old subflow is readable; `None`: it has ended.
     #[cold]
     pub(super) fn old_subflow_ready(&self) -> Option<bool> {
         let v = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };

@@ -1,4 +1,4 @@
-//! What a connect says about itself ([`Open`]), written and read.
+//! Reading and writing the description of a connect ([`Open`]).
 
 use crate::shm::segment::Open;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -54,7 +54,8 @@ impl Open {
         (fp.load(Ordering::Relaxed) >> QP_SHIFT).checked_sub(1)
     }
 
-    /// By the client's own claim, the engine that carries it on another host, plus one; 0: the client is on this host.
+    /// According to the client, the number of the engine that carries it on another host, plus one; 0: the client is on
+    /// this host.
     pub fn remote_engine(&self) -> u32 {
         let [fp, _] = &self.family_port;
         fp.load(Ordering::Relaxed) >> REMOTE_SHIFT

@@ -1,7 +1,7 @@
-//! The owner of a TCP socket, asked from the kernel by sock_diag(7).
+//! Queries of the owner of a TCP socket, by sock_diag(7).
 //!
-//! A question is one message each way over a netlink socket that is kept for the next one, some three microseconds in
-//! all: a connect over a link that was made before pays for one.
+//! A query is one message each way over a netlink socket that is kept for the next one, and takes some three
+//! microseconds. A connect over an existing link makes one query.
 
 use crate::shm::users::is_one_user;
 use core::net::{IpAddr, SocketAddr};
@@ -30,7 +30,7 @@ const LOOPBACK: u32 = 1;
 /// Number of source ports that are tried: the kernel may name a connection that has the port, and not the listener.
 const PORTS: u16 = 4;
 
-/// What the kernel says of a socket.
+/// The kernel's answer about a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Found {
     state: u8,
@@ -46,18 +46,18 @@ pub struct Owned {
     pub uid: u32,
     /// The number by which /proc/PID/fd shows it.
     pub inode: u32,
-    /// Of a listener, its backlog.
+    /// Backlog, if the socket listens.
     pub backlog: u32,
 }
 
-/// What the kernel says of the listener that a connection would reach.
+/// The kernel's answer about the listener that a connection would reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     /// There is a listener.
     Listener(Owned),
     /// There is no listener.
     Nobody,
-    /// The kernel does not say: it has no sock_diag(7), or the process may not ask.
+    /// The kernel gives no answer: it has no sock_diag(7), or the process may not use it.
     Untold,
 }
 
@@ -100,10 +100,10 @@ pub fn is_held(local: SocketAddr, remote: SocketAddr) -> bool {
 /// The socket of the last question (private descriptor + 1), for the next one; its users hold `SOCK_DIAG_LOCK`.
 static CACHED_SOCKET: AtomicI32 = AtomicI32::new(0);
 static SOCK_DIAG_LOCK: Lock = Lock::new();
-/// Set once the kernel has answered a question, so that "there is none" means just that.
+/// Set once the kernel has answered a query, so that a negative answer can be trusted.
 static ANSWERS: AtomicBool = AtomicBool::new(false);
 
-/// In the child of a fork, which would get answers to its parent's questions: closes the socket.
+/// Called in the child of a fork, which would receive answers to its parent's queries: closes the socket.
 pub(super) fn reset_after_fork() {
     SOCK_DIAG_LOCK.reset();
     let kept = CACHED_SOCKET.swap(0, Ordering::Relaxed);
@@ -143,7 +143,7 @@ fn query(local: SocketAddr, remote: Option<SocketAddr>) -> Result<Option<Found>>
 
 type Reply = [u8; 512];
 
-/// The kernel's answer to a question, which is there when the question has been sent.
+/// Sends a query and receives the kernel's answer, which is available as soon as the query was sent.
 fn exchange(question: &mut [u8; REQUEST]) -> Result<Reply> {
     let Some(_alone) = SOCK_DIAG_LOCK.try_lock() else {
         let fd = open()?;
@@ -156,7 +156,7 @@ fn exchange(question: &mut [u8; REQUEST]) -> Result<Reply> {
         kept => kept - 1,
     };
     let reply = exchange_over(kept, question);
-    // A socket that has failed may have answers to come that nobody waits for.
+    // A socket with an error may still receive answers to earlier queries, so it is not kept.
     CACHED_SOCKET.store(if reply.is_ok() { kept + 1 } else { 0 }, Ordering::Relaxed);
     if reply.is_err() {
         reserved_fds::close(kept);
@@ -169,7 +169,7 @@ fn open() -> Result<OwnedFd> {
 }
 
 fn exchange_over(fd: i32, question: &mut [u8; REQUEST]) -> Result<Reply> {
-    // Another process that was given the socket behind our back would count in the same way: a clock does not repeat.
+    // The sequence number comes from a clock: another process that shares the socket would count in the same way.
     let number = (cpu::ticks() as u32).to_ne_bytes();
     put(question, 8, &number);
     raw::send(fd, question.as_ptr(), question.len(), libc::MSG_DONTWAIT)?;
@@ -221,7 +221,7 @@ fn word(reply: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(reply.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// The error code of an answer that is an error.
+/// The error code of the answer, if it is an error.
 fn error(reply: &[u8]) -> Option<i32> {
     let code = word(reply, 16).filter(|_| kind(reply) == Some(NLMSG_ERROR))?;
     Some((code as i32).wrapping_neg())
@@ -252,7 +252,7 @@ mod tests {
             let port = l.local_addr().unwrap().port();
             let at = SocketAddr::new([127, 0, 0, 1].into(), port);
             #[allow(unsafe_code)]
-            // SAFETY: open as long as the listener.
+            // SAFETY: the descriptor is open as long as the listener lives.
             let fd = unsafe { rustix::fd::BorrowedFd::borrow_raw(std::os::fd::AsRawFd::as_raw_fd(&l)) };
             let inode = rustix::fs::fstat(fd).unwrap().st_ino as u32;
             let cookie = rustix::net::sockopt::socket_cookie(fd).unwrap();

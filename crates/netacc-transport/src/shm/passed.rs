@@ -1,5 +1,6 @@
-//! What a peer that left the rings passed for a connection: the kernel socket on which it goes on, and what belongs to that.
-//! It may come before the connection is taken, and is kept until a thread follows (see [`super::switch`]).
+//! Descriptors that a peer which left the rings passed for a connection: the kernel socket on which it goes on, and
+//! those that belong to it. They may be received before the connect is accepted, and are kept until a thread follows
+//! (see [`super::switch`]).
 
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::View;
@@ -9,17 +10,18 @@ use core::sync::atomic::Ordering;
 use netacc_sys::{raw, reserved_fds};
 use rustix::fd::{AsRawFd, OwnedFd};
 
-/// In the place of the kernel socket: a descriptor was lost on its way here, since the process has as many open as it
-/// may. It is not passed again.
+/// Value instead of the kernel socket: a descriptor was lost during the receive, since the process has reached its
+/// limit. It is not passed again.
 const LOST: i32 = -1;
 
 impl ShmEndpoint {
-    /// The peer passed our end of the pair for connection `generation`, perhaps before we have taken that.
+    /// Stores our end of the pair, which the peer passed for connection `generation`, perhaps before the connect is
+    /// accepted.
     pub(crate) fn learn_switch(&self, generation: u32, fd: OwnedFd) {
         if !(self.expects(generation) && self.will_go_on(generation)) || self.goes_on(generation) {
             if !self.goes_on(generation) {
-                // This process has closed the connection, in good order or with a mark that it is reset. The socket
-                // would reset it in any case, and what this side has sent would be lost.
+                // This process has closed the connection, in the ordinary way or with the mark of a reset. The socket's
+                // close would reset it in either case, and the bytes that this side has sent would be lost.
                 end_at_close(fd.as_raw_fd());
             }
             return reserved_fds::drop_raw(fd);
@@ -28,7 +30,7 @@ impl ShmEndpoint {
         self.learn_kernel(fd);
     }
 
-    /// The peer passed the kernel socket of connection `generation` that it has not read to its end.
+    /// Stores the old subflow that the peer has not read to its end and passed for connection `generation`.
     pub(crate) fn learn_unread_return(&self, generation: u32, fd: OwnedFd) {
         if !(self.expects(generation) && self.will_go_on(generation)) || self.goes_on(generation) {
             return reserved_fds::drop_raw(fd);
@@ -37,8 +39,8 @@ impl ShmEndpoint {
         self.keep_unread_return(fd);
     }
 
-    /// The peer passed something for connection `generation`, and it was lost: ends the connection, or else a thread that
-    /// waits for the socket would wait for ever.
+    /// Ends connection `generation`, for which the peer passed a descriptor that was lost: a thread that waits for the
+    /// socket would wait for ever.
     pub(crate) fn miss(&self, generation: u32) {
         if self.expects(generation) && self.will_go_on(generation) && !self.goes_on(generation) {
             self.of_generation(generation);
@@ -46,8 +48,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// Whether connection `generation` has the socket that it goes on over. No other socket is taken, whatever the peer
-    /// passes: another thread may be working with this one, so it must not be closed.
+    /// Whether connection `generation` has received the socket on which it goes on. No other socket is accepted after
+    /// that: another thread may be using this one, so it must not be closed.
     fn goes_on(&self, generation: u32) -> bool {
         self.kernel_generation.load(Ordering::Relaxed) == generation && self.kernel_fd() >= 0
     }
@@ -57,40 +59,39 @@ impl ShmEndpoint {
         self.poke_self();
     }
 
-    /// Stores the socket that the connection goes on over. False: it has one, which came another way and which another
-    /// thread may be working with.
+    /// Stores the socket on which the connection goes on. False: it already has one, which another thread may be using.
     fn take_kernel(&self, word: i32) -> bool {
-        // AcqRel: a thread that finds the socket sees what was passed with it.
+        // AcqRel: a thread that finds the socket sees the descriptors that were passed with it.
         self.kernel.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Whether what the peer passed was lost.
+    /// Whether a descriptor that the peer passed was lost.
     pub(super) fn has_missed(&self) -> bool {
         self.kernel.load(Ordering::Acquire) == LOST
     }
 
-    /// The socket that the connection goes on over, or -1.
+    /// The socket on which the connection goes on, or -1.
     pub fn kernel_fd(&self) -> i32 {
         self.kernel.load(Ordering::Acquire).max(0) - 1
     }
 
-    /// Drops what was passed for an earlier connection. Of an open connection nothing earlier lies here since it began
-    /// (see [`ShmEndpoint::forget_kernel_of_another`]), and what came over its liveness sockets is its own.
+    /// Drops descriptors that were passed for an earlier connection in the slot. An open connection has none since it
+    /// began (see [`ShmEndpoint::forget_kernel_of_another`]), and those received over its liveness sockets are its own.
     pub(super) fn of_generation(&self, generation: u32) {
         if self.kernel_generation.swap(generation, Ordering::Relaxed) != generation && !self.is_live() {
             self.drop_kernel();
         }
     }
 
-    /// Connection `generation` begins: drops what was passed for the one before. What lies here may also belong to this
-    /// connection, if it came early or is coming this moment.
+    /// Called when connection `generation` begins: drops descriptors that were passed for the previous one. Stored
+    /// descriptors may also belong to this connection, if they came early or are being received now.
     pub(super) fn forget_kernel_of_another(&self, v: &View, generation: u32) {
-        // Acquire: a thread that sees what has just been passed sees the generation that was written before it.
+        // Acquire: a thread that sees a descriptor sees the generation that was stored before it.
         let there =
             [&self.kernel, &self.sibling_copy, &self.unread_return].iter().any(|c| c.load(Ordering::Acquire) != 0);
         let another = || self.kernel_generation.load(Ordering::Acquire) != generation;
         if there && another() {
-            // The thread that takes in what is passed holds this.
+            // The thread that receives passed descriptors holds this lock.
             let _reading = v.link.stop_reading(1_000_000);
             if another() {
                 self.drop_kernel();
@@ -101,14 +102,14 @@ impl ShmEndpoint {
     fn keep_unread_return(&self, fd: OwnedFd) {
         match reserved_fds::adopt(fd) {
             Ok(fd) => replace(&self.unread_return, fd + 1),
-            // Without this descriptor the socket would be a stream with a hole.
+            // Without this descriptor, bytes would be missing from the stream.
             Err(_) => self.lose_kernel(),
         }
     }
 
     pub(super) fn learn_kernel(&self, fd: OwnedFd) {
-        // The socket comes to lie under the application's number, so it has to be a stream socket, whatever the peer
-        // says it passed.
+        // The socket will be put under the application's number, so it has to be a stream socket, whatever the peer has
+        // passed.
         if raw::getsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_TYPE) != Ok(libc::SOCK_STREAM) {
             return reserved_fds::drop_raw(fd);
         }
@@ -123,15 +124,15 @@ impl ShmEndpoint {
         self.poke_self();
     }
 
-    /// Keeps the local end, which is to be sent back for the peer's other sharers.
+    /// Keeps the copy of the local end, which has to be sent back for the peer's other sharers.
     pub(super) fn learn_sibling_copy(&self, fd: OwnedFd) {
         if let Ok(fd) = reserved_fds::adopt(fd) {
             replace(&self.sibling_copy, fd + 1);
         }
     }
 
-    /// Takes in what came over a liveness socket of either side. The same may come over the control socket, to which
-    /// another thread listens: what comes second is dropped.
+    /// Stores descriptors that were received over a liveness socket of either side. The same may be received over the
+    /// control socket by another thread: the second copy is dropped.
     pub(super) fn learn_passed(&self, passed: Passed) {
         if self.kernel_fd() >= 0 {
             return [passed.kernel, passed.sibling_copy, passed.old_subflow]
@@ -142,9 +143,9 @@ impl ShmEndpoint {
         if passed.lost {
             return self.lose_kernel();
         }
-        // A connect that has not been taken has its generation only in what was passed for it.
+        // For a connect that was not accepted yet, only the passed message has the generation.
         if passed.kernel.is_some() && self.is_live() {
-            // First, so that a thread that finds the socket knows whose it is.
+            // Stored first, so that a thread that finds the socket knows its connection.
             self.kernel_generation.store(self.generation.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         if let Some(t) = passed.old_subflow {
@@ -153,15 +154,16 @@ impl ShmEndpoint {
         if let Some(s) = passed.sibling_copy {
             self.learn_sibling_copy(s);
         }
-        // Last: another thread follows as soon as it sees this, and then is done with the others. A sibling copy that came
-        // later would stay here, and the program that reads the other end's stream would never see it end.
+        // Stored last: another thread follows as soon as it sees this, and then has handled the other descriptors. A
+        // sibling copy that came later would stay open here, and the reader of the other end would never see its stream
+        // end.
         if let Some(k) = passed.kernel {
             self.learn_kernel(k);
         }
     }
 
-    /// In the child of a fork: forgets what another thread of the parent was just taking in, which is only in our
-    /// memory. What lies on the liveness socket is still there.
+    /// Called in the child of a fork: forgets descriptors that another thread of the parent was just receiving, which
+    /// the child does not have. Messages on the liveness socket are still there.
     pub fn forget_missing(&self) {
         for cell in [&self.kernel, &self.sibling_copy, &self.unread_return] {
             let fd = cell.load(Ordering::Relaxed) - 1;

@@ -15,29 +15,28 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
-/// The byte beside which descriptors come over a liveness socket of either side.
+/// The byte that accompanies descriptors on a liveness socket of either side.
 pub(super) const PASSES: u8 = 0x02;
 /// The byte for descriptors of which the last one is an old subflow (see [`Message::OldSubflow`]).
 pub(super) const PASSES_OLD_SUBFLOW: u8 = 0x03;
 
-/// What comes over a liveness socket of either side when the other end has left the rings.
+/// Descriptors that are received over a liveness socket of either side when the other end has left the rings.
 #[derive(Debug, Default)]
 pub(super) struct Passed {
     /// The socket on which the connection goes on.
     pub(super) kernel: Option<OwnedFd>,
     /// An [`enclosed`] descriptor of the other end of that socket, to be sent back for the sender's other sharers.
     pub(super) sibling_copy: Option<OwnedFd>,
-    /// The kernel socket with what the receiver sent before it came to the ring.
+    /// The old subflow, with bytes that the receiver sent before it switched to the ring.
     pub(super) old_subflow: Option<OwnedFd>,
-    /// Set if some of it could not be taken, since the process has as many descriptors open as it may: then nothing was
-    /// taken.
+    /// Set if some descriptors could not be received, since the process has reached its limit: then none was.
     pub(super) lost: bool,
 }
 
-/// Puts a copy of a descriptor into a UNIX socket of its own, from which [`take_out`] takes it.
+/// Encloses a copy of a descriptor in a UNIX socket, from which [`take_out`] receives it.
 ///
-/// What is passed over a liveness socket stays there for all of the receiver's processes, as long as any of them has the
-/// connection. In an enclosing socket a descriptor stays only until the first of them has taken it out.
+/// Descriptors that are passed over a liveness socket stay there for all sharers of the receiving side, as long as any
+/// of them has the connection. In an enclosing socket a descriptor stays only until the first sharer has received it.
 pub(super) fn enclosed(fd: i32) -> Result<OwnedFd> {
     let (outside, inside) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let done = pass_descriptors(inside.as_raw_fd(), &[fd], None);
@@ -49,8 +48,8 @@ pub(super) fn enclosed(fd: i32) -> Result<OwnedFd> {
     Ok(outside)
 }
 
-/// Hands the [`enclosed`] descriptor to `pass`, and takes it out of its socket once it has been passed on or nobody is left
-/// that it could be passed to. A process that is killed in between leaves it to the others.
+/// Calls `pass` with the [`enclosed`] descriptor, and removes it from its socket once it has been passed on or no
+/// receiver is left. If a process is killed in between, the others still find it.
 pub(super) fn take_out(enclosing: i32, pass: impl FnOnce(i32) -> Result<()>) {
     let mut byte = [0u8; 1];
     let Passed { kernel: Some(copy), .. } = receive_descriptors(enclosing, &mut byte, true).1 else { return };
@@ -63,7 +62,7 @@ pub(super) fn take_out(enclosing: i32, pass: impl FnOnce(i32) -> Result<()>) {
     }
 }
 
-/// Passes up to two descriptors over a liveness socket of either side, and perhaps an old subflow, never waiting.
+/// Passes up to two descriptors, and perhaps an old subflow, over a liveness socket of either side without waiting.
 pub(super) fn pass_descriptors(fd: i32, pass: &[i32], old_subflow: Option<i32>) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut anc = SendAncillaryBuffer::new(&mut space);
@@ -80,8 +79,8 @@ pub(super) fn pass_descriptors(fd: i32, pass: &[i32], old_subflow: Option<i32>) 
     Ok(())
 }
 
-/// Receives bytes of a liveness socket of either side, and descriptors, never waiting. With `peek` all of it stays
-/// there (and the descriptors are duplicates, unix(7)).
+/// Receives bytes and descriptors from a liveness socket of either side without waiting. With `peek` they stay in the
+/// socket, and the descriptors are duplicates (unix(7)).
 pub(super) fn receive_descriptors(fd: i32, bytes: &mut [u8], peek: bool) -> (Result<usize>, Passed) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut anc = RecvAncillaryBuffer::new(&mut space);
@@ -127,8 +126,8 @@ mod tests {
     fn of_descriptors_that_come_in_part_none_is_taken() {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         let (reader, writer) = rustix::pipe::pipe().unwrap();
-        // These are more than there is room for: the kernel reports that as it reports that a process may have no more
-        // descriptors.
+        // More descriptors are sent than the receiver has room for, which the kernel reports like a process that has
+        // reached its limit.
         let many = [writer.as_fd(); 8];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
         let mut anc = SendAncillaryBuffer::new(&mut space);

@@ -1,5 +1,4 @@
-//! The peer's end of its liveness socket, which tells when the last one of its sharers is gone: how it comes, and how long it
-//! stays.
+//! The peer liveness socket, whose end shows that the peer's last sharer has ended: its receipt and its lifetime.
 
 use crate::shm::ShmEndpoint;
 use crate::shm::control::Unread;
@@ -14,31 +13,31 @@ use netacc_sys::errno::Errno;
 use netacc_sys::{raw, reserved_fds, time};
 use rustix::fd::OwnedFd;
 
-/// Whether descriptors wait to be taken from a socket of ours. They stay there, so that the child can take them as
-/// well.
+/// Whether a socket of ours has messages with descriptors. They stay there, so that the child can receive them as well.
 #[allow(unsafe_code)]
 fn brings_descriptors(fd: i32) -> bool {
     let mut byte = 0u8;
     let mut iov = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    // SAFETY: a message header of zeroes is one without anything.
+    // SAFETY: a zeroed message header is valid: it has no address, buffers or control messages.
     let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
     m.msg_iov = &raw mut iov;
     m.msg_iovlen = 1;
-    // unix(7): without room for them the descriptors are not taken, and the flag reports them.
+    // Without room for control messages the descriptors are not received, and the truncation flag reports them
+    // (unix(7)).
     fd >= 0
         && raw::recvmsg(fd, &raw mut m, libc::MSG_PEEK | libc::MSG_DONTWAIT).is_ok()
         && m.msg_flags & libc::MSG_CTRUNC != 0
 }
 
 impl ShmEndpoint {
-    /// To be called between [`ShmEndpoint::share`] and the fork: what the peer says of its own fork or switch over
-    /// the control socket must have come, since a child hears nothing there. The peer may have told a switch over
-    /// our liveness socket instead.
+    /// To be called between [`ShmEndpoint::share`] and the fork: waits for the peer's messages about its own fork or
+    /// switch on the control socket, which a child does not read. The peer may have announced a switch over our
+    /// liveness socket instead.
     ///
-    /// What did not come within `budget` may still come to the child over the liveness socket.
+    /// A message that does not come within `budget` may still reach the child over the liveness socket.
     pub fn before_fork(&self, budget: &WaitBudget) {
         let link = self.link();
-        // No lock keeps other threads from closing the connection meanwhile, which may be the last one that holds the
+        // No lock keeps other threads from closing the connection meanwhile, which may have the last reference to the
         // link.
         if !link.hold_if_used() {
             return;
@@ -47,7 +46,7 @@ impl ShmEndpoint {
             self.await_peer_liveness(&v, budget);
             let fin = &line!(v, producer, v.me.other()).fin;
             if !link.trusts_peer() {
-                // A stranger does not switch, whatever its mark says.
+                // A stranger does not pass a socket, whatever its mark says.
                 return link.put();
             }
             let told = || {
@@ -59,13 +58,13 @@ impl ShmEndpoint {
         link.put();
     }
 
-    /// To be called right before the fork, when no other thread reads the control sockets of `unread`. A peer that says
-    /// that it has forked has sent its liveness socket before. If that is not here after another look, no end would
-    /// tell the child that the peer's last process is gone, or the wrong end would. A peer that forks later has ours, and
-    /// so have its children: its processes hold the other end of our liveness socket.
+    /// To be called right before the fork, when no other thread reads the control sockets of `unread`. A peer that has
+    /// marked its fork has sent its liveness socket before. If that is not found here by another check, the child would
+    /// not see the end of the peer's last process, or would see the wrong end. A peer that forks later has received our
+    /// liveness socket's other end, which its children share.
     ///
-    /// A switch that the peer has marked and not told yet is no such case: the peer tells the child over our liveness socket
-    /// (see `pass_socket`).
+    /// A switch that the peer has marked and not announced yet is different: the peer announces it to the child over
+    /// our liveness socket (see `pass_socket`).
     pub fn about_to_fork(&self, unread: &Unread) {
         let link = self.link();
         if !link.hold_if_used() {
@@ -86,9 +85,9 @@ impl ShmEndpoint {
         link.put();
     }
 
-    /// A child that is about to be forked cannot know what becomes of the connection: its copy is reset, since
-    /// otherwise a byte could be lost in silence, or the child could wait for an end that nobody reports. The
-    /// connection goes on here.
+    /// Marks that the connection has to be reset in a child that is about to be forked, which could not follow it: a
+    /// byte could be lost unnoticed, or the child could wait for an end that is never reported. The connection goes on
+    /// here.
     pub(super) fn reset_in_child(&self) {
         self.state.set(UNTOLD);
     }
@@ -98,34 +97,34 @@ impl ShmEndpoint {
         self.state.look().has(UNTOLD)
     }
 
-    /// In the child of the fork: resets the connection here, and tells nobody else.
+    /// In the child of the fork: resets the connection for this process only.
     pub fn reset_if_untold(&self) {
         if self.is_untold() {
             self.die(Errno::CONNRESET);
         }
     }
 
-    /// In the parent, after the fork. True: the child did not get what it needed, nor does a later one without a
-    /// liveness socket.
+    /// In the parent, after the fork: clears the mark of [`ShmEndpoint::reset_in_child`]. True: the connection has no
+    /// liveness socket and belongs to the parent alone.
     pub fn forget_untold(&self) -> bool {
-        // A connection that has died in a child is reset there for ever, and in that process's own children too.
+        // A connection that was reset in a child stays reset there, and in that process's own children too.
         let mine = !self.is_dead();
         mine && self.state.clear(UNTOLD) && self.liveness_fd() < 0
     }
 
-    /// Whether the peer says that it is several processes. It sends its liveness socket before it says so. SeqCst: the caller
-    /// has just said something to the peer, which looks for that after it has said this.
+    /// Whether the peer has marked that it has several sharers. It sends its liveness socket before it stores the mark.
+    /// SeqCst: the caller has just stored a mark of its own, which the peer loads after it has stored this one.
     pub(super) fn has_peer_forked(&self, v: &View) -> bool {
         line!(v, side, v.me.other()).forked.load(Ordering::SeqCst) != 0
     }
 
-    /// If the peer forks, its end of the liveness socket comes: waits for it. False: it has not come.
+    /// Waits for the peer liveness socket if the peer has forked. False: it has not been received.
     pub(super) fn await_peer_liveness(&self, v: &View, budget: &WaitBudget) -> bool {
         self.await_word(v, budget, || self.peer_liveness_fd() >= 0 || !self.has_peer_forked(v))
     }
 
-    /// Waits a moment for something that is on its way over the control socket. It was sent before or is being sent, so
-    /// this is short, unless the peer was stopped or lies. False: it has not come.
+    /// Waits a moment for a message on the control socket. It was sent before or is being sent, so the wait is short,
+    /// unless the peer was stopped or is hostile. False: it has not come.
     pub(super) fn await_word(&self, v: &View, budget: &WaitBudget, there: impl Fn() -> bool) -> bool {
         if v.link.is_inherited() || there() {
             return true;
@@ -136,7 +135,7 @@ impl ShmEndpoint {
     fn await_word_until(&self, v: &View, until: u64, there: impl Fn() -> bool) -> bool {
         loop {
             let lost = v.link.is_lost();
-            // Another thread may be the one that reads.
+            // Another thread may be reading the socket.
             v.link.service();
             if there() {
                 return true;
@@ -150,8 +149,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// Takes the end of the liveness socket that the peer passed for connection `generation`, perhaps before we have
-    /// taken that.
+    /// Stores the peer liveness socket, which the peer passed for connection `generation`, perhaps before the connect
+    /// is accepted.
     pub(crate) fn learn_liveness(&self, generation: u32, fd: OwnedFd) {
         if !self.expects(generation) {
             return reserved_fds::drop_raw(fd);
@@ -165,17 +164,19 @@ impl ShmEndpoint {
         }
     }
 
-    /// From now on `fd` (private) tells of the end of the peer's last holder.
+    /// Makes the reserved descriptor `fd` the peer liveness socket.
     pub(super) fn learn_peer_liveness(&self, generation: u32, fd: i32) {
         let new = u64::from(generation) << 32 | (fd + 1) as u64;
-        // A connection has one liveness socket. A peer that sends a second does not make us close what another thread reads.
+        // A connection has one peer liveness socket. A second one is refused, so that a peer cannot make us close a
+        // descriptor that another thread reads.
         let first = |old: u64| (old as u32 == 0 || (old >> 32) as u32 != generation).then_some(new);
         match self.peer_liveness.fetch_update(Ordering::AcqRel, Ordering::Acquire, first) {
             Ok(old) => self.close_word(old),
             Err(_) => reserved_fds::close(fd),
         }
         self.ring_if_owed();
-        // Connections that cost a descriptor more than by TCP can be given back only while there are some descriptors.
+        // A few descriptors are reserved: without any, connections that take a descriptor more than by TCP could not be
+        // demoted.
         reserved_fds::reserve();
         self.poke_self();
         if let Some(v) = self.view() {
@@ -189,8 +190,8 @@ impl ShmEndpoint {
         (word as u32 != 0).then_some((word >> 32) as u32)
     }
 
-    /// The connection ends here. A client keeps the peer liveness socket: if the server has sharers, none of its
-    /// processes can say that it was the last to use the slot, but the kernel can.
+    /// Called when the connection ends here. A client keeps the peer liveness socket: if the server has sharers, none
+    /// of them can tell that it was the last to use the slot, but the kernel can.
     pub(super) fn release_peer_liveness(&self, v: &View) {
         let told = self.state.look().has(PEER_GONE | SHARED);
         if told || v.me == Side::Server || v.link.is_inherited() {
@@ -198,7 +199,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Client: whether no process is left of a server's sharers that had the last connection in this slot. The slot is
+    /// Client: whether all of the server's sharers that had the last connection in this slot have ended. The slot is
     /// closed here, and no other process of ours has it.
     pub(super) fn servers_gone(&self) -> bool {
         let fd = self.peer_liveness_fd();
@@ -206,8 +207,8 @@ impl ShmEndpoint {
             return false;
         }
         let mut rest = [0u8; 64];
-        // Before the end there may be wake-up bytes that nobody needs any more; a sharers that goes on sending them is
-        // asked again later.
+        // Wake-up bytes that are no longer needed may precede the end. If a sharer keeps sending them, this is checked
+        // again later.
         let ended = (0..64).find_map(|_| match raw::recv(fd, rest.as_mut_ptr(), rest.len(), libc::MSG_DONTWAIT) {
             Ok(0) | Err(Errno::CONNRESET) => Some(true),
             Ok(_) => None,
@@ -221,14 +222,15 @@ impl ShmEndpoint {
     }
 
     pub(super) fn close_peer_liveness(&self) {
-        // A look first: most connections have none.
+        // Checked by a load first, since most connections have none.
         let there = self.peer_liveness.load(Ordering::Relaxed) != 0;
         if there {
             self.close_word(self.peer_liveness.swap(0, Ordering::AcqRel));
         }
     }
 
-    /// Closes the descriptor of a word of `peer_liveness`. A stranger may have put something into it that blocks.
+    /// Closes the descriptor of a word of `peer_liveness`, into which a stranger may have put a descriptor whose close
+    /// blocks.
     fn close_word(&self, w: u64) {
         let fd = w as u32 as i32 - 1;
         if fd >= 0 {
@@ -236,8 +238,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// Connection `generation` begins: a peer liveness socket that lies here belongs to it, if it came early, or to the
-    /// connection before.
+    /// Called when connection `generation` begins: closes a peer liveness socket of the previous connection. One that
+    /// came early belongs to this connection and is kept.
     pub(super) fn forget_stale_peer_liveness(&self, generation: u32) {
         let w = self.peer_liveness.load(Ordering::Acquire);
         // If the word changes here, the peer liveness socket of this connection is coming.
@@ -249,7 +251,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// The peer liveness socket'ss descriptor, or -1.
+    /// The descriptor of the peer liveness socket, or -1.
     pub fn peer_liveness_fd(&self) -> i32 {
         self.peer_liveness.load(Ordering::Acquire) as u32 as i32 - 1
     }

@@ -1,4 +1,4 @@
-//! The process that the kernel named as a link's peer: whether it has ended.
+//! Checks whether the process that the kernel named as a link's peer has ended.
 
 use crate::shm::Link;
 use crate::shm::procfs::is_zombie;
@@ -7,8 +7,8 @@ use netacc_sys::{raw, reserved_fds};
 use rustix::fd::{FromRawFd, OwnedFd};
 
 impl Link {
-    /// Of a peer in a PID namespace that has no number for it here a file is kept (`SO_PEERPIDFD`, Linux 6.5), which
-    /// tells of its end. A child of ours keeps it too.
+    /// Keeps a pidfd (`SO_PEERPIDFD`, Linux 6.5) of a peer in a PID namespace that is not visible here, so that its end
+    /// can be seen. A child of ours keeps it too.
     pub(super) fn know_peer_process(&self, control: i32) {
         const SO_PEERPIDFD: i32 = 77;
         self.peer_process.store(0, Ordering::Relaxed);
@@ -17,7 +17,7 @@ impl Link {
         }
         if let Ok(fd @ 0..) = raw::getsockopt_int(control, libc::SOL_SOCKET, SO_PEERPIDFD) {
             #[allow(unsafe_code)]
-            // SAFETY: the kernel has just made it for this process, and nobody else knows it.
+            // SAFETY: the kernel has just made the descriptor for this process, and no other code knows it.
             let fd = unsafe { OwnedFd::from_raw_fd(fd) };
             if let Ok(fd) = reserved_fds::adopt(fd) {
                 self.peer_process.store(fd + 1, Ordering::Relaxed);
@@ -32,8 +32,8 @@ impl Link {
         }
     }
 
-    /// Whether the process that the kernel named as the peer has not ended. One in another PID namespace counts as
-    /// there where the kernel cannot tell.
+    /// Whether the process that the kernel named as the peer still lives. One in another PID namespace counts as alive
+    /// if the kernel cannot tell.
     pub(super) fn has_peer_process(&self) -> bool {
         let file = self.peer_process.load(Ordering::Relaxed) - 1;
         if file >= 0 {

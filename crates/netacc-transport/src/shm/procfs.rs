@@ -1,4 +1,4 @@
-//! What can be known of another process: of the sharers, in the middle of an operation, or of the peer.
+//! Queries about another process, a sharer or the peer, by proc(5).
 
 use alloc::format;
 use core::fmt::{self, Write};
@@ -6,8 +6,8 @@ use netacc_sys::{raw, reserved_fds};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, fstat, open, readlinkat_raw, statat};
 
-/// The name of a file about a process, on the stack: nothing can be allocated in a process that was copied while
-/// another thread was in the middle of an allocation.
+/// The path of a file about a process, on the stack: a process that was copied while another thread was allocating must
+/// not allocate.
 #[derive(Default)]
 struct ProcPath {
     bytes: [u8; 32],
@@ -36,12 +36,13 @@ impl Write for ProcPath {
     }
 }
 
-/// Whether `pid` has ended and was not waited for: the kernel still has its number. False where that cannot be seen.
+/// Whether `pid` has ended and was not waited for, so that the kernel still has its number. False if /proc does not
+/// show it.
 pub(super) fn is_zombie(pid: u32) -> bool {
     matches!(state_of(pid), Some(b'Z' | b'X'))
 }
 
-/// Whether `pid` is stopped, by a signal or by who traces it. False where that cannot be seen.
+/// Whether `pid` is stopped, by a signal or by a tracer. False if /proc does not show it.
 pub(super) fn is_stopped(pid: u32) -> bool {
     matches!(state_of(pid), Some(b'T' | b't'))
 }
@@ -61,7 +62,7 @@ fn state(stat: &[u8]) -> Option<u8> {
     stat.get(end + 2).copied()
 }
 
-/// Whether `pid` has the file of our descriptor `ours` open. False where that cannot be seen: for a process of another
+/// Whether `pid` has the file of our descriptor `ours` open. False if that is not visible: for a process of another
 /// user, or without /proc.
 pub(super) fn has_open(pid: u32, ours: BorrowedFd<'_>) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -78,8 +79,8 @@ pub(super) fn has_open(pid: u32, ours: BorrowedFd<'_>) -> bool {
     found
 }
 
-/// Whether `pid` has the socket with this number open. False where that cannot be seen: for a process of another user,
-/// or without /proc.
+/// Whether `pid` has the socket with this inode number open. False if that is not visible: for a process of another
+/// user, or without /proc.
 pub(super) fn has_socket(pid: u32, inode: u32) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(folder) = open(format!("/proc/{pid}/fd").as_str(), flags, Mode::empty()) else { return false };
@@ -88,7 +89,7 @@ pub(super) fn has_socket(pid: u32, inode: u32) -> bool {
     let mut entries = RawDir::new(&folder, &mut buf);
     let mut found = false;
     while let Some(Ok(entry)) = entries.next() {
-        // No path of a file looks like this: those begin with a slash.
+        // The link of a socket cannot be confused with the path of a file, which begins with a slash.
         let mut text = [0u8; 64];
         let length = readlinkat_raw(&folder, entry.file_name(), &mut text);
         found |= length.is_ok_and(|n| text.get(..n) == Some(wanted.as_bytes()));
@@ -104,8 +105,8 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use std::process::{Child, Command};
 
-    /// When this returns the child has none of our descriptors any more: they are closed in order when it begins to
-    /// run, a little after `spawn` has returned, and the end of the last one is waited for.
+    /// Starts a child and waits until it has closed our descriptors: it does so in order when it executes, a little
+    /// after `spawn` has returned, and the end of the last one is awaited.
     fn start(command: &mut Command) -> Child {
         let _alone = crate::starting();
         let (end, first) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
@@ -168,7 +169,7 @@ mod tests {
         let [(a, _b), (c, d)] = [0, 1].map(pair);
         let copy = rustix::fd::IntoRawFd::into_raw_fd(c.try_clone().unwrap());
         #[allow(unsafe_code)]
-        // SAFETY: nobody else has it.
+        // SAFETY: no other code owns the descriptor.
         let copy: std::os::fd::OwnedFd = unsafe { std::os::fd::FromRawFd::from_raw_fd(copy) };
         let mut sleeper = start(Command::new("sleep").arg("100").stdin(copy));
         assert!(has_open(sleeper.id(), c.as_fd()));

@@ -1,11 +1,11 @@
-//! Offers to promote a TCP connection, between the control socket that brings them and the socket layer that
+//! Queue of offers to promote a TCP connection, between the control socket that receives them and the socket layer that
 //! knows the connections.
 
 use crate::shm::Link;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use netacc_sys::Lock;
 
-/// Number of offers that can wait; a further one is refused, and its connection stays on TCP.
+/// Number of offers that can wait. A further one is refused, and its connection stays on TCP.
 const WAITING: usize = 64;
 
 struct Offer {
@@ -20,10 +20,10 @@ static OFFERS: [Offer; WAITING] = [const {
 static COUNT: AtomicU32 = AtomicU32::new(0);
 static LOCK: Lock = Lock::new();
 
-/// Keeps an offer until the socket layer looks; the offer holds the link until then.
+/// Queues an offer for the socket layer. The offer has a reference to the link.
 pub(crate) fn queue(link: &'static Link, slot: u32, generation: u32) {
     let _g = LOCK.lock();
-    // Under the lock: if the link ends after this look, `forget` finds what is stored now.
+    // Under the lock: if the link ends after this check, `forget` finds the offer that is stored now.
     let place = OFFERS.iter().find(|o| o.link.load(Ordering::Relaxed).is_null()).filter(|_| !link.is_lost());
     match place {
         Some(o) => {
@@ -47,10 +47,10 @@ pub fn waiting() -> bool {
     COUNT.load(Ordering::Acquire) > 0
 }
 
-/// Shows every waiting offer (link, slot, generation) to `settle`, which returns whether it is done with it.
+/// Calls `settle` with every waiting offer (link, slot, generation), and removes those for which it returns true.
 pub fn each(mut settle: impl FnMut(&'static Link, u32, u32) -> bool) {
     for o in &OFFERS {
-        // The offer is taken out while it is looked at, so that no two threads settle it.
+        // The offer is removed while it is handled, so that no two threads settle it.
         let (p, slot, generation) = {
             let _g = LOCK.lock();
             let p = o.link.swap(core::ptr::null_mut(), Ordering::Relaxed);
@@ -67,8 +67,8 @@ pub fn each(mut settle: impl FnMut(&'static Link, u32, u32) -> bool) {
     }
 }
 
-/// The link has ended: the client that made these offers is gone, and nobody may look at them again for as long as we
-/// live, so they must not hold it. The caller holds the link.
+/// Removes the offers of a link that has ended with its client: perhaps no thread ever checks them again, and they must
+/// not keep their references. The caller has a reference to the link.
 pub(crate) fn forget(link: &'static Link) {
     let _g = LOCK.lock();
     for o in &OFFERS {

@@ -1,4 +1,4 @@
-//! The connect queue of a link, as its owner sees it.
+//! The connect queue of a link: claiming, queueing and taking connects.
 
 use crate::shm::segment::{CONNECT_QUEUED, SERVER_PENDING};
 use crate::shm::side::Side;
@@ -8,12 +8,12 @@ use core::sync::atomic::Ordering;
 use netacc_sys::cpu;
 
 impl Link {
-    /// A slot for a connection (client); `None` also if there is no room in our address space for its windows.
+    /// Claims a slot for a connection (client). `None`: no slot is free, or its windows could not be mapped.
     pub fn claim(&'static self) -> Option<Claimed> {
         let seg = self.segment()?;
         let claimed = self.slots.claim(seg, |slot| self.endpoint(slot).is_some_and(ShmEndpoint::servers_gone))?;
         if seg.reach(claimed.slot).is_err() {
-            // The server has not heard of this use, and its mark is still that of the use before.
+            // The server did not see this use, and its mark is still that of the previous one.
             self.slots.closed(claimed.slot);
             return None;
         }
@@ -28,17 +28,17 @@ impl Link {
     /// Takes the next connect (server, under the owner's lock).
     pub fn pop(&'static self) -> Option<u32> {
         let (slot, next) = self.segment()?.pop(&self.seen, &self.batch)?;
-        // While this connect is dealt with, what is needed for the next one comes to our cache.
+        // Prefetches the words of the next connect while this one is handled.
         if let Some(ep) = next.and_then(|n| self.endpoint(n as usize)) {
             cpu::prefetch(ep);
         }
         Some(slot)
     }
 
-    /// Whether a connect waits (server, under the owner's lock). Those that their client has given up make way.
+    /// Whether a connect waits (server, under the owner's lock). Withdrawn ones are removed from the front.
     pub fn has_queued(&'static self) -> bool {
         let Some(seg) = self.segment() else { return false };
-        // A client that goes on and on is not waited for.
+        // The number is limited, since a client may keep queueing connects.
         for _ in 0..SLOTS {
             if !seg.front_is_withdrawn() {
                 break;
@@ -54,7 +54,7 @@ impl Link {
         seg.queued() > 0
     }
 
-    /// Whether a connect was seen that has not been taken yet; one that came since is not looked for.
+    /// Whether a connect was seen that has not been taken yet. Does not check for new ones.
     pub fn seen_queued(&self) -> bool {
         self.segment().is_some_and(|s| s.known(&self.seen))
     }
@@ -66,7 +66,7 @@ impl Link {
 
     /// Number of connects that the server has taken (client).
     pub fn connects_taken(&self) -> u64 {
-        // Relaxed: only whether it changes counts.
+        // Relaxed: callers only compare the number with an earlier one.
         self.segment().map_or(0, |s| s.header().popped.load(Ordering::Relaxed))
     }
 
@@ -77,21 +77,21 @@ impl Link {
         }
     }
 
-    /// Client: tells the server that another link to this listener follows.
+    /// Client: announces another link to this listener to the server.
     pub fn set_more(&self) {
         if let Some(s) = self.segment() {
             s.header().more.store(1, Ordering::SeqCst);
         }
     }
 
-    /// Server: whether the client has told that by [`Link::set_more`]; true once.
+    /// Server: whether the client has announced another link by [`Link::set_more`]; true once.
     pub fn take_more(&self) -> bool {
         self.segment().is_some_and(|s| {
             s.header().more.load(Ordering::Relaxed) != 0 && s.header().more.swap(0, Ordering::SeqCst) != 0
         })
     }
 
-    /// Client: whether the process at the other end sleeps until a connect comes; a hint.
+    /// Client: hint whether the process at the other end sleeps until a connect comes.
     pub fn server_waits(&self) -> bool {
         let Some((seg, slot)) = self.segment().and_then(|s| Some((s, s.slot(CONTROL_SLOT)?))) else { return false };
         let Some(side) = slot.own.get(Side::Server.index()).map(|o| &o.side) else { return false };
@@ -102,7 +102,7 @@ impl Link {
         side.rx_waiter.load(Ordering::Relaxed) != 0 || watching()
     }
 
-    /// Client: whether the process at the other end does not take what waits there.
+    /// Client: whether the process at the other end does not accept the connects that wait there.
     pub fn is_stuck(&self) -> bool {
         if self.stuck.load(Ordering::Relaxed) == 0 {
             return false;
@@ -114,7 +114,7 @@ impl Link {
         stuck
     }
 
-    /// Whether the server has told that several processes serve the listener, or has not told anything yet.
+    /// Whether the server has announced that several processes serve the listener, or has not announced anything yet.
     pub fn may_be_served_by_many(&self) -> bool {
         self.segment().is_some_and(|s| {
             let h = s.header();
@@ -122,17 +122,17 @@ impl Link {
         })
     }
 
-    /// Whether the server has told that several processes serve the listener.
+    /// Whether the server has announced that several processes serve the listener.
     pub fn served_by_many(&self) -> bool {
         self.segment().is_some_and(|s| s.header().many.load(Ordering::Relaxed) != 0)
     }
 }
 
 impl ShmEndpoint {
-    /// Server: a connect that was taken and has not begun waits again, so that its client may withdraw it.
+    /// Server: returns a connect that was taken and has not begun to the queue, so that its client may withdraw it.
     pub fn untake(&self) {
         if let Some(v) = self.view() {
-            // Release: as for a connect that is queued.
+            // Release: pairs with the client's Acquire load of the outcome.
             v.slot.open.outcome.store(CONNECT_QUEUED, Ordering::Release);
         }
     }

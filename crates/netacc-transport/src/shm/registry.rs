@@ -1,4 +1,4 @@
-//! Every link that this process has, for what concerns all of them or needs the other side of one of them.
+//! The list of all links of this process, for operations on all of them or on the other side of one.
 
 use crate::shm::Link;
 use core::ptr;
@@ -14,7 +14,7 @@ fn at(p: &AtomicPtr<Link>) -> Option<&'static Link> {
 }
 
 impl Link {
-    /// The link's memory is used for the first time, or again.
+    /// Adds the link to the list, unless its memory was used before and is in it.
     pub(super) fn list(&'static self) {
         if self.listed.swap(1, Ordering::Relaxed) != 0 {
             return;
@@ -32,7 +32,7 @@ impl Link {
     }
 }
 
-/// Calls `f` with each link that has a user, which is held meanwhile.
+/// Calls `f` with each link that has a user. A reference keeps the link meanwhile.
 pub(super) fn each_used(mut f: impl FnMut(&'static Link)) {
     let mut next = at(&ALL);
     while let Some(link) = next {

@@ -1,5 +1,5 @@
-//! Links to servers on other hosts: both sides are in this process, the client's with the socket layer, the server's
-//! with an engine, which sends over the network what comes by the rings.
+//! Links to servers on other hosts. Both sides are in this process: the client's belongs to the socket layer, and the
+//! server's to an engine, which sends the rings' bytes over the network.
 
 use crate::shm::Link;
 use crate::shm::ShmEndpoint;
@@ -25,7 +25,7 @@ pub(super) fn reset_after_fork() {
 }
 
 impl Link {
-    /// Makes both sides of a link: the client's, and the server's, which the RDMA engine of this number has.
+    /// Makes both sides of a link: the client's, and the server's for the RDMA engine with this number.
     pub fn pair(engine: usize) -> Result<(&'static Link, &'static Link)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (local_end, peer_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -54,7 +54,7 @@ impl Link {
     /// The other side in this process, for as long as the lock is held.
     #[allow(unsafe_code)]
     fn mate(&self, _held: &Guard<'_>) -> Option<&'static Link> {
-        // SAFETY: null or a link, which is never freed; it takes itself out under the lock before it becomes another one.
+        // SAFETY: null or a link, which is never freed; it removes itself under the lock before it is used again.
         unsafe { self.mate.load(Ordering::Relaxed).as_ref() }
     }
 
@@ -69,9 +69,9 @@ impl Link {
         mate.is_some()
     }
 
-    /// Gives the other side, if it is in this process, a waker of ours; false if it is not.
+    /// Gives a waker of ours to the other side, if that is in this process; false if it is not.
     pub(super) fn hand_waker(&self, id: u32, fd: i32) -> Result<bool> {
-        // A handler may have interrupted the thread that has the lock: then the other side is told by a message.
+        // A handler may have interrupted the thread that has the lock: then the other side gets a message.
         let held = if lock::interrupted() { PAIRS.try_lock() } else { Some(PAIRS.lock()) };
         let Some(mate) = held.as_ref().and_then(|held| self.mate(held)) else { return Ok(false) };
         mate.learn_waker(id, reserved_fds::copy(fd)?);
@@ -90,7 +90,7 @@ impl Link {
         (self.remote.load(Ordering::Relaxed) as usize).checked_sub(1)
     }
 
-    /// Has connects that wait here made another way; no more are to come (server side).
+    /// Has the queued connects made again by TCP, and accepts no more of them (server side).
     pub fn refuse_connects(&'static self) {
         let Some(seg) = self.segment() else { return };
         // SeqCst: a client pushes and then looks at this word; we mark and then drain.
@@ -130,8 +130,8 @@ impl ShmEndpoint {
         ours.then(qp).flatten().filter(|id| *id != 0).unwrap_or(link.id()).into()
     }
 
-    /// Whether what comes next may go to a reader's buffers without the ring: nothing is before it, and no other
-    /// process reads. The caller reads for the program, and nothing comes into the ring meanwhile.
+    /// Whether the next received bytes may be copied to a reader's buffers without the ring: no byte precedes them, and
+    /// no other process reads. The caller reads for the program, and no byte enters the ring meanwhile.
     pub fn may_read_past(&self) -> bool {
         self.view().is_some_and(|v| {
             let state = self.observe(&v);
@@ -143,14 +143,14 @@ impl ShmEndpoint {
         })
     }
 
-    /// Whether what is written next may go on without the ring, as far as this side knows: the other side has to have
-    /// read all that is there. The caller writes for the program.
+    /// Whether the next written bytes may bypass the ring, as far as this side knows: the other side has to have read
+    /// all bytes in it. The caller writes for the program.
     pub fn may_write_past(&self) -> bool {
         let may = |state: SideState| state.is_alone() && !state.is_write_side_over();
         self.view().is_some_and(|v| may(self.observe(&v)) && !self.peer_closed(&v))
     }
 
-    /// The peer liveness socket, as long as something can be heard from it; else -1.
+    /// The peer liveness socket if it can still report events, else -1.
     pub fn peer_liveness_to_poll(&self) -> i32 {
         if self.state.look().has(PEER_GONE) { -1 } else { self.peer_liveness_fd() }
     }

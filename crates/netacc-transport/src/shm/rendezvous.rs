@@ -1,6 +1,6 @@
-//! Where an accelerated connect finds the listener: a `SOCK_SEQPACKET` socket in the abstract UNIX
-//! namespace (unix(7)), named after address and port. The namespace belongs to the network namespace, so
-//! the same address in another one is another host.
+//! The rendezvous, by which an accelerated connect finds the listener: a `SOCK_SEQPACKET` socket in the abstract UNIX
+//! namespace (unix(7)), named after address and port. The namespace belongs to the network namespace, so the same
+//! address in another one is another host.
 
 use crate::shm::control::{Received, receive_message, send_message};
 use crate::shm::guard::{
@@ -28,7 +28,7 @@ use rustix::net::{
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// Most processes that may have a listener that they inherited or were passed, each with a rendezvous of its own.
+/// Largest number of processes that may have a rendezvous each for a listener that they inherited or received.
 pub const PLACES: u16 = 8;
 
 /// A listening rendezvous socket.
@@ -41,17 +41,17 @@ pub fn listen_at(name: &Name, backlog: i32) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// What became of an attempt to take up a link.
+/// Result of an attempt to take up a link.
 pub enum Taken {
-    /// A link with its client.
+    /// The link was made.
     Link(&'static Link),
-    /// The client has not said hello yet; try this socket again when it is readable.
+    /// The client has not sent its Hello yet; this socket has to be tried again when it is readable.
     Later(OwnedFd),
-    /// The client is here, but no descriptor is left for what it brings; try again later.
+    /// The client's Hello waits, but no descriptor is left for the one that it passes; to be tried again later.
     Unable(OwnedFd),
     /// A client may wait, but no descriptor is left.
     Starved,
-    /// The client was a stranger or gave up, or resources were missing: it is closed.
+    /// The client was refused or gave up, or resources were missing; its socket is closed.
     Refused,
     /// No client waits.
     Nobody,
@@ -66,8 +66,8 @@ pub fn accept_link(listener: BorrowedFd<'_>, backlog: u32, room: impl Fn(u32) ->
     if raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) != Ok(1) {
         return Taken::Nobody;
     }
-    // Descriptors for the client's socket, for what it brings, and one that the application's accept(2) is about to
-    // need: a client that was accepted without room for the rest would only hold the last number.
+    // There have to be descriptors for the client's socket, for the one that it passes, and for the application's
+    // accept(2): a client that was accepted without room for the others would only use up the last number.
     let sibling_copy = || rustix::io::fcntl_dupfd_cloexec(listener, 0);
     match (sibling_copy(), sibling_copy(), sibling_copy()) {
         (Ok(a), Ok(b), Ok(c)) => [a, b, c].map(reserved_fds::drop_raw),
@@ -83,13 +83,13 @@ pub fn accept_link(listener: BorrowedFd<'_>, backlog: u32, room: impl Fn(u32) ->
             Err(rustix::io::Errno::AGAIN) => return Taken::Nobody,
             // The rendezvous was shut down (listen(2) no longer).
             Err(rustix::io::Errno::INVAL) => return Taken::Shut,
-            // EMFILE and the like leave the client in the queue; it is looked at again later.
+            // After EMFILE or a similar error the client stays in the queue, and is accepted later.
             Err(_) => return Taken::Starved,
         }
     }
 }
 
-/// Receives the hello of an accepted client and makes the link, if there is room for one of the client's user.
+/// Receives the Hello of an accepted client and makes the link, if there is room for one of the client's user.
 pub fn receive_hello(fd: OwnedFd, backlog: u32, room: impl Fn(u32) -> bool) -> Taken {
     let Ok((seen, uid)) = raw::peer_credentials(fd.as_raw_fd()) else {
         dismiss(fd);
@@ -100,7 +100,7 @@ pub fn receive_hello(fd: OwnedFd, backlog: u32, room: impl Fn(u32) -> bool) -> T
         dismiss(fd);
         return Taken::Refused;
     }
-    // The hello brings a descriptor, which would be lost where there is no room for it.
+    // The Hello passes a descriptor, which would be lost without a free number for it.
     match rustix::io::fcntl_dupfd_cloexec(&fd, 0) {
         Ok(spare) => reserved_fds::drop_raw(spare),
         Err(_) => return Taken::Unable(fd),
@@ -121,7 +121,7 @@ pub fn receive_hello(fd: OwnedFd, backlog: u32, room: impl Fn(u32) -> bool) -> T
         Received::Nothing => return Taken::Later(fd),
         Received::Message(Message::Hello { pid, segment }, Some(memfd)) if segment == SEGMENT as u64 => (pid, memfd),
         got => {
-            // The client goes to TCP, and only we know why.
+            // The client uses TCP, and only this process knows the reason.
             match got {
                 Received::Version => page().fallback(Reason::PeerVersion),
                 Received::Message(..) | Received::Garbage => {
@@ -135,7 +135,7 @@ pub fn receive_hello(fd: OwnedFd, backlog: u32, room: impl Fn(u32) -> bool) -> T
         }
     };
     if !trusted(uid) {
-        // A client of another user may pass nothing but its hello.
+        // A client of another user may pass no descriptor but that of its Hello.
         refuse_descriptors(fd.as_fd());
     }
     let mapped = Segment::map(memfd.as_fd());
@@ -152,7 +152,8 @@ pub fn receive_hello(fd: OwnedFd, backlog: u32, room: impl Fn(u32) -> bool) -> T
         .map_or_else(refused, Taken::Link)
 }
 
-/// Counts why a client's link cannot be taken up. The client sees the end of its control socket, and goes by TCP.
+/// Counts the reason why a client's link cannot be taken up. The client sees the end of its control socket, and uses
+/// TCP.
 fn refused(e: Errno) -> Taken {
     page().fallback(match e {
         Errno::PROTO => Reason::ProtocolError,
@@ -162,13 +163,13 @@ fn refused(e: Errno) -> Taken {
     Taken::Refused
 }
 
-/// Makes the server's side of a link whose segment is mapped. `pid` is the client's own idea of its process id; `seen`
-/// and `uid` are what the kernel says.
+/// Makes the server's side of a link whose segment is mapped. `pid` is the process number according to the client;
+/// `seen` and `uid` are the kernel's values.
 fn server_link(fd: OwnedFd, mapped: Mapped, (pid, seen, uid): (u32, u32, u32), backlog: u32) -> Result<&'static Link> {
     let h = mapped.seg.header();
     h.backlog.store(backlog, Ordering::Relaxed);
-    // Our number means something to the client if the client's number means the same to both; otherwise the client is
-    // in another PID namespace.
+    // Our process number is valid at the client if both agree on the client's number; otherwise the client is in
+    // another PID namespace.
     let ours = if seen == pid { raw::getpid() } else { 0 };
     h.server_pid.store(ours, Ordering::Relaxed);
     h.server.store(SERVER_OPEN, Ordering::SeqCst);
@@ -247,23 +248,23 @@ fn find(
     }
 }
 
-/// Whether the listener at `dest` has a NetACC of another version. That NetACC is told of us by a hello, of which it
-/// can understand the version, so that it can give the reason as well; `fd` is of no use to us afterwards.
+/// Whether the listener at `dest` has a NetACC of another version. A Hello is sent to it, of which it can read the
+/// version, so that it shows the reason as well; `fd` cannot be used afterwards.
 fn meets_other_version(fd: &OwnedFd, dest: SocketAddr) -> bool {
     let mut names = netacc_wire::other_versions()
         .flat_map(|version| scopes(dest.ip()).map(|scope| Name::of_version(version, scope, dest.port(), 0)));
     let met = names.any(|name| dial(fd, &name) == Ok(true));
     if met {
         let hello = Message::Hello { pid: raw::getpid(), segment: 0 };
-        // That listener may have gone again, or its queue may be full.
+        // That listener may have ended meanwhile, or its queue may be full.
         let _ = send_message(fd.as_fd(), hello, None);
     }
     met
 }
 
-/// Goes through the names under which the rendezvous for `dest` may be, in the order in which a client tries them, until
-/// `there` says yes. The answer is that of [`connect_link`]'s look-up: the cookie of a listener that may share its
-/// port, 0 for one that is alone. A caller that only wants to know looks the names up without connecting.
+/// Tries the names that the rendezvous for `dest` may have, in a client's order, until `there` returns true. Returns
+/// the cookie of a listener that may share its port, 0 for one that is alone. `there` may connect, or only look the
+/// name up.
 pub fn search<E, F: FnMut(&Name) -> core::result::Result<bool, E>>(
     from: SocketAddr,
     dest: SocketAddr,
@@ -296,7 +297,7 @@ pub fn search<E, F: FnMut(&Name) -> core::result::Result<bool, E>>(
     {
         return Ok(Some(c));
     }
-    // The process that had the first place may be gone, and others have the listener still.
+    // The process with the first place may have ended, and others may still have the listener.
     for place in 1..PLACES {
         if let Some(found) = at(&mut there, place, cookie)? {
             return Ok(Some(found));
@@ -317,12 +318,12 @@ fn dial(fd: &OwnedFd, name: &Name) -> core::result::Result<bool, NoLink> {
     }
 }
 
-/// Whether a process of user `uid` with number `pid`, which has a rendezvous, is believed to serve the TCP listener,
-/// about which the kernel says `word`. The answer is the listener's cookie, 0 if the kernel does not tell.
+/// Checks that a process of user `uid` with number `pid`, which has a rendezvous, may serve the TCP listener of the
+/// kernel's answer `word`. Returns the listener's cookie, 0 if the kernel does not tell it.
 ///
-/// Anybody can take an abstract name. So the listener has to be of that user. Root needs no proof; a process of our own
-/// user, which may have been given the listener by another user (systemd.socket(5)), has to have it open. If the kernel
-/// does not tell, root and our own user are believed.
+/// Any user can bind an abstract name, so the listener has to belong to that user. Root needs no proof; a process of
+/// our own user, which may have received the listener from another user (systemd.socket(5)), has to have it open. If
+/// the kernel gives no answer, root and our own user are trusted.
 pub fn accepts(uid: u32, pid: u32, word: Word) -> core::result::Result<u64, NoLink> {
     match word {
         Word::Listener(l) if l.uid == uid && is_one_user(uid) => Ok(l.cookie),
@@ -342,8 +343,8 @@ struct Made {
     listener: u64,
 }
 
-/// Says hello over `fd`, which leads to the rendezvous of `member`, a listener that may share its port (0: of one that is
-/// alone), if the process there may serve it.
+/// Sends a Hello over `fd` and makes the client's side of the link, if the process there may serve the listener.
+/// `member` is the cookie of a listener that may share its port (0: it is alone).
 fn client_link(fd: &OwnedFd, from: SocketAddr, dest: SocketAddr, member: u64) -> core::result::Result<Made, NoLink> {
     let (pid, uid) = raw::peer_credentials(fd.as_raw_fd()).map_err(NoLink::Resources)?;
     // Listeners that share a port belong to one user, but each has its own cookie.
@@ -368,8 +369,7 @@ fn client_link(fd: &OwnedFd, from: SocketAddr, dest: SocketAddr, member: u64) ->
     Ok(Made { mapped: sent?, uid, pid, listener })
 }
 
-/// The kernel's answer to the question where a connection would come from: a datagram socket that is connected, which
-/// sends nothing.
+/// Determines the source address of a connection by a connected datagram socket, which sends nothing.
 #[derive(Debug)]
 pub struct SourceProbe {
     fd: i32,
@@ -385,7 +385,7 @@ impl SourceProbe {
         // From here on the socket is closed with `probe`.
         let mut probe = SourceProbe { fd, source: dest };
         #[allow(unsafe_code)]
-        // SAFETY: ours, and open while `probe` is.
+        // SAFETY: the descriptor is ours, and open while `probe` lives.
         let fd = unsafe { BorrowedFd::borrow_raw(probe.fd) };
         connect(fd, &SocketAddr::new(dest, 9)).ok()?;
         probe.source = SocketAddr::try_from(getsockname(fd).ok()?).ok()?.ip();
@@ -398,7 +398,7 @@ impl SourceProbe {
         (self.source == dest || loopback).then_some(self.source)
     }
 
-    /// The socket, non-blocking, by which a question can be sent there.
+    /// The non-blocking socket, by which a probe can be sent to the destination.
     pub fn into_socket(self) -> i32 {
         let fd = self.fd;
         core::mem::forget(self);

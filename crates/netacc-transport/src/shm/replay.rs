@@ -1,4 +1,4 @@
-//! What a client has written to a connect that no server takes, written again to another one.
+//! Replay of the bytes that a client has written to a connect which no server accepts, to another one.
 #![allow(unsafe_code)]
 
 use crate::iov::Iov;
@@ -7,14 +7,15 @@ use crate::{Endpoint, Shut};
 use alloc::vec::Vec;
 
 impl ShmEndpoint {
-    /// Gives everything that was written so far, piece by piece, for a connection whose peer has read nothing.
+    /// Calls `piece` with all bytes that were written so far, for a connection whose peer has read none.
     pub(super) fn replay(&self, mut piece: impl FnMut(*const u8, usize)) {
         let Some(v) = self.view() else { return };
         let Some(area) = v.tx_area() else { return };
         self.tx.replay(&area, |p, n| piece(p.as_ptr(), n));
     }
 
-    /// Everything that was written so far, of which the server has read nothing, and how much of it the first window held.
+    /// All bytes that were written so far, of which the server has read none, and the number of them in the first
+    /// window.
     pub fn written(&self) -> (Vec<u8>, usize) {
         let mut bytes = Vec::new();
         let mut first = None;
@@ -22,7 +23,7 @@ impl ShmEndpoint {
             first.get_or_insert(n);
             let at = bytes.len();
             bytes.resize(at + n, 0);
-            // SAFETY: `replay` hands out n readable bytes of our own ring; `bytes` has n more.
+            // SAFETY: `replay` passes n readable bytes of our own ring, and `bytes` has reserved room for n more.
             unsafe {
                 core::ptr::copy_nonoverlapping(p, bytes.as_mut_ptr().add(at), n);
             }
@@ -30,8 +31,8 @@ impl ShmEndpoint {
         (bytes, first.unwrap_or(0))
     }
 
-    /// Writes to a new connect what [`ShmEndpoint::written`] gave of another one, and the end after it if that has
-    /// `ended`. False: it does not fit.
+    /// Writes the bytes that [`ShmEndpoint::written`] returned for another connect to this one, and the end after them
+    /// if that has `ended`. False: they do not fit.
     pub fn rewrite(&'static self, bytes: &mut [u8], first: usize, ended: bool) -> bool {
         // The ring is as large as the one that held these bytes, if they come into the same windows.
         let (small, large) = bytes.split_at_mut(first.min(bytes.len()));
@@ -45,8 +46,7 @@ impl ShmEndpoint {
         fits
     }
 
-    /// Gives what was written to this connect, which was withdrawn, to the one that is made instead of it. False: it does
-    /// not fit.
+    /// Writes the bytes of this withdrawn connect to the one that replaces it. False: they do not fit.
     pub fn hand_off(&self, new: &'static ShmEndpoint) -> bool {
         let (mut bytes, first) = self.written();
         new.rewrite(&mut bytes, first, self.ended())

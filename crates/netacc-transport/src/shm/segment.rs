@@ -1,9 +1,9 @@
-//! The layout of a link's shared segment, and the only way to get at it.
+//! The layout of a link's shared segment, and the accessors to it.
 //!
 //! # Safety
 //! [`super::mapping`] says what is mapped of a segment, and that no access to it can fault: the words and small windows
 //! from the beginning, large windows from a connection's begin on. Every accessor takes an index, checks it against a
-//! constant, and hands out references to atomics only.
+//! constant, and returns references to atomics only.
 #![allow(unsafe_code)]
 
 use crate::shm::blocks::Blocks;
@@ -17,8 +17,8 @@ use netacc_sys::cpu;
 /// Number of ready sets per side; number 0 means "none".
 pub const READY_SETS: usize = 64;
 
-/// The waker number of a process without a link of its own: a byte on the connection's peer liveness socket. A value of the
-/// words of [`OwnLine`] that name the thread to be woken.
+/// The waker number of a process without a link of its own: a byte on the connection's peer liveness socket. It is a
+/// value of the words of [`OwnLine`] that name the thread to be woken.
 pub const LIVENESS_WAKER: u32 = u32::MAX;
 
 /// Number of connects that the server reads at once.
@@ -28,28 +28,29 @@ pub const BATCH: usize = 32;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Header {
-    /// 1 once the server has taken the link up, 2 when its listener is closed. Written by the server.
+    /// [`SERVER_OPEN`] once the server has taken the link up, [`SERVER_CLOSED`] when its listener is closed. Written by
+    /// the server.
     pub server: AtomicU32,
-    /// Most connects that may wait at the listener, one more than its backlog; 0: not known. Written by the server, and before
-    /// that by the client, to which the kernel tells it.
+    /// Largest number of connects that may wait at the listener, one more than its backlog; 0: not known. Written by
+    /// the server, and before that by the client, which asks the kernel.
     pub backlog: AtomicU32,
-    /// The server's process id, for people. Written by the server.
+    /// The server's process number, for display. Written by the server.
     pub server_pid: AtomicU32,
     /// Not 0: several processes serve the listener. Written by the server.
     pub many: AtomicU32,
     /// Not 0: the client made another link to the same listener after this one. Set by the client,
     /// cleared by the server.
     pub more: AtomicU32,
-    /// Per side: a wake-up message found the control socket full; ring all your wakers. Set by the
-    /// other side, cleared by the side itself.
+    /// Per side: not 0 if a wake-up message found the control socket full, so that all wakers have to be written. Set
+    /// by the other side, cleared by the side itself.
     pub kick_all: [AtomicU32; 2],
-    /// Per side: whether it takes descriptors from the other side, as [`LENDING_UNKNOWN`], [`TAKES_LENT`] or
+    /// Per side: whether it accepts descriptors from the other side, as [`LENDING_UNKNOWN`], [`TAKES_LENT`] or
     /// [`REFUSES_LENT`]. Written by the side itself when it makes its end of the link.
     pub lending: [AtomicU32; 2],
     /// Connect queue: positions of the next push (client) and the next pop (server), each on a line of its
     /// own, since both sides write all the time.
     pub pushed: Position,
-    /// See `pushed`.
+    /// Position of the next pop, written by the server.
     pub popped: Position,
 }
 
@@ -66,36 +67,37 @@ impl core::ops::Deref for Position {
     }
 }
 
-/// [`Header::lending`]: the side has not made its end of the link yet.
+/// Value of [`Header::lending`]: the side has not made its end of the link yet.
 pub const LENDING_UNKNOWN: u32 = 0;
-/// [`Header::lending`]: the side trusts the other one.
+/// Value of [`Header::lending`]: the side trusts the other one.
 pub const TAKES_LENT: u32 = 1;
-/// [`Header::lending`]: the side does not trust the other one.
+/// Value of [`Header::lending`]: the side does not trust the other one.
 pub const REFUSES_LENT: u32 = 2;
 
-/// [`Header::server`]: the server has not looked yet.
+/// Value of [`Header::server`]: the server has not taken the link up yet.
 pub const SERVER_PENDING: u32 = 0;
-/// [`Header::server`]: the listener takes connections.
+/// Value of [`Header::server`]: the listener accepts connections.
 pub const SERVER_OPEN: u32 = 1;
-/// [`Header::server`]: no new connections; the existing ones go on.
+/// Value of [`Header::server`]: no new connections are accepted; the existing ones go on.
 pub const SERVER_CLOSED: u32 = 2;
-/// [`Header::server`]: the listener lives on without this process; connects that it did not take are made again.
+/// Value of [`Header::server`]: the listener lives on in other processes, and connects that this one did not accept are
+/// made again.
 pub const SERVER_WITHDRAWN: u32 = 3;
 
-/// [`Open::outcome`]: waits in the queue.
+/// Value of [`Open::outcome`]: the connect waits in the queue.
 pub const CONNECT_QUEUED: u32 = 0;
-/// [`Open::outcome`]: accepted by the server.
+/// Value of [`Open::outcome`]: the server has accepted the connect.
 pub const CONNECT_TAKEN: u32 = 1;
-/// [`Open::outcome`]: the client withdrew the connect and went another way.
+/// Value of [`Open::outcome`]: the client has withdrawn the connect and made it in another way.
 pub const CONNECT_WITHDRAWN: u32 = 2;
 
-/// [`Open::outcome`]: the server refuses it (a promotion of a connection that it does not know).
+/// Value of [`Open::outcome`]: the server has refused the connect (a promotion of a connection that it does not know).
 pub const CONNECT_REFUSED: u32 = 3;
 
-/// [`Open::server_done`]: the server has also wiped its own words. No generation has this bit.
+/// Bit of [`Open::server_done`]: the server has also wiped its own words. No generation has this bit.
 pub const WIPED: u32 = 1 << 31;
 
-/// What a connect says about itself; written by the client before the slot number is queued.
+/// Description of a connect, which the client writes before it queues the slot number.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Open {
@@ -107,10 +109,10 @@ pub struct Open {
     pub generation: AtomicU32,
     /// [`CONNECT_QUEUED`] until the server takes the connect or the client withdraws it, whichever is first.
     pub outcome: AtomicU32,
-    /// When the connect was queued ([`netacc_sys::time::now`]): a listener with several links serves them
-    /// in this order. A client that lies about it serves itself last or first among its peers.
+    /// When the connect was queued ([`netacc_sys::time::now`]): a listener with several links serves them in this
+    /// order. A client that stores a wrong time only changes its own position among the clients.
     pub when: AtomicU64,
-    /// Written by the server: it is done with this generation of the slot, perhaps with [`WIPED`].
+    /// Generation of the slot that the server has released, perhaps with [`WIPED`]. Written by the server.
     pub server_done: AtomicU32,
     /// 1 once a process of either side has decided to leave the rings; the first to set it does so.
     pub leaving: AtomicU32,
@@ -191,7 +193,7 @@ impl Segment {
     /// `p` is null, or `as_ptr` of a segment that is still mapped; `blocks` is null, or was that segment's.
     #[inline]
     pub(super) unsafe fn from_ptrs(p: *mut u8, blocks: *const Blocks) -> Option<Segment> {
-        // SAFETY: the caller's promise; such objects are never freed.
+        // SAFETY: the caller guarantees null or a segment's blocks, which are never freed.
         let blocks = unsafe { blocks.as_ref() }?;
         NonNull::new(p.cast()).map(|base| Segment { base, blocks })
     }
