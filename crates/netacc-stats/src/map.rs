@@ -179,9 +179,9 @@ fn map(fd: BorrowedFd<'_>, at: *mut core::ffi::c_void, extra: MapFlags) -> Resul
     let address = unsafe { mmap(at, PAGE_SIZE, first, flags, fd, 0)? };
     // SAFETY: mapped just now. A core dump without it lacks nothing of the program's.
     let _ = unsafe { madvise(address, PAGE_SIZE, Advice::LinuxDontDump) };
-    // SAFETY: as above.
+    // SAFETY: the range was mapped just now, and no other code knows of it.
     if apart && let Err(e) = unsafe { open_up(address) } {
-        // SAFETY: as above, and nobody knows of it.
+        // SAFETY: the range was mapped just now, and no other code knows of it.
         let _ = unsafe { munmap(address, PAGE_SIZE) };
         return Err(e);
     }
@@ -193,7 +193,7 @@ fn map(fd: BorrowedFd<'_>, at: *mut core::ffi::c_void, extra: MapFlags) -> Resul
 /// # Safety
 /// `address` is such a mapping of [`PAGE_SIZE`] bytes.
 unsafe fn open_up(address: *mut core::ffi::c_void) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `address` is such a mapping of [`PAGE_SIZE`] bytes.
     unsafe {
         let _ = munlock(address, PAGE_SIZE);
         mprotect(address, PAGE_SIZE, MprotectFlags::READ | MprotectFlags::WRITE)

@@ -45,7 +45,8 @@ pub unsafe fn symbol(library: *mut c_void, name: &CStr) -> *mut c_void {
     if function.is_null() {
         return ptr::null_mut();
     }
-    // SAFETY: libc's function of this signature, a NUL-terminated name, and the caller's promise.
+    // SAFETY: libc's function of this signature and a NUL-terminated name; the caller guarantees the rest of its
+    // contract.
     unsafe {
         let function: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void = core::mem::transmute(function);
         function(library, name.as_ptr())

@@ -68,9 +68,9 @@ pub fn first_access() -> ProtFlags {
 /// The range is a mapping of the caller's.
 pub unsafe fn open_up(at: NonNull<u8>, len: usize) -> Result<()> {
     if is_locking() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the range is a mapping of the caller's.
         let _ = unsafe { munlock(at.as_ptr().cast(), len) };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the range is a mapping of the caller's.
         unsafe { mprotect(at.as_ptr().cast(), len, MprotectFlags::READ | MprotectFlags::WRITE)? };
     }
     Ok(())
@@ -97,7 +97,7 @@ pub fn map_shared(len: usize) -> Result<NonNull<u8>> {
 /// # Safety
 /// Nothing may refer to the region any more.
 pub unsafe fn unmap(p: NonNull<u8>, len: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that nothing refers to the region any more.
     let _ = unsafe { rustix::mm::munmap(p.as_ptr().cast(), len) };
 }
 

@@ -109,7 +109,7 @@ struct Text<'a> {
 }
 
 unsafe extern "C" fn look_for(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
-    // SAFETY: as in `look`; `data` is the `Text` of `has_text`.
+    // SAFETY: the linker gives a valid description of a loaded object, and `data` is the `Text` of `has_text`.
     let (info, search) = unsafe { (&*info, &mut *data.cast::<Text<'_>>()) };
     // SAFETY: the linker gives a valid description of a loaded object.
     unsafe {
@@ -150,7 +150,7 @@ unsafe fn is_systems(info: &libc::dl_phdr_info) -> bool {
 unsafe fn is_ours(info: &libc::dl_phdr_info) -> bool {
     let here = (look as *const ()).cast::<u8>();
     let mut found = false;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `info` is the linker's description of a loaded object.
     unsafe { each_segment(info, |_, bytes| found |= holds(bytes, here)) };
     found
 }

@@ -350,7 +350,7 @@ mod tests {
         fn zeroed() -> &'static Board {
             let fresh = mem::map_shared(size_of::<Board>()).unwrap();
             #[allow(unsafe_code)]
-            // SAFETY: as in `board`.
+            // SAFETY: a mapping of this size that is never unmapped and has atomics alone.
             unsafe {
                 fresh.cast().as_ref()
             }
