@@ -65,10 +65,10 @@ enum What {
 /// All that one thread carries.
 #[derive(Debug)]
 pub(super) struct Engine {
-    /// Its number, and what other threads look at without its lock.
+    /// The engine's number, and the words that other threads read without its lock.
     pub index: usize,
     pub status: &'static EngineStatus,
-    /// The waker by which the thread is told to look.
+    /// The waker of the engine's thread.
     pub waker: i32,
     /// What it carries.
     pub mux: Mux,
