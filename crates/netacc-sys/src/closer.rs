@@ -282,7 +282,7 @@ mod tests {
         let mut all = Vec::new();
         let _ = reader.read_to_end(&mut all);
         assert!(!all.is_empty());
-        // The socket itself is closed too: its peer finds nobody.
+        // The socket itself is closed too, so its peer sees the end.
         while raw::send(theirs, b"x".as_ptr(), 1, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT).is_ok() {
             raw::sched_yield();
         }

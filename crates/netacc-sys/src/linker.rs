@@ -61,7 +61,7 @@ pub fn loaded(library: &CStr, name: &CStr) -> *mut c_void {
     if handle.is_null() { ptr::null_mut() } else { unsafe { symbol(handle, name) } }
 }
 
-/// What the linker said of the last [`open`] (dlerror(3)): null or a NUL-terminated string of this thread.
+/// The linker's error of the last [`open`] (dlerror(3)): null or a NUL-terminated string of this thread.
 pub fn error() -> *const c_char {
     let function = ERROR.load(Ordering::Relaxed);
     if function.is_null() {

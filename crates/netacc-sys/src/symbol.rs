@@ -26,7 +26,7 @@ pub fn any(name: &CStr) -> *mut c_void {
     by_linker(libc::RTLD_DEFAULT, name).unwrap_or_else(|| walk(name, false))
 }
 
-/// What dlsym(3) says, where it may be asked.
+/// The result of dlsym(3), if it may be called.
 fn by_linker(from: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     if !matches!(libc_kind::libc(), Libc::Glibc(minor) if minor >= 34) {
         return None;

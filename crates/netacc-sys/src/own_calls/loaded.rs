@@ -12,8 +12,8 @@ use rustix::param::page_size;
 
 /// The first call that the program or a library of its own makes by itself.
 ///
-/// Of libraries those count that do not lie in the system's folders: what is there uses libc, or is libc. One that is loaded
-/// later is not looked at.
+/// Libraries in the system's folders are not examined, since they use libc or are libc; nor are libraries that are
+/// loaded later.
 #[must_use]
 pub fn own_call() -> Option<OwnCall> {
     let mut search = Search { found: None, file: file_of_program(), first: true };
@@ -54,7 +54,7 @@ fn found_in_file(file: &OwnedFd, offset: u64, loaded: &[u8]) -> Option<Option<Ow
 #[must_use]
 pub fn has_libuv() -> bool {
     let exported = !symbol::any(c"uv_version").is_null();
-    // The variable that it reads to be told whether to use io_uring, in every release that can.
+    // The environment variable that controls the use of io_uring, which every release with io_uring reads.
     exported || has_text(b"UV_USE_IO_URING\0")
 }
 
