@@ -10,9 +10,9 @@ use crate::value::{Kind, LogLevel, Value};
 impl Config {
     /// Checks the rules between keys; to be called after all sources have been applied.
     ///
-    /// A value that breaks a rule is replaced by the nearest permitted one and reported. One that nobody chose
-    /// follows without a word: a default, or a line that repeats the default while a source of higher priority
-    /// (such as `netacc_run -s`) changed the key it depends on.
+    /// A value that breaks a rule is replaced by the nearest permitted one and reported. One that no source has set
+    /// follows without a word: a default, or a line that repeats the default while a source of higher priority (such as
+    /// `netacc_run -s`) changed the key it depends on.
     pub fn finish(&mut self, diags: &mut Vec<Diagnostic>) {
         self.debug_talks();
         for (at, key) in KEYS.iter().enumerate() {
@@ -51,7 +51,7 @@ impl Config {
         }
     }
 
-    /// Debug mode logs from DEBUG on, unless a source of higher priority asked for something else.
+    /// Debug mode logs from DEBUG on, unless a source of higher priority sets another level.
     fn debug_talks(&mut self) {
         const LEVEL: &str = "NACC_LOG_LEVEL";
         let source = |name| self.source(name).unwrap_or(Source::Default);
