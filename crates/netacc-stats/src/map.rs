@@ -31,7 +31,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::page::{PAGE_SIZE, Page, PageOf, SOCK_ENTRIES};
 use crate::sock::SockEntry;
 
-/// Of a limited address space the page takes one part in so many at most.
+/// Divisor of a limited address space: the page takes at most this part of it.
 const SHARE: u64 = 8;
 
 type FullPage = PageOf<[SockEntry; SOCK_ENTRIES]>;
@@ -104,8 +104,8 @@ pub fn init(program: &[u8], pid: u32) -> Result<OwnedFd, Errno> {
 ///
 /// # Errors
 ///
-/// As [`init`]. The child then counts into private memory that nobody reads;
-/// it never goes on writing into the page of its parent.
+/// As [`init`]. The child then counts into private memory, which is not read; it never goes on writing into the page of
+/// its parent.
 pub fn reinit_after_fork(pid: u32, keep: impl IntoIterator<Item = i32>) -> Result<OwnedFd, Errno> {
     let old = MAPPED.load(Relaxed);
     if old.is_null() {
@@ -188,7 +188,7 @@ fn map(fd: BorrowedFd<'_>, at: *mut core::ffi::c_void, extra: MapFlags) -> Resul
     Ok(address.cast())
 }
 
-/// Makes a mapping of the page that nobody may access so far readable and writable, and unlocks it.
+/// Makes an inaccessible mapping of the page readable and writable, and unlocks it.
 ///
 /// # Safety
 /// `address` is such a mapping of [`PAGE_SIZE`] bytes.
