@@ -205,7 +205,7 @@ impl Page {
         cell.map_or(0, |cell| cell.load(Relaxed))
     }
 
-    /// Counts a connection that went over to a faster transport, by what had kept it back.
+    /// Counts a connection that switched to a faster transport, by the reason that had kept it back.
     pub fn promoted(&self, from: Reason) {
         self.count(Counter::Promotions);
         if let Some(cell) = self.head.promotions.get(from as usize) {

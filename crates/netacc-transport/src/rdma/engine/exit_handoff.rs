@@ -3,7 +3,7 @@
 //!
 //! The kernel goes on with a TCP connection as long as any process has it. Here another process does: a copy of this
 //! one for which no process waits, which closes everything of the program's, and waits for the end of this one, which
-//! is the end of a pipe. Queue pairs do not survive a fork, so theirs go over to their companion connections before. To
+//! is the end of a pipe. Queue pairs do not survive a fork, so their connections fail over to the companions before. To
 //! the copy, the program that had the connections is a peer whose process is gone.
 //!
 //! A copy that has waited in vain, since no other program could be executed, ends without having done anything.

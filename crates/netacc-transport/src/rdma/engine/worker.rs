@@ -325,8 +325,8 @@ impl Engine {
         let conns = &mut self.mux.conns.table;
         self.mux.conns.listed.retain(|c| {
             let Some(conn) = conns.get_mut(*c).filter(|conn| conn.slept_on.is_some()) else { return false };
-            // The connection may have such a descriptor again, when it goes over to a kernel socket after the end
-            // of its sharers.
+            // The connection may have such a descriptor again, when it switches to a kernel socket after the end of its
+            // sharers.
             let Some((fd, events)) = conn.waits_on() else {
                 conn.slept_on = None;
                 return false;
