@@ -15,8 +15,8 @@ ifneq ($(TARGET),)
 BUILD ?= build/$(TARGET)$(if $(GLIBC),-glibc$(GLIBC))
 ARCH := $(firstword $(subst -, ,$(TARGET)))
 LINKER_VARIABLES := CARGO_TARGET_$(shell echo '$(TARGET)' | tr a-z- A-Z_)
-# On x86-64 Rust would tell zig to use Rust's linker. A folder of its own, since cargo builds everything anew when it is told of
-# another linker.
+# On x86-64 Rust would tell zig to use Rust's linker. A folder of its own, since cargo builds everything anew when it
+# is given another linker.
 BUILD_ENVIRONMENT := $(LINKER_VARIABLES)_LINKER="$(CURDIR)/scripts/zig-cc" \
 	$(LINKER_VARIABLES)_RUSTFLAGS="$(if $(filter x86_64,$(ARCH)),-C linker-features=-lld)" \
 	NETACC_ZIG_TARGET="$(ARCH)-linux-gnu$(addprefix .,$(GLIBC))" CARGO_TARGET_DIR="$(TARGET_DIR)/zig"

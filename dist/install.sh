@@ -153,7 +153,7 @@ destination() { # FILE
     esac
 }
 
-# By rename in the same folder, so that nobody sees half a file and running programs keep theirs.
+# By rename in the same folder, so that no program sees half a file and running programs keep theirs.
 put() { # FROM TO
     { mkdir -p "$(dirname "$2")" && cp "$1" "$2.new"; } 2>/dev/null || fail "$2 cannot be written; are you root?"
     case $2 in
@@ -174,7 +174,7 @@ Remove that first, or choose another --prefix. Nothing was installed."
         file=${file#files/}
         to=$(destination "$file")
         if [ "$to" = /etc/netacc.conf ] && [ -e "$root$to" ]; then
-            # Ours as long as nobody has changed it; what it was is in the manifest from when it was installed.
+            # Ours as long as it is unchanged; what it was is in the manifest from when it was installed.
             before=$(sed -n 's/  \/etc\/netacc\.conf$//p' "$manifest" 2>/dev/null || :)
             if [ "$(sha256 "$root$to")" != "$before" ]; then
                 say "kept: $root$to"

@@ -244,7 +244,7 @@ class Report:
     def write(self, suite, title, word, report):
         said = report.longreprtext if report.failed else getattr(report, "wasxfail", "") or (
             report.longrepr[2] if report.skipped else "")
-        # What an earlier run has said goes when the suite says its first word.
+        # The output of an earlier run is removed when the suite writes its first line.
         with open(LOGS / f"{suite}.log", "w" if suite not in self.logs else "a", errors="replace") as log:
             self.logs.add(suite)
             print(f"{word} {title} ({self.seconds[title]:.1f} s)" + (f": {said}" if said else ""), file=log)

@@ -137,6 +137,6 @@ class Carried:
         sent = self._read() - self.before
         if self.side.rdma and sent < least:
             raise Failed(f"{self.side.title} moved {sent} messages or packets over the device, not {least}")
-        # Idle queue pairs of other sides are asked now and then whether they are still there.
+        # Idle queue pairs of other sides are probed now and then.
         if not self.side.rdma and sent > max(least / 10, 30):
             raise Failed(f"{self.side.title} moved {sent} messages or packets over the device")

@@ -3,8 +3,8 @@
  *   far server IP PORT
  *   far client IP PORT
  *
- * The client is told by lines on its standard input, and answers each with a line of JSON, so that the program that
- * counts can look exactly before and after:
+ * The client gets commands as lines on its standard input, and answers each with a line of JSON, so that the program
+ * that counts can look exactly before and after:
  *
  *   connect COUNT       COUNT connections one after the other, each with one byte there and back
  *   hold COUNT          COUNT connections, of which each stays open until the last one is there

@@ -1,4 +1,4 @@
-"""Who is compared, and how a program is started for each."""
+"""The sides of the comparison, and how a program is started for each."""
 
 import os
 import pathlib

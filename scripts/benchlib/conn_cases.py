@@ -115,7 +115,7 @@ class Memory(Case):
 
 
 class Idle(Case):
-    """What 1,000 connections cost a server while nobody says anything."""
+    """The cost of 1,000 idle connections at a server."""
 
     name = "idle"
     title = "server with 1,000 idle connections"

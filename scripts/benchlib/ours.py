@@ -72,7 +72,7 @@ class Ours(Case):
 
 
 class Held:
-    """Idle connections between the measuring processes of netacc_bench on one side, to be looked at from outside."""
+    """Idle connections between the measuring processes of netacc_bench on one side, to be measured from outside."""
 
     SECONDS = 120  # longer than anybody looks
 
@@ -134,5 +134,5 @@ def _sockets(pid):
         for number in os.listdir(f"/proc/{pid}/fd"):
             count += os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:")
     except FileNotFoundError:
-        pass  # A descriptor was closed, or the process has ended; it is looked at again.
+        pass  # A descriptor was closed, or the process has ended; it is checked again.
     return count

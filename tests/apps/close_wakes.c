@@ -139,7 +139,7 @@ int main(void)
 		ENDS(p[0], select(p[0] + 1, &set, NULL, NULL, NULL), INTERRUPTED_OR_SEEN);
 		close(p[0]), close(p[1]);
 
-		// An epoll instance has the file and not the number: it hears nothing of the new one.
+		// An epoll instance has the file and not the number: it gets no event of the new file.
 		pair(p);
 		int ep = epoll_create1(0);
 		struct epoll_event ev = { EPOLLIN, { .fd = p[0] } };

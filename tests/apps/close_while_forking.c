@@ -1,6 +1,6 @@
 // One thread takes away the first of two numbers of many connections, in every way there is, while another one forks.
-// The kernel gives the numbers to other files, of which nobody reads or writes a byte, and the connections go on by their
-// second numbers, in another process as well.
+// The kernel gives the numbers to other files, of which no call reads or writes a byte, and the connections go on by
+// their second numbers, in another process as well.
 #include "t.h"
 #include <stdatomic.h>
 enum { MANY = 30, CLOSE, DUP2, CLOSE_RANGE, FCLOSE, HANDLER, WAYS };

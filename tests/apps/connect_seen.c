@@ -1,4 +1,5 @@
-// Who accepts a connection may use the other end at once, whose connect(2) in another thread has not returned yet.
+// A thread that accepts a connection may use the other end at once, although its connect(2) in another thread has not
+// returned.
 #include "t.h"
 #include <pthread.h>
 static int cli, port;

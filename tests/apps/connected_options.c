@@ -69,7 +69,7 @@ static void lengths(int fd, int other)
 	EQ(b[0], 'y');
 	EQ(n, 0);
 }
-// What a listener was told of segments bounds both ends.
+// The segment size that was set on a listener limits both ends.
 static void bounded(void)
 {
 	int port, l = listen_on(&port);

@@ -102,7 +102,7 @@ static void *waits(void *arg)
 	EQ(memcmp(b, "abc", 3), 0);
 	return arg;
 }
-// A reader that sleeps already, of each kind, hears of the whole once.
+// A sleeping reader, of each kind, is woken once for all bytes.
 static void asleep(int c, int s)
 {
 	pthread_t t;

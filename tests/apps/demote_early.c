@@ -1,5 +1,5 @@
-// A server hands its connection to a kernel socket before the client makes its next call. Where the connection began on
-// TCP the server has perhaps gone over to shared memory by then, and the client has not: every byte comes in order.
+// A server hands its connection to a kernel socket before the client makes its next call. Where the connection began
+// on TCP the server may have switched to shared memory by then, and the client not yet: every byte comes in order.
 #include "t.h"
 enum { CONNS = 30, LEN = 5000 };
 int main(void)
@@ -44,7 +44,7 @@ int main(void)
 		int fd = accept(l, NULL, NULL), got = 0, u[2];
 		CHECK(fd >= 0);
 		await(a);
-		// Calls enough to hear of an offer in between, some of which leave bytes behind.
+		// Enough calls to notice an offer in between, some of which leave bytes unread.
 		for (int k = 0; k < 40; k++) {
 			ssize_t r = recv(fd, x + got, k < 20 ? 0 : 10, MSG_DONTWAIT);
 			CHECK(r >= 0 || errno == EAGAIN);

@@ -1,4 +1,5 @@
-// A child that waits by edges on a connection of its parent's sleeps, although there is room that it was told of.
+// A child that waits edge-triggered on a connection of its parent sleeps, although there is room that was reported to
+// it.
 #include "t.h"
 // How often this process has gone to sleep by itself (getrusage(2)).
 static long sleeps(void)

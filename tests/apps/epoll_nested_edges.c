@@ -19,7 +19,7 @@ static void arrives(int from, int at)
 		EQ(ioctl(at, FIONREAD, &after), 0);
 	while (after == before);
 }
-// Until a connection that began on TCP has gone over, if it will: that is an edge too.
+// Waits until a connection that began on TCP has switched, if it does: that is an edge too.
 static void warm(int p[2])
 {
 	char c;

@@ -1,5 +1,5 @@
-// A look at an inner instance by poll takes nothing from it: the instance around it still hears of the edge, and what is
-// removed after the look is reported no more. So it is with a descriptor that is no connection, beside one that is.
+// A poll of an inner instance takes no event from it: the outer instance still reports the edge, and what is removed
+// after the look is reported no more. So it is with a descriptor that is no connection, beside one that is.
 #include "t.h"
 static int inner, outer;
 static void add(int ep, int fd, unsigned events)

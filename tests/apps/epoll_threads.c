@@ -1,5 +1,4 @@
-// Several threads sleep in one epoll instance: while one is busy with what it was told, the others are told of
-// the rest.
+// Several threads sleep in one epoll instance: while one is busy with its event, the others get those of the rest.
 #include "t.h"
 #include <stdatomic.h>
 enum { T = 4, ROUNDS = 200 };
@@ -15,7 +14,7 @@ static void *work(void *x)
 		if (e.data.u32 == T)
 			return NULL;
 		recv_all(fd[e.data.u32][1], &c, 1);
-		// Nobody goes on before everybody has got one.
+		// No thread continues before each of them has got one.
 		busy++;
 		EQ(read(go[0], &c, 1), 1);
 		struct epoll_event m = { .events = EPOLLIN | EPOLLONESHOT | (e.data.u32 % 2 ? EPOLLET : 0), .data.u32 = e.data.u32 };

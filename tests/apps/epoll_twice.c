@@ -1,4 +1,4 @@
-// A connection goes over to the kernel while epoll_wait reports it: one call reports no descriptor twice.
+// A connection is demoted while epoll_wait reports it: one call reports no descriptor twice.
 #include "t.h"
 int main(void)
 {

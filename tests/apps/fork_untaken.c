@@ -10,7 +10,7 @@ int main(void)
 		// The listener is this process' alone, so that all connections go over one link.
 		int l = listen_on(&port);
 		EQ(write(told[1], &port, sizeof port), sizeof port);
-		// The server sleeps in the first, and hears there what goes on, before it takes the next.
+		// The server sleeps in the first instance, and gets its events there, before it uses the next one.
 		int first = accept(l, NULL, NULL);
 		for (int i = 0; i < 8; i++) {
 			char c[3];

@@ -1,5 +1,5 @@
-// A connection becomes the standard input and output of another program, which need not know the library: by fork and exec,
-// posix_spawn, and popen, with and without bytes that nobody has read yet. The program sees an IPv4 TCP socket.
+// A connection becomes the standard input and output of another program, which need not know the library: by fork and
+// exec, posix_spawn, and popen, with and without unread bytes. The program sees an IPv4 TCP socket.
 #include "t.h"
 #include <netinet/tcp.h>
 #include <spawn.h>

@@ -42,7 +42,7 @@ static void *visitor(void *arg)
 	if (unshare(CLONE_NEWNET))
 		t_skip("net_namespace", "may not make a network namespace");
 	loopback_up();
-	// Nobody listens here. But a socket that was made in the old namespace reaches the server there.
+	// No server listens here. But a socket that was made in the old namespace reaches the server there.
 	FAILS(dial(socket(AF_INET, SOCK_STREAM, 0)), ECONNREFUSED);
 	EQ(dial(kept), 0);
 	EQ(who(kept), 'A');

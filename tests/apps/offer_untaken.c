@@ -1,5 +1,5 @@
-// Clients whose wish to go over to shared memory finds nobody, since their connection is not free to: when they are gone
-// nothing of them is left at the server, which sleeps in accept.
+// Clients whose offers of a promotion are not accepted, since the server's connection cannot switch: when they have
+// ended nothing of them is left at the server, which sleeps in accept.
 #include "t.h"
 enum { CLIENTS = 12, FEW = 6 };
 static void *talk(void *x)

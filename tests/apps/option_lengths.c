@@ -1,4 +1,5 @@
-// getsockopt with less room than the value has, more, none and a negative length: what is written, and the length told.
+// getsockopt with less room than the value has, more, none and a negative length: the written bytes and the returned
+// length.
 #include "t.h"
 #include <netinet/tcp.h>
 static const struct { int level, name, value, small; } OPTION[] = {

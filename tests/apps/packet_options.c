@@ -69,7 +69,8 @@ static void server(int (*set)(int), int shm, int late)
 	close(s);
 	close(l);
 }
-// A filter that takes nothing: nobody gets in while it is there, and a client that waits does as soon as it is gone.
+// A filter that accepts no packet: no client connects while it is set, and a waiting client does as soon as it is
+// removed.
 static void drained(void)
 {
 	int port, l = listen_on(&port);

@@ -1,4 +1,4 @@
-// SO_PEEK_OFF: where a look begins moves on with each look, also if it is asked for in the middle of a connection.
+// SO_PEEK_OFF: the offset of a peek advances with each peek, also if the option is set in the middle of a connection.
 #include "t.h"
 int main(void)
 {

@@ -1,4 +1,4 @@
-// Who is told of a reset, and by which call: found by random sequences beside kernel TCP.
+// Which end gets a reset, and by which call: cases that random sequences beside kernel TCP have found.
 #include "t.h"
 
 static int edge(int ep, int ms)
@@ -23,7 +23,7 @@ static void sent_after_the_end(int by_sendfile)
 	close(f);
 }
 
-// The sender has closed by the time the reset is looked at.
+// The sender has closed by the time the reset is checked.
 static void closed_after_the_reset(void)
 {
 	int p[2];

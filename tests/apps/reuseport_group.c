@@ -28,7 +28,7 @@ static void *serve(void *arg)
 	}
 	return NULL;
 }
-// A process with as many members; it ends one of them when it is told to, the last one with itself.
+// A process with as many members; it ends one of them on request, and the last one with itself.
 static pid_t process(char name, int members, struct sig *s)
 {
 	struct sig theirs;

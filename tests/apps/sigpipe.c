@@ -42,7 +42,7 @@ int main(void)
 	EQ(pipes, 7);
 	EQ(recv(p[0], &c, 1, 0), 0);
 	close(p[0]);
-	// the same, but the error is asked by SO_ERROR
+	// the error is read by SO_ERROR instead
 	pair(p);
 	close(p[1]);
 	CHECK(ready(p[0], POLLRDHUP, 1000));

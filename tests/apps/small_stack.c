@@ -90,7 +90,7 @@ static void *thread(void *call)
 	((void (*)(void))call)();
 	return NULL;
 }
-// A fresh stack, of which the part that was never used can be told.
+// A new stack, of which the part that was never used can be recognised.
 static void on_small_stack(const char *name, void (*call)(void))
 {
 	pthread_attr_t a;

@@ -8,7 +8,7 @@ int main(void)
 		int p[2] = { connect_to(port), accept(l, NULL, NULL) }, err = 0;
 		socklen_t n = sizeof err;
 		char c;
-		// By then a peer that began on TCP may have gone over, and we not yet.
+		// By then a peer that began on TCP may have switched, and this side not yet.
 		send_all(p[0], "x", 1);
 		recv_all(p[1], &c, 1);
 		for (int k = 0; k < i; k++)

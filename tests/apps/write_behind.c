@@ -1,4 +1,4 @@
-// A send that does not wait takes less than three times SO_SNDBUF where nobody reads; and behind large sends of which the
+// A non-blocking send takes less than three times SO_SNDBUF if no process reads; and behind large sends of which the
 // last one was taken whole a small one fits.
 #include "t.h"
 enum { ALL = 4 << 20, ROUNDS = 20 };

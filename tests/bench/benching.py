@@ -32,7 +32,7 @@ class Answer:
         return json.loads(self.good().out)
 
     def failed(self, status, *parts):
-        """It ended with this status, without output, and said why in whole words."""
+        """The program has ended with this status, without output, and with a readable message."""
         said = f"status {self.status}, {self.out!r}, {self.err!r}"
         check(self.status == status and not self.out, said)
         check(self.err.startswith("netacc_bench: ") or status == 2, said)
@@ -48,7 +48,7 @@ def environment(ctx, extra=None):
 
 
 def run(ctx, *argv, env=None, within=(), command=None, limit=60, **extra):
-    """Runs it to its end; configuration files of this machine are not looked at."""
+    """Runs the program to its end, without this machine's configuration files."""
     full = [*map(str, within), command or tool(), *map(str, argv)]
     done = subprocess.run(full, env=environment(ctx, env), cwd=ctx.dir, stdin=subprocess.DEVNULL, capture_output=True,
                           text=True, timeout=limit, **extra)
@@ -72,7 +72,7 @@ class Server:
         return out.partition("\n")[0] if "\n" in out else None
 
     def heard(self, part):
-        """Waits until the server has said something."""
+        """Waits until the server has written a line."""
         wait_until(lambda: part in self.proc.text(), 30, f"the server says {part!r}: {self.proc.text()}")
 
 

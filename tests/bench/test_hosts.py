@@ -1,4 +1,4 @@
-"""Two hosts: what is not accelerated is measured all the same, and said."""
+"""Two hosts: connections that are not accelerated are measured nevertheless, and reported as such."""
 
 import shutil
 
@@ -37,7 +37,7 @@ def between_two_hosts(ctx):
 
 @case(modes=ONE)
 def without_rights(ctx):
-    """ICMP echo needs a right or a setting; without both it is said, with the setting it is measured."""
+    """ICMP echo needs a privilege or a setting: without both that is reported, with the setting it is measured."""
     need_root()
     one = Host(ctx)
     place = ctx.dir / "tool"

@@ -84,7 +84,7 @@ def the_kernel_agrees(ctx):
 
 @case(modes=ONE)
 def the_table(ctx):
-    """80 columns, every row, and no progress where nobody looks."""
+    """The table has 80 columns and every row, and no progress is shown without a terminal."""
     answer = run(ctx, "client", *SHORT, "--trips", 7, "--per-day", 3).good()
     equal(answer.err, "", "on standard error")
     wide = [line for line in answer.out.splitlines() if len(line) > 80]
@@ -135,7 +135,7 @@ def a_server_for_many(ctx):
 
 @case(modes=ONE)
 def without_the_library(ctx):
-    """Where the library is not found every cell is TCP, and why is said; nothing fails."""
+    """If the library is not found every cell is TCP, with the reason, and nothing fails."""
     alone = ctx.dir / "alone"
     alone.mkdir()
     shutil.copy(tool(), alone / "netacc_bench")

@@ -25,7 +25,7 @@ def welcome(plain, netacc):
 
 
 class Impostor:
-    """A server that says what it is given, whatever it hears, and then closes."""
+    """A server that sends the given bytes, whatever it receives, and then closes."""
 
     def __init__(self, *sayings):
         self.listener = socket.create_server((ADDRESS, 0))
@@ -140,7 +140,7 @@ def clients_that_are_none(ctx):
 
 @case(modes=ONE)
 def one_at_a_time(ctx):
-    """A client that comes while another measures is told so; a client that says nothing does not keep others out."""
+    """A client that connects while another measures is refused with a message; a silent client does not keep others out."""
     server = Server(ctx)
     with socket.create_connection((ADDRESS, server.port)) as mute, socket.create_connection((ADDRESS, server.port)) as first:
         check(mute.fileno() >= 0, "somebody who says nothing")

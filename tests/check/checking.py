@@ -38,7 +38,7 @@ class Answer:
 
 
 def run(ctx, *argv, env=None, within=(), **extra):
-    """Runs it as it is given; configuration files of this machine are not looked at."""
+    """Runs the program as given, without this machine's configuration files."""
     none = ctx.dir / "empty.conf"
     none.write_text("[netacc]\n")
     env = ctx.environment({"NACC_CONFIG_FILE": none, **(env or {})})

@@ -23,7 +23,7 @@ def transport(ctx, target, level, *parts, **extra):
 
 @case(modes=ONE)
 def accelerated_server(ctx):
-    """Shared memory, by which process; and the server does not notice that it was asked."""
+    """Shared memory, with the server's process; and the server does not notice the query."""
     for address, shown in ((ADDRESS, ADDRESS), ("0.0.0.0", ADDRESS), ("::", "[::1]"), ("::1", "[::1]")):
         port = host.free_port()
         peer = hosts.Server(ctx, "one", address, port)
@@ -105,7 +105,7 @@ def a_stranger_at_the_rendezvous(ctx):
 
 @case(modes=ONE)
 def a_server_of_another_user(ctx):
-    """Somebody else's server is believed if the TCP listener is theirs; what may not be looked into is said."""
+    """Another user's server is believed if the TCP listener is that user's; what may not be inspected is reported."""
     if os.getuid() != 0:
         raise Skipped("needs root, to be another user")
     other, tool = as_nobody(ctx)
@@ -134,7 +134,7 @@ def listeners_that_share_a_port(ctx):
 
 @case(modes=ONE)
 def several_addresses(ctx):
-    """Of a name's addresses the ones where nobody listens are only noted."""
+    """Addresses of a name without a listener are only noted."""
     port = host.free_port()
     peer = hosts.Server(ctx, "one", ADDRESS, port)
     answer = ask(ctx, f"localhost:{port}")

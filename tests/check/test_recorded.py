@@ -1,4 +1,4 @@
-"""Recorded hosts and what is to be said of them."""
+"""Recorded hosts and the findings expected for them."""
 
 import json
 
@@ -7,7 +7,7 @@ from checking import HOSTS, ONE, ask, expect, run
 from harness import check, equal, need
 from matrix import case
 
-# Host: exit status, and for each (subject, check) the level and what must be said.
+# Host: exit status, and for each (subject, check) the level and the expected text.
 VERDICTS = {
     "ec2-vif": (1, {
         ("eth0", "driver"): ("warn", "Xen para-virtual", "--sriov-net-support simple", "pin the interface's name first"),
@@ -29,7 +29,7 @@ VERDICTS = {
     }),
     "ec2-ixgbevf-3.1": (1, {
         ("eth0", "version"): ("ok", "3.1.2"),
-        # The older kernel has its own driver; nobody starts that again.
+        # The older kernel has its own driver; it is not started again.
         ("eth0", "module"): ("ok", "built by DKMS for each new kernel"),
         ("eth0", "name"): ("ok",),
         ("eth0", "image"): ("ok", "ready to be saved", "sriovNetSupport"),
@@ -126,7 +126,7 @@ def kernels_for_rdma(ctx):
 
 @case(modes=ONE)
 def a_driver_that_waits_for_a_restart(ctx):
-    """It is told from an old one: by its version, or by the checksum of its sources where that is the same."""
+    """It is distinguished from an old one by its version, or by its sources' checksum if the version is equal."""
     recorded = json.loads((HOSTS / "ec2-ixgbevf-pending.json").read_text())
     for change, level, texts in (
             ({}, "warn", ("ixgbevf 3.1.2 is in place", "2.12.1-k runs", "restart the host")),
@@ -181,7 +181,7 @@ def this_machine(ctx):
 
 @case(modes=ONE)
 def interfaces_without_a_device(ctx):
-    """A pair of virtual interfaces: passed over, and shown when asked for; the kernel's word is asked for real."""
+    """A pair of virtual interfaces is skipped, and shown on request; the kernel is really queried."""
     hosts.need_root()
     a, b = hosts.Host(ctx), hosts.Host(ctx)
     hosts.cable(a, b, "veth0", "10.9.8.1/24", "10.9.8.2/24")

@@ -106,7 +106,7 @@ def recordings_that_cannot_be_used(ctx):
 
 @case(modes=ONE)
 def tables_of_drivers(ctx):
-    """A table of one's own counts; a wrong one is told with file and line."""
+    """A user's own table is used; a wrong one is reported with file and line."""
     mine = ctx.file("mine", b"[ena]\nname = ours\nkind = physical\nlevel = fail\nwhy = it is red\ndo = paint it\n")
     answer = ask(ctx, "--drivers", mine, "-i", "ens5", "--facts", ENA)
     equal(answer.status, 1, "status")

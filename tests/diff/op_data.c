@@ -70,7 +70,8 @@ static int op_send(void)
 	return do_send(s, pick_len(room), variant, flags);
 }
 
-// Much data, nobody reads meanwhile: takes something, stays within the length; the rest is a matter of buffers.
+// Much data, which no process reads meanwhile: takes something, stays within the length; the rest is a matter of
+// buffers.
 static int op_send_big(void)
 {
 	int s = any(CONN, CONN);

@@ -94,7 +94,7 @@ static int op_recv(void)
 		if (R[w].ret > 0 && !(flags & MSG_PEEK))
 			e->rx[w] += R[w].ret;
 	}
-	// Late arrival (only where N was not asked before): take the rest in the world that is behind.
+	// Late arrival (only if N was not polled before): take the rest in the world that is behind.
 	for (int i = 0; !same() && i < 200 * slow && R[N].sig == R[K].sig; i++) {
 		int w = (R[N].ret > 0 ? R[N].ret : 0) < (R[K].ret > 0 ? R[K].ret : 0) ? N : K;
 		long have = R[w].ret > 0 ? R[w].ret : 0, other = R[!w].ret;

@@ -66,8 +66,8 @@ void settle(void)
 	uint64_t t0 = now_us(), dt = 0;
 	for (;;) {
 		int k = at_rest(K, b, dt < LATE(60000));
-		// raw_mode: N is not asked, so that the op under test is the first to look at the arrival
-		// (the library must be as prompt as the kernel; the ops below tolerate a short delay by themselves).
+		// raw_mode: N is not polled, so that the op under test is the first to see the arrival (the library must be as
+		// prompt as the kernel; the ops below tolerate a short delay by themselves).
 		if (k && raw_mode)
 			break;
 		int n = k ? at_rest(N, a, dt < LATE(60000)) : 0;

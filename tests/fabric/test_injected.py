@@ -108,13 +108,13 @@ def a_queue_pair_fails_as_it_sends(ctx):
 
 @case(seldom=True, limit=120)
 def a_queue_pair_fails_as_it_receives(ctx):
-    """Its device has told the other one that it has the message, which the program never gets."""
+    """Its device has acknowledged the message to the other one, and the program never gets it."""
     fails(ctx, "fail_receive_after")
 
 
 @case(seldom=True, limit=60)
 def the_opening_of_a_connection_fails(ctx):
-    """The server hears of the connection by TCP, and shows it so."""
+    """The server gets the connection by TCP, and shows it so."""
     for word, role in OPENING.items():
         exchange = Exchange(ctx, [(role, {word: 1})])
         exchange.goes_on_by_tcp()

@@ -31,7 +31,7 @@ class Failure(Exception):
 
 
 class Skipped(Exception):
-    """The test needs something that this machine does not have; the reason is told and counted."""
+    """The test needs something that this machine does not have; the reason is printed and counted."""
 
 
 def check(condition, message):
@@ -124,7 +124,7 @@ class Proc:
         return self.text().strip().splitlines()[-lines:]
 
     def result(self, limit=RUN_LIMIT, status=0):
-        """Wait for the end; the exit status must be as said, if one is; the standard output is returned."""
+        """Wait for the end, check the exit status if one is expected, and return the standard output."""
         code = self.wait(limit)
         check(status is None or code == status, f"{self.name} ended with {code}: {' / '.join(self.tail(4))}")
         return self.stdout()
@@ -318,7 +318,7 @@ class Ctx:
     def _names(self):
         def left():
             new = [n for n in host.abstract_names() if n not in self.names_before]
-            # Without a namespace of our own, another program's name is told by its living holder.
+            # Without a namespace of our own, another program's name is recognised by its living holder.
             return [n for n in new if self.own_network or not host.holders(f"socket:[{n[3]}]")]
         try:
             wait_until(lambda: not left(), 5, "")

@@ -47,7 +47,7 @@ def follow_parent(give_up):
 
 
 def exit_on_signals():
-    """A runner that is told to end unwinds, so that what it started is ended too."""
+    """A runner that gets a signal to end unwinds, so that the processes that it started are ended too."""
     def leave(number, _):
         raise SystemExit(128 + number)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -156,7 +156,7 @@ def tree(pid):
 
 
 def reap():
-    """Collect what has ended among our children that nobody waits for (adopted orphans)."""
+    """Reap ended children for which no code waits (adopted orphans)."""
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)

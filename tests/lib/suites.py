@@ -92,7 +92,7 @@ class Suite:
         return [item for item in items if not item.entry.seldom]
 
     def be_prepared(self):
-        """Raises what `prepare` has raised, each time that it is asked."""
+        """Raises the exception of `prepare`, each time that it is called."""
         if self.prepare and self.prepared is None:
             module, function = self.prepare.split(".")
             with self.names():

@@ -152,7 +152,7 @@ def an_unpacked_archive(ctx):
 
 @case(modes=made.ONE)
 def an_upgrade(ctx):
-    """A configuration that nobody changed is renewed, another one is kept; what is no longer there goes."""
+    """An unchanged configuration is renewed, a changed one is kept; files that are no longer installed are removed."""
     p = Place(ctx)
     p.good(p.archive)
     library = next((p.root / "usr/local/lib").rglob("libnetacc-preload.so"))

@@ -1,4 +1,4 @@
-"""Completions, asked for as people do: by the key, in the shells themselves."""
+"""Completions, requested as users do it: by the Tab key, in the shells themselves."""
 
 import os
 import pty
@@ -51,7 +51,7 @@ bind 'set show-all-if-ambiguous on'; bind 'set completion-query-items 0'; bind '
         return said
 
     def end(self):
-        # A signal that comes just before bash waits for a key would be looked at after the key.
+        # A signal that comes just before bash waits for a key would be handled after the key.
         os.close(self.terminal)
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)

@@ -12,7 +12,7 @@ from roots import Root, release
 
 
 def dpkg(root, *argv):
-    # Without it every file is forced to the disk, which nobody will read again.
+    # Without it every file is flushed to the disk, although it will never be read again.
     return root.run("dpkg", "--force-unsafe-io", *argv)
 
 

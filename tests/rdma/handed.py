@@ -17,7 +17,7 @@ from remote import data, main, receive
 
 
 def fill(s, bytes_):
-    """Sends until nobody takes any more; how many were sent."""
+    """Sends until no more bytes are accepted; returns how many were sent."""
     s.setblocking(False)
     sent = 0
     while sent < len(bytes_) and select.select([], [s], [], 1)[1]:
@@ -170,7 +170,7 @@ class FailsToExecute:
 
 
 class ExitsUnread:
-    """Who ends without having read all resets, as in tcp(7)."""
+    """A process that ends with unread bytes resets the connection, as in tcp(7)."""
 
     def server(self, listener):
         s, _ = listener.accept()
@@ -230,7 +230,7 @@ class BecomesDaemon:
 
 
 class LeavesToChild:
-    """Who has accepted, or connected, ends; a child goes on with the connection."""
+    """The process that has accepted, or connected, ends; a child goes on with the connection."""
 
     def leave(self, s, how):
         talk(s, b"parent%2d", b"remote%2d")

@@ -89,7 +89,7 @@ class HasTalked(Silent):
 
 
 class FewCredits:
-    """More small messages than the client takes while it is stopped, which the server sends when it is told."""
+    """More small messages than the client takes while it is stopped, which the server sends on request."""
 
     def server(self, listener):
         s, _ = listener.accept()
@@ -157,7 +157,7 @@ class Talks(Silent):
     """Questions and answers, until nothing arrives any more."""
 
     def talk(self, s, first):
-        # As long as TCP would try without being told, no test can wait.
+        # No test can wait for as long as TCP would retry without a notification.
         s.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000)
         print("waiting", flush=True)
         began = time.monotonic()
@@ -181,7 +181,7 @@ class Talks(Silent):
 
 
 class Orphans:
-    """The process that accepted a connection is killed: the child that has it, and waits, hears of the end."""
+    """The process that accepted a connection is killed: the child that has it, and waits, sees the end."""
 
     def server(self, listener):
         s, _ = listener.accept()
@@ -196,7 +196,7 @@ class Orphans:
 
 
 class Endless:
-    """Both directions at once, every byte looked at, until the client's standard input ends; it says how much there was."""
+    """Both directions at once, every byte compared, until the client's standard input ends; prints the byte counts."""
 
     BLOCK = 1_000_003
 
@@ -243,7 +243,7 @@ class Accepting:
             self.greet(listener.accept()[0])
 
     def greet(self, s):
-        # An ordinary client speaks; nobody else is to be seen.
+        # An ordinary client sends bytes; any other must not be seen.
         print("another", s.recv(100).decode(), flush=True)
         s.close()
 
@@ -293,7 +293,7 @@ class AcceptingByPoll(Accepting):
 
 
 class AcceptingAfterStalls(Accepting):
-    """A client that is reset before it has spoken is seen, and is nobody."""
+    """A client that is reset before it has sent a byte is accepted, and does not count."""
 
     def greet(self, s):
         try:

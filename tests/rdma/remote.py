@@ -150,7 +150,7 @@ class Exits:
 
 
 class Stops:
-    """A connection that nobody reads from does not hold up another one."""
+    """A connection from which no process reads does not delay another one."""
 
     def server(self, listener):
         idle, _ = listener.accept()

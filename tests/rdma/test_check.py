@@ -17,7 +17,7 @@ TOOL = harness.ROOT / "build" / "netacc_check"
 
 
 def ask(ctx, port, **env):
-    """What is said of the server's host, seen from the client's."""
+    """The findings about the server's host, from the client's host."""
     none = ctx.dir / "empty.conf"
     none.write_text("[netacc]\n")
     target = f"{ctx.server_end.address}:{port}"
@@ -50,7 +50,7 @@ def a_server_is_reached_by_rdma(ctx):
     check(f"port {port + 20000}" in found["text"] and ctx.client_end.address in found["text"], found)
     equal({name: found["every"][name]["level"] for name in ("question", "failover")}, {"question": "ok", "failover": "ok"},
           "what else the server's host lets in")
-    # What was asked leaves nothing behind.
+    # The query leaves no state behind.
     wait_until(lambda: monitor.show(server.pid, "qp")["qp"]["links_open"] == 0, 60, "the queue pair goes")
     equal(monitor.show(server.pid, "cnt")["cnt"]["accepts_rdma"], 0, "connections")
     refused(ask(ctx, port, NACC_ENABLE_RDMA_DEFAULT="0"), "switched off")

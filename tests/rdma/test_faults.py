@@ -169,7 +169,7 @@ def a_device_is_removed_under_load(ctx):
 
 
 def swallow(ctx, port):
-    """What RDMA sends goes to a neighbour that nobody is; TCP works. The commands that end that."""
+    """RDMA packets go to a neighbour that does not exist; TCP works. Returns the commands that end that."""
     undo = []
     for side in ctx.ends():
         inside = ["ip", "-n", side.namespace]
@@ -201,7 +201,7 @@ def the_path_of_rdma_falls_silent(ctx):
 
 @case(modes=("rxe",), limit=220)
 def without_a_companion_silence_is_a_time_out(ctx):
-    """At who has something to say; the other one may hear of the end by the connection manager."""
+    """At the side that sends; the other one may get the end from the connection manager."""
     transfer = Transfer(ctx, options={"NACC_TCP_BASE": "0"})
     undo = swallow(ctx, transfer.port)
     try:
@@ -240,7 +240,7 @@ def without_a_companion_silence_ends_what_waits_for_room(ctx):
 
 @case(limit=150)
 def without_a_companion_room_may_be_long_in_coming(ctx):
-    """The devices ask each other meanwhile, and nobody hears of that."""
+    """The devices probe each other meanwhile, and no program notices that."""
     server, client, _, write_end = full_pair(ctx)
     posted = lambda: sum(qp["queue_pair"]["sends_posted"] for qp in queue_pairs(client.pid))  # noqa: E731
     before = posted()
@@ -256,7 +256,7 @@ def without_a_companion_room_may_be_long_in_coming(ctx):
 
 @case(modes=("rxe",), limit=220)
 def without_a_companion_keepalive_finds_a_silent_path(ctx):
-    """Nobody has anything to say; iWARP would hear of it after a quarter of an hour."""
+    """No side sends anything; iWARP would notice it after a quarter of an hour."""
     server, client, port = pair_by_rdma(ctx, "Kept", {"NACC_TCP_BASE": "0"})
     undo = swallow(ctx, port)
     try:
@@ -271,7 +271,7 @@ def without_a_companion_keepalive_finds_a_silent_path(ctx):
 
 @case(limit=220)
 def keepalive_finds_a_silent_host_after_a_failure(ctx):
-    """The connection has gone over to TCP, and nobody has anything to say when nothing gets through any more."""
+    """The connection has failed over to TCP, and no side sends anything when no packet gets through any more."""
     pair = pair_by_rdma(ctx, "Kept")[:2]
     removal = ctx.spawn(delete(ctx.client_end), role="nobody")
     check(removal.wait(LIMIT) == 0, f"rdma link delete: {removal.text()}")

@@ -75,14 +75,14 @@ def it_is_shown(ctx):
 @case(limit=150)
 def a_server_without_netacc(ctx):
     converse(ctx, "Polls", roles=("client",), options=FIRST)
-    # The connection manager asks, and nobody answers.
+    # The connection manager sends a request that is not answered.
     check(ctx.carried("client")["rdma_sends"] < 20, f"RDMA carried something: {ctx.carried('client')}")
     converse(ctx, "Pieces", roles=("client",), options=FIRST)
 
 
 @case(limit=300)
 def somebody_is_killed_meanwhile(ctx):
-    """At moments between the connect and some time after the promotion: the other one hears of it."""
+    """At moments between the connect and some time after the promotion: the other side sees it."""
     ctx.accelerated = ("server", "client")
     for n in range(8):
         address, port = ctx.server_end.address, ctx.port()

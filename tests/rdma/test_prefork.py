@@ -86,7 +86,7 @@ def by_rdma(ctx, talk):
 
 @case(limit=200)
 def the_process_that_listens_goes(ctx):
-    """Killed, or told to quit: connects go on, and another process listens for RDMA soon."""
+    """Killed, or ended by a signal: connects go on, and another process listens for RDMA soon."""
     talk = Talk(ctx, "Workers")
     for number in (signal.SIGKILL, signal.SIGTERM):
         by_rdma(ctx, talk)

@@ -31,7 +31,7 @@ def connect(ctx, port, way="recv"):
 
 @case()
 def a_plain_server(ctx):
-    """Who is refused has loaded nothing, and goes by TCP."""
+    """A client that is refused has loaded no library, and uses TCP."""
     port = ctx.port()
     server = begin(ctx, "plain", port, "server")
     said = connect(ctx, port)
@@ -132,7 +132,7 @@ def handed_on_at_once(ctx):
 
 @case()
 def an_answer_and_nobody_behind_it(ctx):
-    """Who answers is believed once: then a connect waits, and is told what TCP tells."""
+    """A host that answers is believed once: later connects wait, and get the result of TCP."""
     port = ctx.port()
     doors = [begin(ctx, "door", at, "server") for at in (port, port + 1)]
     ctx.accelerated = ("client",)

@@ -117,7 +117,7 @@ def iperf3(ctx):
     ctx.await_listener(server, port + 20000)
     for options, sender in (((), "client"), (("-R",), "server"), (("-P", 2), "client")):
         ctx.mark()
-        # With -n the receiver may be told to stop before it has everything; what was sent counts.
+        # With -n the receiver may be stopped before it has everything; the sent bytes count.
         text = ctx.run([need("iperf3"), "-c", address, "-p", port, "-n", "6M", "-J", *options], limit=100)
         total = json.loads(text)["end"]["sum_received"]["bytes"]
         check(total > 5 * MB, f"iperf3 {options}: {total} bytes received")

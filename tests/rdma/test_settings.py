@@ -67,7 +67,7 @@ def connections_per_queue_pair(ctx):
 
 @case(limit=240)
 def threads_that_poll(ctx):
-    """They do not sleep for a minute after each message, and hear of further queue pairs, companions and ends all the same."""
+    """They do not sleep for a minute after each message, and still get events of queue pairs, companions and ends."""
     held = Held(ctx, options={"NACC_POLL_CQ_MS": "60000"})
     links = [link for link in monitor.show(held.client.pid, "qp")["qp"]["links"] if link["transport"] == "RDMA"]
     check(len(links) >= MANY // 2, f"{len(links)} queue pairs")

@@ -97,7 +97,7 @@ def nobody_gets_anothers_connection(ctx):
     proc.kill()
 
 
-# A client that connects to the port that it is told.
+# A client that connects to the given port.
 ELSEWHERE = """import socket, sys
 print("ready", flush=True)
 print(socket.create_connection((sys.argv[1], int(sys.stdin.readline())), 30).recv(1))

@@ -108,7 +108,7 @@ def listener_of_both_families(ctx):
     converse(ctx, "Names", family="address6", at="::")
 
 
-# Every fourth port that connections from here can have, on a socket that shares it with nobody.
+# Every fourth port that connections from here can have, on a socket that does not share it.
 HOLDER = """
 import signal, socket, sys
 kept = [socket.socket() for port in range(50000, 50128, 4)]
@@ -171,7 +171,7 @@ def closed_while_the_next_one_begins(ctx):
 
 @case(limit=150)
 def child_of_a_killed_process(ctx):
-    """Who waits for a connection that a killed parent carried is told."""
+    """A process that waits for a connection that a killed parent carried gets the end."""
     ctx.accelerated = ("server", "client")
     script = str(harness.ROOT / "tests" / "rdma" / "lasting.py")
     for _ in range(5):
@@ -321,7 +321,7 @@ def the_last_device_is_removed(ctx):
 
 @case(limit=200)
 def silent_host(ctx):
-    """Packets are dropped on both hosts' links, and nobody is told: both ends hear of it in bounded time."""
+    """Packets are dropped on both hosts' links without an error: both ends notice it in bounded time."""
     ctx.accelerated = ("server", "client")
     script = str(harness.ROOT / "tests" / "rdma" / "lasting.py")
     address = ctx.server_end.address
@@ -338,7 +338,7 @@ def silent_host(ctx):
         client.kill()
         server.kill()
     wait_until(lambda: ctx.carried("client")["rdma_sends"] > 30 or not client.running(), 60, "questions and answers")
-    # To a neighbour that nobody is: what goes out is lost, and neither the device nor the sender learns of it.
+    # To a neighbour that does not exist: packets are lost, and neither the device nor the sender notices it.
     lost = [(side, other, ["ip", "-n", side.namespace, "neigh", "replace", other.address, "dev", side.netdev, "lladdr"])
             for side, other in (ctx.ends(), ctx.ends()[::-1])]
     try:

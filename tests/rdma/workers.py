@@ -52,11 +52,11 @@ class NeverAccepts:
 
 
 class Told(Exception):
-    """A signal has told the process to quit."""
+    """A signal has requested the process to quit."""
 
 
 class Workers(remote.Many):
-    """Processes that answer questions, one per connection, until they are killed or told to quit."""
+    """Processes that answer questions, one per connection, until they are killed or get a signal to quit."""
 
     COUNT = 3
 

@@ -50,7 +50,7 @@ def inside(namespace):
 def add_namespace(name):
     command("ip", "netns", "add", name)
     command("ip", "-n", name, "link", "set", "lo", "up")
-    # Addresses are usable at once: nobody else could have them.
+    # Addresses are usable at once: no other host could have them.
     setting(name, "ipv6/conf/default/accept_dad", 0)
 
 
@@ -191,7 +191,7 @@ class Ctx(harness.Ctx):
         return (self.server_end, self.client_end)
 
     def port(self):
-        """A port that nobody has had since the machine started: each test has a fresh process, but not a fresh host."""
+        """A port that was not used since the machine started: each test has a fresh process, but not a fresh host."""
         self.next_port += 1
         return self.next_port
 
@@ -222,7 +222,7 @@ class Ctx(harness.Ctx):
 
     def prove(self, messages, payload=0, sender="client", receiver=None):
         """RDMA carried at least `messages` messages with `payload` bytes from `sender` to the other host, by the count
-        of both devices. The library under test is not asked."""
+        of both devices. The library under test is not involved."""
         receiver = receiver or ("server" if sender == "client" else "client")
         out, into = self.carried(sender), self.carried(receiver)
         check(out["rdma_sends"] >= messages, f"{sender} sent {out['rdma_sends']} RDMA messages, not {messages}: {out}")

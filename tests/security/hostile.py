@@ -107,7 +107,7 @@ class Link:
     refused = False
 
     def drain(self):
-        """Takes what the other end says, which is not looked at; false once it has ended the link."""
+        """Discards messages of the other end; false once it has ended the link."""
         while True:
             try:
                 if not self.control.recv(64, socket.MSG_DONTWAIT):

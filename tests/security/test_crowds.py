@@ -106,7 +106,7 @@ def crowds_of_many_users_leave_room_for_another_one(ctx):
 
 
 def slow_hello(voice, port):
-    """A client that says hello, and connects, when it is told to: whether the server takes it."""
+    """A client that sends its Hello, and connects, on request: returns whether the server accepts it."""
     link = Client(port, hello=False)
     for step in (link.hello, lambda: link.connect(1, 43000)):
         voice.say("done")

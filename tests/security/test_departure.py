@@ -1,4 +1,4 @@
-"""A peer of another user says that a connection goes on by a socket of its own: the connection ends, and the socket is nobody's."""
+"""A peer of another user passes a socket of its own for a connection: it ends, and no process has the socket."""
 
 import array
 import contextlib
@@ -29,7 +29,7 @@ def pair():
 
 
 def is_closed(mine):
-    """Whether nobody has the other end any more, and nobody has read or written there."""
+    """Whether no process has the other end any more, and none has read or written there."""
     try:
         check(not mine.recv(1), "the server wrote to the stranger's socket")
     except BlockingIOError:
@@ -42,7 +42,7 @@ def is_closed(mine):
 
 
 def await_closed(ends):
-    # The ends are looked at one after the other, since the error is told only once.
+    # The ends are checked one after the other, since the error is reported only once.
     for mine in ends:
         wait_until(lambda mine=mine: is_closed(mine), 30, "what was passed is closed")
 

@@ -1,4 +1,4 @@
-"""Who serves a connection: the owner of the TCP listener of that moment, and nobody who owned it before."""
+"""The server of a connection is the owner of the TCP listener at that moment, and not an earlier owner."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ TRUE = b"true answer"
 
 
 def squat(voice, address, scope, keeps, shared):
-    """Serves the clients of a port, as a program that listens there may; gives the port back when it is told, and goes
+    """Serves the clients of a port, as a program that listens there may; releases the port on request, and goes
     on. It `keeps` the rendezvous then, or not. A `shared` port has one that is named after the socket."""
     listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     if shared:
@@ -207,7 +207,8 @@ def a_listener_that_is_gone_refuses(ctx):
         equal([asker.ask(b"b"), asker.ask(b"b")], [b"ConnectionRefusedError"] * 2, "answers without a listener")
         squatter.tell("open")
         equal(squatter.hear("open"), 1, "questions that came in all")
-        # Its rendezvous is found again when the client looks there anew; until then it connects by TCP, where nobody accepts.
+        # Its rendezvous is found again when the client looks there anew; until then it connects by TCP, where no
+        # process accepts.
         time.sleep(0.1)
         equal([asker.ask(b"c"), asker.ask(b"c")], [TRUE] * 2, "answers of the one who listens again")
         asker.end()

@@ -1,4 +1,4 @@
-"""A key and a certificate for 127.0.0.1 and localhost that nobody else trusts."""
+"""A key and a certificate for 127.0.0.1 and localhost that only these tests trust."""
 
 import os
 import subprocess

@@ -13,7 +13,7 @@ BOTH = ("both",)
 
 
 def hold(ctx, server, count, env=None):
-    """A client process that keeps connections open until it is told to end."""
+    """A client process that keeps connections open until it is ended on request."""
     client = ctx.client(ctx.script("redis_client.py", server.port, "idle", count), env=env, stdin=subprocess.PIPE)
     wait_until(lambda: "connected" in client.stdout() or not client.running(), 60, "the connections are there")
     check(client.running(), f"the client failed: {client.tail(3)}")

@@ -1,4 +1,4 @@
-"""Several hosts in one machine, and containers of one host: which reach which, over what, and what is not looked at."""
+"""Several hosts in one machine, and containers of one host: which reach each other, and by which transport."""
 
 from contextlib import contextmanager
 
@@ -14,7 +14,7 @@ PORT = 7000
 
 @contextmanager
 def talking(*peers):
-    """Peers end with the block; one in a PID namespace does not hear SIGTERM."""
+    """Peers end with the block; one in a PID namespace does not get SIGTERM."""
     yield peers
     for peer in peers:
         peer.end()
@@ -45,7 +45,7 @@ def between_two_hosts(ctx):
         if ctx.mode == "both":
             count = server.page("cnt")
             equal((count["accepts_tcp"], count["accepts_shm"]), (1, 0), "accepts by TCP and over shared memory")
-        # The same server, asked from its own host under the same address.
+        # The same server, reached from its own host under the same address.
         with talking(Client(ctx, within=b.within)) as (near,):
             reaches(near, "10.77.0.2", PORT, "far")
             expect(ctx, near, "SHM", None)
@@ -53,7 +53,7 @@ def between_two_hosts(ctx):
 
 @case(modes=MODES)
 def one_address_in_two_hosts(ctx):
-    """The same addresses and port in two network namespaces are two servers; nobody listens in a third."""
+    """The same addresses and port in two network namespaces are two servers; in a third there is no listener."""
     need_root()
     hosts = [Host(ctx) for _ in range(3)]
     addresses = ("127.0.0.1", "10.9.9.9", "::1")
@@ -72,7 +72,7 @@ def one_address_in_two_hosts(ctx):
 
 
 SHM = ["sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$@"', "sh"]
-# How a container is told from its host, but for the network: the flags of unshare(1), and a /dev/shm of its own.
+# How a container differs from its host, apart from the network: the flags of unshare(1), and a /dev/shm of its own.
 CONTAINERS = {
     "mounts": (["--mount"], SHM),
     "ipc, uts, cgroup": (["--ipc", "--uts", "--cgroup"], []),
@@ -141,7 +141,7 @@ def mapped(ctx, line):
 
 @case(modes=MODES)
 def users_of_a_container(ctx):
-    """Root inside is not root outside. A user that cannot be told apart from others there is served by TCP."""
+    """Root inside is not root outside. A user that cannot be distinguished from others there is served by TCP."""
     need_root()
     if not possible(need("unshare"), "--user", "true"):
         raise Skipped("no user namespace can be made")
@@ -168,7 +168,7 @@ def users_of_a_container(ctx):
 
 @case(modes=MODES)
 def an_address_goes_and_comes(ctx):
-    """What TCP says of an address that was taken from an interface is said within a bounded time."""
+    """The error of TCP for an address that was removed from an interface comes within a bounded time."""
     a, b = joined(ctx)
     a.ip("address", "add", "10.78.0.1/32", "dev", "cable")
     b.ip("route", "add", "10.78.0.1/32", "dev", "cable")

@@ -19,7 +19,7 @@ def configuration(ctx, port, login, inherit):
     users = ctx.file("users", f"someone:{{PLAIN}}{PASSWORD}\n".encode())
     users.chmod(0o644)
     ctx.dir.chmod(0o755)
-    # Who does not begin as root can become nobody else.
+    # A process that does not begin as root cannot change its user.
     same = "" if user else f"default_internal_user = {owner.pw_name}\ndefault_login_user = {owner.pw_name}\n" \
         f"default_internal_group = {owner.pw_gid}\n"
     no_chroot = "" if user else "chroot =\n"

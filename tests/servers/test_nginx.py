@@ -143,7 +143,7 @@ def static_4_copy(ctx):
 
 @case()
 def small_buffer(ctx):
-    """SO_SNDBUF of the listener: a worker that waits for room by edges is told of it, however slowly a client reads."""
+    """SO_SNDBUF of the listener: a worker that waits edge-triggered for room gets the event, however slowly a client reads."""
     sums = files(ctx)
     nginx = start(ctx, sendfile="off", listen=" sndbuf=32k")
     ctx.mark()

@@ -1,4 +1,4 @@
-//! Where a value came from, and what is said about one that cannot be used.
+//! The source of a value, and the diagnostics about one that cannot be used.
 
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -75,7 +75,7 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// As [`Quoted`], without the quotes.
+/// Displays text like [`Quoted`], without the quotes.
 pub(crate) struct Plain<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Plain<'_> {

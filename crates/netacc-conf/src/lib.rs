@@ -1,4 +1,4 @@
-//! The configuration of NetACC: its keys, where their values come from, and what is said about wrong ones.
+//! The configuration of NetACC: its keys, the sources of their values, and the diagnostics about wrong ones.
 //!
 //! A value may come from four places, each overriding the one before it: the built-in default, the
 //! configuration file, a `NACC_*` environment variable, and an option of `netacc_run`. Bytes from all of
@@ -7,8 +7,8 @@
 //! Every key is one entry of [`KEYS`]. Parsing, the environment, the display and the sample file are all
 //! derived from that table, so a new key is added in one place.
 //!
-//! This crate runs inside programs that were never asked whether they want it. It therefore opens no file,
-//! reads no environment and knows no threads; the caller brings the bytes.
+//! This crate runs inside programs that do not know of it. It therefore opens no file, reads no environment and knows
+//! no threads; the caller brings the bytes.
 //!
 //! ```
 //! let mut config = netacc_conf::Config::default();
@@ -70,8 +70,8 @@ pub fn key(name: &str) -> Option<&'static Key> {
 
 /// Checks one value of one key as it would be written in a file, without its quotes.
 ///
-/// Returns the value in its canonical form, or what is wrong with it and what is allowed.
-/// Relations between keys are not checked; [`Config::finish`] does that.
+/// Returns the value in its canonical form, or what is wrong with it and what is allowed. Relations between keys are not
+/// checked here; [`Config::finish`] does that.
 pub fn check_value(name: &str, value: &[u8]) -> Result<alloc::string::String, alloc::string::String> {
     use alloc::{format, string::ToString};
     let Some(key) = key(name) else {

@@ -6,7 +6,7 @@ use crate::keys::KEYS;
 
 /// The known key most like `name`, if any is like it at all.
 pub fn nearest_key(name: &str) -> Option<&'static str> {
-    // Nobody misses by this much, and the work grows with the length.
+    // A typing error is never this large, and the work grows with the length.
     if name.len() > 64 {
         return None;
     }

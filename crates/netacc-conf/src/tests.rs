@@ -116,7 +116,7 @@ fn later_sources_win_in_any_order() {
     for (name, value, source) in [
         ("NACC_SOR_IO_THREADS", "4", "command line"),
         ("NACC_SOR_CONN_PER_QP", "8", "environment"),
-        // Debug mode was asked for with more weight than the level.
+        // Debug mode was set by a source of higher priority than the level.
         ("NACC_LOG_LEVEL", "1", "command line"),
         ("NACC_EMPTY_QP_MAX_PER", "7", "f:5"),
         ("NACC_SOR_MSG_SIZE", "16384", "default"),

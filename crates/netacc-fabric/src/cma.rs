@@ -77,7 +77,7 @@ fn storage(a: SocketAddr) -> sockaddr_storage {
 /// # Safety
 /// Null or a socket address.
 unsafe fn address(at: *mut sockaddr) -> Option<SocketAddr> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees null or a socket address.
     unsafe { at.cast::<libc::sockaddr>().as_ref() }?;
     // SAFETY: as large as the family says.
     unsafe {
@@ -125,7 +125,8 @@ impl State {
     /// # Safety
     /// One that was given out and not destroyed.
     unsafe fn id<'a>(&mut self, id: *mut rdma_cm_id) -> &'a mut Id {
-        // SAFETY: the caller's promise; the lock is held, so nobody else follows the pointer.
+        // SAFETY: the caller guarantees an object that was given out and not destroyed; the lock is held, so nobody else
+        // follows the pointer.
         unsafe { &mut *id.cast::<Id>() }
     }
 }
@@ -244,7 +245,7 @@ unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_eve
     // SAFETY: the caller's identifier.
     let old = unsafe { state.id(id) }.cm.channel as usize;
     let events = state.channels.get_mut(&old).map(|c| c.retain(|event| is_about(event, id.cast()))).unwrap_or_default();
-    // SAFETY: as above.
+    // SAFETY: the caller's identifier.
     unsafe { state.id(id) }.cm.channel = channel;
     for event in events {
         state.put(channel as usize, event);
@@ -299,7 +300,7 @@ unsafe extern "C" fn rdma_resolve_addr(
     // SAFETY: the caller's identifier and addresses.
     let (raw, from, to) = unsafe { (id.cast::<Id>(), address(from), address(to)) };
     let Some(to) = to else { return fail(libc::EINVAL) };
-    // SAFETY: as above.
+    // SAFETY: the caller's identifier and addresses.
     let id = unsafe { state.id(id) };
     let own = match (from, route(to)) {
         (Some(from), _) if !from.ip().is_unspecified() => from.ip(),
@@ -413,7 +414,7 @@ unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
 /// # Safety
 /// Null or the caller's parameters.
 unsafe fn private_data(param: *mut rdma_conn_param) -> Vec<u8> {
-    // SAFETY: the caller's promise: that many bytes are there.
+    // SAFETY: the caller guarantees null or the caller's parameters; that many bytes are there.
     unsafe {
         match param.as_ref() {
             Some(param) if !param.private_data.is_null() => {
@@ -491,7 +492,7 @@ unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     let mut state = lock();
     // SAFETY: the caller's identifier.
     let raw = id.cast::<Id>();
-    // SAFETY: as above.
+    // SAFETY: the caller's identifier.
     let id = unsafe { state.id(id) };
     if id.left {
         return fail(libc::EINVAL);

@@ -70,7 +70,7 @@ impl<T> Channel<T> {
 
     /// The descriptor's number at this moment.
     pub fn number(&self) -> c_int {
-        // SAFETY: as in `borrowed`.
+        // SAFETY: the structure lives as long as the channel.
         unsafe { *self.fd }
     }
 }
@@ -194,7 +194,7 @@ impl State {
         if pair.state == IBV_QPS_ERR {
             return true;
         }
-        // SAFETY: as above.
+        // SAFETY: the pair exists as long as it is listed, and its context longer.
         let (cq, context) = unsafe { ((*pair.raw).recv_cq, &*(*pair.raw).context.cast::<Context>()) };
         let (page, fits) =
             (context.page, pair.receives.front().is_some_and(|(_, sge)| sge.length as usize >= body.len()));
@@ -230,7 +230,7 @@ impl State {
     pub fn send(&mut self, number: u32, wr: &ibv_send_wr) -> Result<(), c_int> {
         let pair = self.pairs.get_mut(&number).ok_or(libc::EINVAL)?;
         let signaled = pair.all_signaled || wr.send_flags & IBV_SEND_SIGNALED != 0;
-        // SAFETY: as above.
+        // SAFETY: the queue pair is listed, so it and its context exist.
         let (send_cq, context) = unsafe { ((*pair.raw).send_cq, &*(*pair.raw).context.cast::<Context>()) };
         let page = context.page;
         if pair.state == IBV_QPS_ERR {

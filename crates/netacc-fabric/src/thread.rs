@@ -99,7 +99,7 @@ impl State {
     /// Ends the connection at once, as a failure does.
     pub fn hang_up(&mut self, id: u64) {
         if let Some(id) = self.ids.get(&id) {
-            // SAFETY: as above.
+            // SAFETY: listed, so it exists; the lock is held.
             drop(unsafe { (**id).socket.take() });
         }
     }
@@ -176,7 +176,7 @@ impl State {
                 self.parse(number);
             }
             let Some(id) = self.ids.get(&number).copied() else { continue };
-            // SAFETY: as above.
+            // SAFETY: listed, so it exists; the lock is held.
             let id = unsafe { &mut *id };
             if !id.output.is_empty() && id.pump().is_ok() && id.output.is_empty() {
                 self.watch(number, EventFlags::IN);
@@ -198,7 +198,7 @@ impl State {
 
     fn attend(&mut self, number: u64, flags: EventFlags) {
         let Some(id) = self.ids.get(&number).copied() else { return };
-        // SAFETY: as above.
+        // SAFETY: listed, so it exists; the lock is held.
         let id = unsafe { &mut *id };
         match id.phase {
             Phase::Listening => self.take_in(id),
@@ -269,7 +269,7 @@ impl State {
     fn parse(&mut self, number: u64) {
         loop {
             let Some(raw) = self.ids.get(&number).copied() else { return };
-            // SAFETY: as above.
+            // SAFETY: listed, so it exists; the lock is held.
             let id = unsafe { &mut *raw };
             if id.due > now() {
                 return;
@@ -291,7 +291,7 @@ impl State {
     /// Tells the other side how many of its messages have come.
     fn acknowledge(&mut self, number: u64) {
         let Some(id) = self.ids.get(&number).copied() else { return };
-        // SAFETY: as above.
+        // SAFETY: listed, so it exists; the lock is held.
         let id = unsafe { &mut *id };
         if id.received != id.acknowledged {
             let late = page_of(id).map_or(0, |page| page.late_acks.load(Ordering::Relaxed));
@@ -311,7 +311,7 @@ impl State {
 
     /// One frame. False: the rest has to wait, or there is nothing any more.
     fn handle(&mut self, raw: *mut Id, frame: &Frame, body: &[u8]) -> bool {
-        // SAFETY: as above.
+        // SAFETY: listed, so it exists; the lock is held.
         let id = unsafe { &mut *raw };
         let (number, pair) = (id.number, self.pair_of(id));
         let none = core::ptr::null_mut();
@@ -399,7 +399,7 @@ impl State {
 
     /// The other side has disconnected, or is gone.
     fn disconnected(&mut self, raw: *mut Id) {
-        // SAFETY: as above.
+        // SAFETY: listed, so it exists; the lock is held.
         let id = unsafe { &mut *raw };
         let context = id.cm.verbs.cast::<Context>();
         // SAFETY: connected, so it is on an open device.
@@ -416,7 +416,7 @@ impl State {
     /// The TCP connection has ended.
     fn over(&mut self, number: u64) {
         let Some(raw) = self.ids.get(&number).copied() else { return };
-        // SAFETY: as above.
+        // SAFETY: the identifier is listed, so it exists; the lock is held.
         let id = unsafe { &mut *raw };
         drop(id.socket.take());
         let none = core::ptr::null_mut();
@@ -448,16 +448,16 @@ impl State {
             .filter(|c| unsafe { !(**c).removed && !device::exists(&(**c).name()) })
             .collect();
         for context in gone {
-            // SAFETY: as above.
+            // SAFETY: listed, so it exists; the lock is held.
             let device = unsafe { &mut *context };
             device.removed = true;
             let element = ibv_async_element { port_num: 0 };
             device.says.push(ibv_async_event { element, event_type: IBV_EVENT_DEVICE_FATAL });
             let on_it: Vec<*mut Id> =
-                // SAFETY: as above.
+                // SAFETY: listed, so it exists; the lock is held.
                 self.ids.values().copied().filter(|id| unsafe { (**id).cm.verbs } == context.cast()).collect();
             for raw in on_it {
-                // SAFETY: as above.
+                // SAFETY: listed, so it exists; the lock is held.
                 let id = unsafe { &mut *raw };
                 drop(id.socket.take());
                 self.flush(self.pair_of(id), IBV_WC_WR_FLUSH_ERR);

@@ -326,7 +326,7 @@ unsafe extern "C" fn ibv_get_cq_event(
         }
         let fd = found.number();
         drop(state);
-        // SAFETY: as in `waited`.
+        // SAFETY: the descriptor is the channel's own, which its user does not close meanwhile.
         ready(unsafe { BorrowedFd::borrow_raw(fd) }, -1);
     }
 }
@@ -409,7 +409,7 @@ unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut 
 unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
     let mut state = lock();
     let mut at = wr;
-    // SAFETY: as above.
+    // SAFETY: the caller's list, which ends in a null, and its place for the one that is refused.
     unsafe {
         let (number, cq) = ((*qp).qp_num, (*qp).recv_cq);
         while let Some(request) = at.as_ref() {

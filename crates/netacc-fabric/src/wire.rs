@@ -1,4 +1,4 @@
-//! What goes over the TCP connection of a queue pair: frames of a fixed head and a body.
+//! The protocol on the TCP connection of a queue pair: frames of a fixed head and a body.
 
 /// Bytes of a head: kind, flags, two of padding, length of the body, immediate data, a count.
 pub const HEAD: usize = 16;

@@ -5,7 +5,7 @@
 //! under that function's contract; pointers are handed on to [`netacc_core`], which documents its use of them, or to
 //! the next symbol.
 //!
-//! To intercept another call, add a line to the table in [`hooks`].
+//! To intercept another call, add a line to the table in `hooks`.
 #![no_std]
 #![allow(unsafe_code)]
 #![allow(missing_docs, reason = "the exported functions are documented by their man pages")]

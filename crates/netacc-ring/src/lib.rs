@@ -3,7 +3,7 @@
 //! * [`Producer`] and [`Consumer`] are the two ends of a single-producer single-consumer byte ring.
 //!   Their shared words live in [`ProducerLine`] and [`ConsumerLine`], each written by one side only.
 //! * [`ReadySet`] is a ready set: the producer sets a bit per connection, the consumer takes them.
-//! * [`SideLine`] has the wakers of the threads that wait for a connection; [`notify`] decides which of them are
+//! * [`SideLine`] has the wakers of the threads that wait for a connection; `notify` decides which of them are
 //!   written.
 //!
 //! Everything read from a line that the peer writes is a *claim*: it is loaded once, checked in `Producer::refresh` or

@@ -1,8 +1,7 @@
 //! Reading the pages of other processes.
 //!
-//! A page is copied with `read`, never mapped: a process that shortens or
-//! scribbles over its page can give us wrong numbers, but no SIGBUS and no read
-//! beyond a buffer. The process is not asked and need not run.
+//! A page is copied with `read`, never mapped: a process that shortens or scribbles over its page can give us wrong
+//! numbers, but no SIGBUS and no read beyond a buffer. The process is not involved and need not run.
 
 mod error;
 mod parse;
@@ -154,7 +153,7 @@ pub struct Link {
     pub capacity: u32,
     /// Where its memory is mapped in the process.
     pub address: u64,
-    /// Of a queue pair: what only that has.
+    /// Data that only a queue pair has.
     pub qp: Option<QueuePair>,
 }
 

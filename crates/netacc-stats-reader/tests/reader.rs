@@ -138,7 +138,7 @@ fn a_recorded_page_is_read_to_the_last_number() {
     assert_eq!((seen.links.len(), seen.links[0].in_use, seen.links[0].ever), (1, 3, 4));
     // The three that are open, and one that is closed.
     assert_eq!(seen.moved.shm.msgs_in, 804_279);
-    // Cut anywhere, it is told as cut; a bit turned over anywhere is at least no panic.
+    // A page that is cut anywhere is reported as cut; a flipped bit anywhere causes no panic.
     for cut in (0..SOCKS_AT).step_by(997) {
         assert!(matches!(reader::parse(&page[..cut]), Err(Error::Truncated(_))), "cut at {cut}");
     }

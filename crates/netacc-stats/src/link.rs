@@ -48,12 +48,12 @@ pub struct LinkEntry {
     pub(crate) conns: AtomicU64,
     /// Connections that there is room for.
     pub(crate) capacity: AtomicU32,
-    /// Of a queue pair: receives of the other side that are free (low half), and all that it has (high half).
+    /// Receives of a queue pair's other side: the free ones in the low half, all of them in the high half.
     pub(crate) credits: AtomicU32,
     /// Where its memory is mapped: the process' own address, as `/proc/PID/maps` shows it. Of a queue pair: its number
     /// on the device.
     pub(crate) address: AtomicU64,
-    /// Of a queue pair: the other host, and the port for RDMA there or here.
+    /// Address of a queue pair's other host, with the port for RDMA there or here.
     pub(crate) peer: AddrCell,
     pub(crate) device: [AtomicU8; DEVICE_LEN],
     /// Work requests of a queue pair: sends that were posted, those that have completed, and messages received. One
@@ -157,7 +157,7 @@ impl LinkEntry {
         true
     }
 
-    /// It is made of something else from here on.
+    /// Resets the entry for another object.
     pub fn set_kind(&self, kind: LinkKind) {
         self.kind.store(kind as u32, Relaxed);
     }
@@ -225,7 +225,7 @@ impl LinkEntry {
         bump(&self.received, 1);
     }
 
-    /// Of a queue pair: sends that were posted, those that have completed, and messages received.
+    /// Counts of a queue pair: posted sends, completed sends, and received messages.
     #[must_use]
     pub fn messages(&self) -> [u64; 3] {
         [&self.posted, &self.completed, &self.received].map(|counter| counter.load(Relaxed))

@@ -31,7 +31,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::page::{PAGE_SIZE, Page, PageOf, SOCK_ENTRIES};
 use crate::sock::SockEntry;
 
-/// Of a limited address space the page takes one part in so many at most.
+/// Divisor of a limited address space: the page takes at most this part of it.
 const SHARE: u64 = 8;
 
 type FullPage = PageOf<[SockEntry; SOCK_ENTRIES]>;
@@ -104,8 +104,8 @@ pub fn init(program: &[u8], pid: u32) -> Result<OwnedFd, Errno> {
 ///
 /// # Errors
 ///
-/// As [`init`]. The child then counts into private memory that nobody reads;
-/// it never goes on writing into the page of its parent.
+/// As [`init`]. The child then counts into private memory, which is not read; it never goes on writing into the page of
+/// its parent.
 pub fn reinit_after_fork(pid: u32, keep: impl IntoIterator<Item = i32>) -> Result<OwnedFd, Errno> {
     let old = MAPPED.load(Relaxed);
     if old.is_null() {
@@ -179,21 +179,21 @@ fn map(fd: BorrowedFd<'_>, at: *mut core::ffi::c_void, extra: MapFlags) -> Resul
     let address = unsafe { mmap(at, PAGE_SIZE, first, flags, fd, 0)? };
     // SAFETY: mapped just now. A core dump without it lacks nothing of the program's.
     let _ = unsafe { madvise(address, PAGE_SIZE, Advice::LinuxDontDump) };
-    // SAFETY: as above.
+    // SAFETY: the range was mapped just now, and no other code knows of it.
     if apart && let Err(e) = unsafe { open_up(address) } {
-        // SAFETY: as above, and nobody knows of it.
+        // SAFETY: the range was mapped just now, and no other code knows of it.
         let _ = unsafe { munmap(address, PAGE_SIZE) };
         return Err(e);
     }
     Ok(address.cast())
 }
 
-/// Makes a mapping of the page that nobody may access so far readable and writable, and unlocks it.
+/// Makes an inaccessible mapping of the page readable and writable, and unlocks it.
 ///
 /// # Safety
 /// `address` is such a mapping of [`PAGE_SIZE`] bytes.
 unsafe fn open_up(address: *mut core::ffi::c_void) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `address` is such a mapping of [`PAGE_SIZE`] bytes.
     unsafe {
         let _ = munlock(address, PAGE_SIZE);
         mprotect(address, PAGE_SIZE, MprotectFlags::READ | MprotectFlags::WRITE)

@@ -37,7 +37,7 @@ pub const PROGRAM_LEN: usize = 64;
 pub const LIBRARY_LEN: usize = 32;
 /// Fills the header up to 256 bytes.
 const HEADER_SPARE: usize = 25;
-/// Listeners whose RDMA port can be told. They and the counters fill the first memory page.
+/// Number of listeners whose RDMA port can be shown. They and the counters fill the first memory page.
 const RDMA_PORTS: usize = 32;
 
 // The layout is a contract between versions: a change here is a new LAYOUT_VERSION.
@@ -219,7 +219,7 @@ impl Page {
         }
     }
 
-    /// Counts a connection that went over to a faster transport, by what had kept it back.
+    /// Counts a connection that switched to a faster transport, by the reason that had kept it back.
     pub fn promoted(&self, from: Reason) {
         self.count(Counter::Promotions);
         if let Some(cell) = self.head.promotions.get(from as usize) {
@@ -253,7 +253,7 @@ impl Page {
 
     /// Enters a link; the place of its entry, or `None` when all are taken.
     pub fn open_link(&self, link: &NewLink) -> Option<u32> {
-        // Without a mapped page there is nobody to read it.
+        // Without a mapped page no tool can read the value.
         if self.socks.is_empty() {
             return None;
         }
@@ -309,7 +309,7 @@ impl Page {
         self.publish_inherited(pid, start_ns);
     }
 
-    /// As [`publish`](Self::publish), with the program name already there.
+    /// Publishes the page like [`publish`](Self::publish), with the program name already stored.
     pub(crate) fn publish_inherited(&self, pid: u32, start_ns: u64) {
         let head = &self.head;
         head.version.store(LAYOUT_VERSION, Relaxed);

@@ -49,7 +49,7 @@ numbered! {
         Passed = 20, "passed";
         /// The descriptor is used by stdio.
         Stdio = 21, "stdio";
-        /// The peer went over to a kernel socket.
+        /// The peer switched to a kernel socket.
         PeerMoved = 22, "peer-moved";
         /// No local port could be had.
         NoPort = 23, "no-port";

@@ -183,8 +183,9 @@ fn spawn(place: &'static ThreadSlot) -> Result<()> {
 #[cfg(target_arch = "x86_64")]
 unsafe fn clone_thread(flags: usize, stack: usize, word: usize) -> isize {
     let ret: isize;
-    // SAFETY: the caller's promise. The new thread begins with an aligned stack, finds the function in a register that
-    // the kernel keeps, and never comes back here.
+    // SAFETY: the caller guarantees that `stack` is the upper end of memory that nobody else uses until the kernel
+    // clears the word at `word`; The new thread begins with an aligned stack, finds the function in a register that the
+    // kernel keeps, and never comes back here.
     unsafe {
         core::arch::asm!(
             "syscall",
@@ -214,8 +215,9 @@ unsafe fn clone_thread(flags: usize, stack: usize, word: usize) -> isize {
 #[cfg(target_arch = "aarch64")]
 unsafe fn clone_thread(flags: usize, stack: usize, word: usize) -> isize {
     let ret: isize;
-    // SAFETY: the caller's promise. The new thread begins with an aligned stack, finds the function in a register that
-    // the kernel keeps, and never comes back here.
+    // SAFETY: the caller guarantees that `stack` is the upper end of memory that nobody else uses until the kernel
+    // clears the word at `word`; The new thread begins with an aligned stack, finds the function in a register that the
+    // kernel keeps, and never comes back here.
     unsafe {
         core::arch::asm!(
             "svc 0",
@@ -280,7 +282,7 @@ mod tests {
         let mut all = Vec::new();
         let _ = reader.read_to_end(&mut all);
         assert!(!all.is_empty());
-        // The socket itself is closed too: its peer finds nobody.
+        // The socket itself is closed too, so its peer sees the end.
         while raw::send(theirs, b"x".as_ptr(), 1, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT).is_ok() {
             raw::sched_yield();
         }

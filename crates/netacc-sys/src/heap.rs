@@ -105,12 +105,12 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller of `dealloc` guarantees a block of this allocator with this layout.
         with(|state| unsafe { state.free(at, layout.size(), layout.align()) });
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller of `realloc` guarantees a block of this allocator with this layout.
         with(|state| unsafe { state.realloc(at, layout.size(), layout.align(), size) })
     }
 }

@@ -45,7 +45,8 @@ pub unsafe fn symbol(library: *mut c_void, name: &CStr) -> *mut c_void {
     if function.is_null() {
         return ptr::null_mut();
     }
-    // SAFETY: libc's function of this signature, a NUL-terminated name, and the caller's promise.
+    // SAFETY: libc's function of this signature and a NUL-terminated name; the caller guarantees the rest of its
+    // contract.
     unsafe {
         let function: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void = core::mem::transmute(function);
         function(library, name.as_ptr())
@@ -60,7 +61,7 @@ pub fn loaded(library: &CStr, name: &CStr) -> *mut c_void {
     if handle.is_null() { ptr::null_mut() } else { unsafe { symbol(handle, name) } }
 }
 
-/// What the linker said of the last [`open`] (dlerror(3)): null or a NUL-terminated string of this thread.
+/// The linker's error of the last [`open`] (dlerror(3)): null or a NUL-terminated string of this thread.
 pub fn error() -> *const c_char {
     let function = ERROR.load(Ordering::Relaxed);
     if function.is_null() {

@@ -126,7 +126,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// As long as this lives, [`interrupted`] is true for the thread.
+    /// Guard during whose life [`interrupted`] is true for the thread.
     #[inline]
     pub fn one_more() -> Held {
         let place = thread_state::enter();

@@ -41,7 +41,7 @@ pub fn map(len: usize) -> Result<NonNull<u8>> {
     Ok(at)
 }
 
-/// Set once the program has asked to lock what it maps from here on.
+/// Set once the program has called mlockall(MCL_FUTURE).
 static LOCKING: AtomicBool = AtomicBool::new(false);
 
 /// Notes that the program is about to call mlockall(MCL_FUTURE). If the kernel drops the request (in the child of a
@@ -50,7 +50,7 @@ pub fn note_locking() {
     LOCKING.store(true, Ordering::Relaxed);
 }
 
-/// Whether the program has asked to lock what it maps.
+/// Whether the program has called mlockall(MCL_FUTURE).
 pub fn is_locking() -> bool {
     LOCKING.load(Ordering::Relaxed)
 }
@@ -68,9 +68,9 @@ pub fn first_access() -> ProtFlags {
 /// The range is a mapping of the caller's.
 pub unsafe fn open_up(at: NonNull<u8>, len: usize) -> Result<()> {
     if is_locking() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the range is a mapping of the caller's.
         let _ = unsafe { munlock(at.as_ptr().cast(), len) };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the range is a mapping of the caller's.
         unsafe { mprotect(at.as_ptr().cast(), len, MprotectFlags::READ | MprotectFlags::WRITE)? };
     }
     Ok(())
@@ -97,7 +97,7 @@ pub fn map_shared(len: usize) -> Result<NonNull<u8>> {
 /// # Safety
 /// Nothing may refer to the region any more.
 pub unsafe fn unmap(p: NonNull<u8>, len: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that nothing refers to the region any more.
     let _ = unsafe { rustix::mm::munmap(p.as_ptr().cast(), len) };
 }
 
@@ -157,7 +157,7 @@ impl DerefMut for Owned {
 /// Largest array (bytes) that comes from the library's own zeroed pages: a mapping and the page tables for it take
 /// longer than what a first connect does with them.
 const SMALL: usize = 256 << 10;
-/// These pages, handed out from the beginning and never given back. Those that nobody touches take no memory.
+/// Pages that are handed out from the beginning and never returned. Untouched ones take no memory.
 #[repr(C, align(4096))]
 struct Ours(UnsafeCell<[u8; 2 * SMALL]>);
 

@@ -336,9 +336,9 @@ pub fn gettid() -> u32 {
     call(libc::SYS_gettid, [0; 6]).unwrap_or(0) as u32
 }
 
-/// Calls `run` in a process of its own that is nobody's child and sends no signal when it ends. `run` must use nothing
-/// but system calls and its own stack, since the locks of other threads may be in any state there. All signals are
-/// blocked in it.
+/// Calls `run` in a process of its own, for which this one need not wait and which sends no signal when it ends. `run`
+/// must use nothing but system calls and its own stack, since the locks of other threads may be in any state there. All
+/// signals are blocked in it.
 pub fn detached(run: impl FnOnce()) -> Result<()> {
     let all = [!0u8; 8];
     let mut old = [0u8; 8];
@@ -346,10 +346,10 @@ pub fn detached(run: impl FnOnce()) -> Result<()> {
         call(libc::SYS_rt_sigprocmask, [how as usize, set as usize, was as usize, 8, 0, 0])
     };
     mask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr())?;
-    // No flags and no exit signal: a copy of the process whose end nobody is told of (clone(2)).
+    // No flags and no exit signal: a copy of the process whose end is not signalled (clone(2)).
     let child = call(libc::SYS_clone, [0; 6]);
     if child == Ok(0) {
-        // The second process loses its parent at once, so that nobody has to wait for it.
+        // The second process loses its parent at once, so that this one need not wait for it.
         let second = call(libc::SYS_clone, [0; 6]);
         if second == Ok(0) {
             run();
@@ -375,7 +375,7 @@ pub fn reap(pid: u32) -> Option<i32> {
     }
 }
 
-/// Whether a child has ended for which nobody has waited (waitid(2)).
+/// Whether a child has ended and was not waited for (waitid(2)).
 pub fn has_ended_child() -> bool {
     let mut info = [0u64; 16];
     let flags = (libc::WEXITED | libc::WNOHANG | libc::WNOWAIT) as usize;

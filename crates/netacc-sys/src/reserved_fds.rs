@@ -115,7 +115,7 @@ static RESERVE: [AtomicI32; 3] = [const { AtomicI32::new(0) }; 3];
 #[cold]
 pub fn reserve() {
     for cell in RESERVE.iter().filter(|c| c.load(Ordering::Relaxed) == 0) {
-        // An eventfd that nobody uses costs next to nothing.
+        // An unused eventfd costs hardly any memory.
         let Ok(fd) = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC) else { return };
         let Ok(n) = adopt(fd) else { return };
         if cell.compare_exchange(0, n + 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {

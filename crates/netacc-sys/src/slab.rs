@@ -27,7 +27,7 @@ pub struct Slab<T> {
 }
 
 impl<T: Pooled> Slab<T> {
-    /// An empty slab; nothing is mapped until the first object is asked for.
+    /// An empty slab; no memory is mapped before the first object is requested.
     pub const fn new() -> Slab<T> {
         Slab {
             lock: Lock::new(),

@@ -26,7 +26,7 @@ pub fn any(name: &CStr) -> *mut c_void {
     by_linker(libc::RTLD_DEFAULT, name).unwrap_or_else(|| walk(name, false))
 }
 
-/// What dlsym(3) says, where it may be asked.
+/// The result of dlsym(3), if it may be called.
 fn by_linker(from: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     if !matches!(libc_kind::libc(), Libc::Glibc(minor) if minor >= 34) {
         return None;
@@ -200,7 +200,7 @@ impl Tables {
     ///
     /// The tables are those of a loaded object and have that many symbols.
     unsafe fn definition(&self, index: usize, name: &CStr) -> Option<*mut c_void> {
-        // SAFETY: the caller's promise; names are NUL-terminated.
+        // SAFETY: the caller guarantees tables of a loaded object that have symbol `index`; names are NUL-terminated.
         unsafe {
             let symbol = self.symbols.add(index).read();
             let hidden = !self.versions.is_null() && self.versions.add(index).read() & HIDDEN != 0;
@@ -227,7 +227,7 @@ unsafe fn chosen(chooser: *mut c_void) -> *mut c_void {
     if cfg!(not(target_arch = "x86_64")) {
         return ptr::null_mut();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the address of a relocated indirect function of a loaded object.
     unsafe {
         let chooser: unsafe extern "C" fn() -> *mut c_void = core::mem::transmute(chooser);
         chooser()

@@ -153,7 +153,7 @@ fn enter_crowd(me: usize) {
         return;
     }
     let mine = (me as u64) << COUNT_BITS | 1;
-    // A thread that holds nothing yet keeps nobody from giving a word back.
+    // A thread that holds no lock yet does not keep others from releasing a word.
     while !words(me).any(|word| word.compare_exchange(0, mine, Ordering::Relaxed, Ordering::Relaxed).is_ok()) {
         raw::sched_yield();
     }
@@ -176,7 +176,7 @@ pub(crate) fn leave(place: Place) {
 #[cold]
 fn leave_crowd(me: usize) {
     let Some((word, value)) = word(me) else { return };
-    // Nobody but this thread changes the word, and a handler leaves it as it was.
+    // Only this thread changes the word, and a handler leaves it as it was.
     let left = if value & ((1 << COUNT_BITS) - 1) > 1 { value - 1 } else { 0 };
     word.store(left, Ordering::Relaxed);
 }
@@ -193,7 +193,8 @@ pub(crate) fn count() -> u32 {
     }
 }
 
-/// For the child of a fork: nobody holds anything, and the next thread at the place of one that is not there begins anew.
+/// Called in the child of a fork: no thread holds a lock, and the next thread at the address of one that no longer
+/// exists begins anew.
 pub(crate) fn forget() {
     // What is 0 already is not written, since every page that the child writes to is copied.
     for line in &TABLE {

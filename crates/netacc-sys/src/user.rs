@@ -10,7 +10,7 @@ use crate::raw;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-/// The smallest page size (bytes); each part of a larger page is asked about by itself.
+/// The smallest page size (bytes); each part of a larger page is queried by itself.
 const PAGE: usize = 4096;
 
 /// Number of pages that are remembered; they hold 128 MiB of buffers.
@@ -72,7 +72,7 @@ pub fn writable<T>(p: *const T, len: usize) -> bool {
     accessible(p.cast(), len, Access::Write)
 }
 
-/// Set once the kernel is asked no more.
+/// Set once the kernel is no longer queried.
 static SILENT: AtomicBool = AtomicBool::new(false);
 
 /// Has all memory taken to be accessible from here on: the program is about to forbid itself system calls, and may be
@@ -116,7 +116,7 @@ fn probed_by_read(addr: usize) -> bool {
 
 /// FUTEX_WAKE_OP of futex(2) adds 0 to a word, in one step, so that no thread misses a store of its own there.
 fn probed_by_write(addr: usize) -> bool {
-    /// A word on which nobody waits.
+    /// A futex word without waiters.
     static NOBODY: AtomicU32 = AtomicU32::new(0);
     const ADD_NOTHING: usize = (libc::FUTEX_OP_ADD as usize) << 28;
     let op = (libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG) as usize;

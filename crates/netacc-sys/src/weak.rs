@@ -59,7 +59,7 @@ pub unsafe fn each_object(
     if function.is_null() {
         return 0;
     }
-    // SAFETY: libc's function of this signature, and the caller's promise.
+    // SAFETY: libc's function of this signature, and the caller guarantees its contract.
     unsafe {
         let function: unsafe extern "C" fn(Visit, *mut c_void) -> c_int = core::mem::transmute(function);
         function(visit, data)

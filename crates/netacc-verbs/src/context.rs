@@ -61,7 +61,7 @@ enum Owner {
 
 // SAFETY: see the module's safety note.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: see the module's safety note.
 unsafe impl Sync for Inner {}
 
 impl Drop for Inner {
@@ -215,7 +215,7 @@ impl Context {
     /// A port's state and limits (`ibv_query_port`); ports count from 1.
     pub fn query_port(&self, port: u8) -> Result<ibv_port_attr> {
         let mut attr = ibv_port_attr::default();
-        // SAFETY: as above.
+        // SAFETY: the device is open, and `attr` lives until the call returns.
         check("ibv_query_port", unsafe { (self.0.api.verbs.ibv_query_port)(self.raw(), port, &raw mut attr) })?;
         Ok(attr)
     }

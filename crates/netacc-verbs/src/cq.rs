@@ -29,7 +29,7 @@ struct ChannelInner {
 
 // SAFETY: the library allows calls from several threads.
 unsafe impl Send for ChannelInner {}
-// SAFETY: as above.
+// SAFETY: the library allows calls from several threads.
 unsafe impl Sync for ChannelInner {}
 
 impl Drop for ChannelInner {
@@ -96,7 +96,7 @@ struct Inner {
 
 // SAFETY: the library allows calls from several threads.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: the library allows calls from several threads.
 unsafe impl Sync for Inner {}
 
 impl Drop for Inner {

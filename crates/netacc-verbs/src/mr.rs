@@ -27,7 +27,7 @@ pub struct Mr {
 
 // SAFETY: the library allows calls from several threads; for the bytes see the module's safety note.
 unsafe impl Send for Mr {}
-// SAFETY: as above.
+// SAFETY: the library allows calls from several threads; for the bytes see the module's safety note.
 unsafe impl Sync for Mr {}
 
 impl Drop for Mr {
@@ -102,7 +102,7 @@ impl Mr {
     #[must_use]
     pub fn read(&self, offset: usize, data: &mut [u8]) -> bool {
         let Some(from) = self.part(offset, data.len()) else { return false };
-        // SAFETY: as above.
+        // SAFETY: within the mapping; the two cannot overlap, since no slice is ever made of it.
         unsafe { core::ptr::copy_nonoverlapping(from, data.as_mut_ptr(), data.len()) };
         true
     }

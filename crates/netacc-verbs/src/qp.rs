@@ -75,7 +75,7 @@ pub struct Qp {
 
 // SAFETY: the library allows calls from several threads.
 unsafe impl Send for Qp {}
-// SAFETY: as above.
+// SAFETY: the library allows calls from several threads.
 unsafe impl Sync for Qp {}
 
 impl Qp {
@@ -129,7 +129,7 @@ impl Qp {
             return Ok(());
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: as above.
+        // SAFETY: a pair that exists and a list that lives until the call returns.
         let result = unsafe { (self.post_recv)(self.raw.as_ptr(), head, &raw mut bad) };
         posted("ibv_post_recv", result, requests, bad)
     }

@@ -1,4 +1,4 @@
-//! What goes over a queue pair: the hello in the connection manager's private data, and the messages.
+//! The protocol of a queue pair: the hello in the connection manager's private data, and the messages.
 //!
 //! A message is one SEND: a [`Frame`] of [`FRAME`] bytes and what belongs to it, once or several times. Everything is
 //! little endian. Several connections share a queue pair; `conn` says which one, by a number that its opener chose, and
@@ -75,10 +75,10 @@ pub enum Kind {
     Resume,
     /// A client asks to go on by the queue pair with a connection that it has by TCP: see [`Upgrade`].
     Upgrade,
-    /// The answer: the server's program has read all that was sent by TCP so far, and the client may go over. The payload
-    /// is a token of [`TOKEN`] bytes, which the client says by TCP, last of all, before it ends its half there.
+    /// The answer: the server's program has read all that was sent by TCP so far, and the client may switch. The
+    /// payload is a token of [`TOKEN`] bytes, which the client says by TCP, last of all, before it ends its half there.
     Ready,
-    /// The server would rather not. A client that has not gone over says so by [`Kind::Reset`].
+    /// The server cancels the upgrade. A client that has not switched answers with [`Kind::Reset`].
     Cancel,
     /// The client asks whether the TCP connection beside the queue pair may come to the listener's own port, and the server
     /// answers; of no connection. What the server says is in `generation`: see [`OwnPort`](crate::companion::OwnPort).

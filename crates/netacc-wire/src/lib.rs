@@ -1,5 +1,6 @@
-//! The messages on a link's control socket, the names of the rendezvous, ([`frame`]) what goes over a queue pair,
-//! and ([`companion`]) over the TCP connection beside it; ([`probe`]) how a client asks whether the server is reached by RDMA.
+//! The messages on a link's control socket, the names of the rendezvous, ([`frame`]) the protocol of a queue pair, and
+//! ([`companion`]) over the TCP connection beside it; ([`probe`]) how a client asks whether the server is reached by
+//! RDMA.
 //!
 //! Every message is one `SOCK_SEQPACKET` record of exactly [`LEN`] bytes, little endian, with at most
 //! one descriptor beside it. Whatever does not decode is a stranger's: the link is dropped.
@@ -87,7 +88,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// The message as it goes over the socket.
+    /// Encodes the message for the socket.
     pub fn encode(self) -> [u8; LEN] {
         let (kind, a, b, c): (u16, u32, u64, u64) = match self {
             Message::Hello { pid, segment } => (1, pid, segment, 0),

@@ -8,7 +8,7 @@
 //! The parent sees it before its next wait, and does the same.
 //!
 //! Until then, or if a process has no descriptor left for a separate set, a wait returns cookies of other processes.
-//! They name nothing here (see [`super::cookies`]) and are not reported. They may be level-triggered, so that only the
+//! They name nothing here (see `epoll::cookies`) and are not reported. They may be level-triggered, so that only the
 //! other process can end them: a thread that finds no other event sleeps a millisecond before it looks again.
 
 use crate::epoll::cookies::{Kind, NOBODY, Named, Value, cookie, open};

@@ -12,8 +12,8 @@ use rustix::param::page_size;
 
 /// The first call that the program or a library of its own makes by itself.
 ///
-/// Of libraries those count that do not lie in the system's folders: what is there uses libc, or is libc. One that is loaded
-/// later is not looked at.
+/// Libraries in the system's folders are not examined, since they use libc or are libc; nor are libraries that are
+/// loaded later.
 #[must_use]
 pub fn own_call() -> Option<OwnCall> {
     let mut search = Search { found: None, file: file_of_program(), first: true };
@@ -54,7 +54,7 @@ fn found_in_file(file: &OwnedFd, offset: u64, loaded: &[u8]) -> Option<Option<Ow
 #[must_use]
 pub fn has_libuv() -> bool {
     let exported = !symbol::any(c"uv_version").is_null();
-    // The variable that it reads to be told whether to use io_uring, in every release that can.
+    // The environment variable that controls the use of io_uring, which every release with io_uring reads.
     exported || has_text(b"UV_USE_IO_URING\0")
 }
 
@@ -109,7 +109,7 @@ struct Text<'a> {
 }
 
 unsafe extern "C" fn look_for(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
-    // SAFETY: as in `look`; `data` is the `Text` of `has_text`.
+    // SAFETY: the linker gives a valid description of a loaded object, and `data` is the `Text` of `has_text`.
     let (info, search) = unsafe { (&*info, &mut *data.cast::<Text<'_>>()) };
     // SAFETY: the linker gives a valid description of a loaded object.
     unsafe {
@@ -150,7 +150,7 @@ unsafe fn is_systems(info: &libc::dl_phdr_info) -> bool {
 unsafe fn is_ours(info: &libc::dl_phdr_info) -> bool {
     let here = (look as *const ()).cast::<u8>();
     let mut found = false;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `info` is the linker's description of a loaded object.
     unsafe { each_segment(info, |_, bytes| found |= holds(bytes, here)) };
     found
 }

@@ -7,7 +7,7 @@ use crate::bench_wire::{MAX_MESSAGE, Side, Waiting};
 use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
 use serde::{Deserialize, Serialize};
 
-/// Where a server listens unless told otherwise; the next two ports are for data.
+/// Default port of a server; the next two ports are for data.
 pub const PORT: u16 = 5220;
 
 /// The most clients of a measurement, and the most idle connections beside them.
@@ -44,7 +44,7 @@ pub struct Args {
     version: Option<bool>,
 }
 
-/// What `netacc_bench` is told to do.
+/// Arguments of `netacc_bench`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Wait for clients and be measured with

@@ -24,7 +24,7 @@ pub enum Group {
     Sock,
 }
 
-/// What `--explain` is asked about.
+/// Argument of `--explain`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
     /// The process.
@@ -160,12 +160,12 @@ impl Args {
         args
     }
 
-    /// Whether groups are asked for by name.
+    /// Whether groups are requested by name.
     pub fn names_groups(&self) -> bool {
         !self.show.is_empty()
     }
 
-    /// The process asked for.
+    /// The requested process.
     pub fn pid(&self) -> Option<u32> {
         self.pid.or(self.bare_pid)
     }
@@ -176,7 +176,7 @@ impl Args {
         if self.show.is_empty() { vec![Group::Cnt, Group::Mem, Group::Qp] } else { self.groups() }
     }
 
-    /// The groups asked for, each once, in the order of the manual; `cnt` if none.
+    /// The requested groups, each once, in the order of the manual; `cnt` if none.
     pub fn groups(&self) -> Vec<Group> {
         let asked = |group: &Group| self.show.contains(group) || self.show.contains(&Group::All);
         let mut groups = Group::value_variants().to_vec();

@@ -55,7 +55,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// As it goes over the wire.
+    /// Encodes it for the wire.
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         let job = match self.job {

@@ -131,7 +131,7 @@ pub struct Door {
     pub obstacle: Option<String>,
 }
 
-/// What is told of a host.
+/// Description of a host in the protocol.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostFacts {

@@ -1,7 +1,7 @@
 //! Messages that are to be posted together.
 //!
-//! The last of them takes further frames as long as it has room. So what several connections of a queue pair have to
-//! send at the same time, or had to keep waiting, costs one message and one credit.
+//! The last of them takes further frames as long as it has room. So frames that several connections of a queue pair
+//! have to send at the same time cost one message and one credit.
 
 use crate::rdma::bounds::{LONGEST_INLINE, SENDS};
 use crate::rdma::pool::{Buffer, Pool};

@@ -21,7 +21,7 @@ mod send;
 
 extern crate alloc;
 
-/// A message that asks for an answer.
+/// Frame of a message that requests an answer.
 const PROBE: Frame = Frame { kind: Kind::Probe, ..CREDITS };
 /// Bit of a work request's number that is set for a receive.
 const RECEIVE: u64 = 1 << 31;
@@ -153,21 +153,20 @@ impl QpConn {
         self.id.accept(&ConnParam { private_data: &hello(self.size, companion).encode(), ..ConnParam::default() })
     }
 
-    /// There is to be a companion connection: from the first message on, messages that are not confirmed are kept. To
-    /// be called after
-    /// [`QpConn::accept`] or [`QpConn::start`]. False: there is no memory for that.
+    /// Begins to keep unacknowledged messages, since there will be a companion. To be called after [`QpConn::accept`]
+    /// or [`QpConn::start`]. False: there is no memory for that.
     #[must_use]
     pub fn keep(&mut self) -> bool {
         // Messages that have a large buffer stay there.
         self.unacked.begin(self.flow.peer_most(), FRAME + larger(self.peer_size).min(self.size))
     }
 
-    /// There is no companion connection after all: stops keeping messages.
+    /// Stops keeping messages, since there is no companion after all.
     pub fn keep_nothing(&mut self, pool: &mut Pool) {
         self.unacked.end(pool);
     }
 
-    /// How many of the requests that are to be reported have completed, modulo 2^32; `None` while none is under way.
+    /// Number of signalled requests that have completed, modulo 2^32; `None` while none is outstanding.
     pub fn awaited_completion(&self) -> Option<u32> {
         (self.signaled > 0).then_some(self.completions)
     }
@@ -182,8 +181,8 @@ impl QpConn {
         self.sent
     }
 
-    /// Whether the other side has told that it has dealt with the first `first` of them. That is its claim: only its
-    /// own connections may depend on it.
+    /// Whether the other side has acknowledged the first `first` messages. That is its claim: only its own connections
+    /// may depend on it.
     pub fn has_acked(&self, first: u64) -> bool {
         self.acked >= first
     }
@@ -193,18 +192,18 @@ impl QpConn {
         self.unacked.asks()
     }
 
-    /// Asks the other side to send something.
+    /// Requests an answer of the other side.
     pub fn probe(&mut self) -> Result<()> {
         self.send(PROBE, &[])
     }
 
-    /// Takes in what the other side takes.
+    /// Stores the limits of the other side's hello.
     pub fn start(&mut self, hello: QpHello) {
         self.peer_size = hello.size as usize;
         self.flow.start(hello.receives, self.peer_size);
     }
 
-    /// Ends the connection. Also the answer to the other side's end.
+    /// Disconnects the queue pair, also in answer to the other side's disconnect.
     pub fn disconnect(&self) {
         let _ = self.id.disconnect();
     }
@@ -251,7 +250,7 @@ impl QpConn {
         self.inline.min(self.peer_size).saturating_sub(FRAME)
     }
 
-    /// Whether the other side waits to hear of free receives that no message has told it of, or of anything at all.
+    /// Whether the other side waits for credits that were not announced yet, or for an answer.
     pub fn owes(&self) -> bool {
         (self.flow.owes() || self.reply_requested) && self.can_announce()
     }
@@ -260,8 +259,7 @@ impl QpConn {
         self.flow.can_announce() && self.pending() < SENDS && self.can_go_on()
     }
 
-    /// Whether everything sent has been received. Once [`QpConn::flush`] was called every message asks for its
-    /// completion.
+    /// Whether everything sent has been received. After [`QpConn::flush`] every message is signalled.
     pub fn is_flushed(&self) -> bool {
         self.pending() == 0
     }
@@ -283,9 +281,8 @@ impl QpConn {
         self.flow.lacks() != Lack::Nothing
     }
 
-    /// Posts more receives, if there is memory for them, of which the other side has to be told; or has receives that
-    /// are free again be larger. Not for a thread that may have been interrupted in malloc, since this may register
-    /// memory.
+    /// Posts more receives, if there is memory for them, which have to be announced to the other side; or makes free
+    /// receives larger. It may register memory, so a handler that has interrupted malloc must not call it.
     pub fn grow(&mut self, pool: &mut Pool) -> Result<()> {
         let lack = self.flow.lacks();
         match lack {
@@ -302,8 +299,8 @@ impl QpConn {
         self.announce()
     }
 
-    /// Done once in a while: if little has come, asks the other side to use up receives that we need no longer, or
-    /// whose memory could go if they lay elsewhere. For the same threads as [`QpConn::grow`].
+    /// Periodic work: if few messages have come, requests the other side to use up receives that are no longer needed,
+    /// or whose memory could then be deregistered. The threads that may call [`QpConn::grow`] may call it.
     pub fn tick(&mut self, pool: &mut Pool) -> Result<()> {
         let quiet = self.flow.tick();
         let large = self.flow.too_large();
@@ -311,7 +308,7 @@ impl QpConn {
         let costly = self.flow.has_many()
             || (large > 0 && pool.has_or_gets(large.into()))
             || self.receives.iter().any(|n| pool.has_older(*n));
-        // Never with the last credit: both sides would be left without one if the other did the same.
+        // The last credit is never used for this: if both sides did that, neither would have a credit left.
         if quiet && costly && self.can_send() {
             let asks = self.flow.asks();
             return self.send(asks, &[]);
@@ -379,7 +376,7 @@ impl QpConn {
     }
 
     /// To be called when the message `frame` in buffer `n` is dealt with: the buffer may be used for the next one, and
-    /// the other side is told what it waits for.
+    /// the credits that the other side waits for are announced.
     pub fn dealt_with(&mut self, pool: &mut Pool, n: Buffer, frame: Frame) -> Result<()> {
         self.repost(pool, n)?;
         if frame.kind == Kind::Credit && frame.conn != 0 {
@@ -403,8 +400,8 @@ impl QpConn {
         Ok(())
     }
 
-    /// Tells the other side what it waits for, by a message of its own; or by two, if large receives and others are
-    /// free: with only some of them it might still be unable to send anything.
+    /// Announces the credits that the other side waits for, by a separate message; or by two, if large receives and
+    /// others are free: with only some of them it might still be unable to send anything.
     fn announce(&mut self) -> Result<()> {
         while self.owes() {
             self.send(CREDITS, &[])?;
@@ -412,7 +409,7 @@ impl QpConn {
         Ok(())
     }
 
-    /// Has all messages that are under way complete, for [`QpConn::is_flushed`].
+    /// Makes all messages in flight complete, for [`QpConn::is_flushed`].
     pub fn flush(&mut self) -> Result<()> {
         if self.unsignaled == 0 || !self.can_announce() {
             return Ok(());
@@ -420,7 +417,7 @@ impl QpConn {
         self.send_short(CREDITS, &[], true)
     }
 
-    /// Ends the queue pair: its buffers are free.
+    /// Ends the queue pair and frees its buffers.
     pub fn end(mut self, device: &mut Device) {
         self.id.destroy_qp();
         self.stats.hide();
@@ -439,7 +436,7 @@ impl QpConn {
         device.cq_has_one_less(self.cq);
     }
 
-    /// Ends the queue pair; what it was to carry goes on by TCP.
+    /// Ends the queue pair; its messages go on by TCP.
     pub fn into_failover(mut self, device: &mut Device) -> FailoverState {
         self.id.destroy_qp();
         // Messages that could not be posted any more go out by TCP.

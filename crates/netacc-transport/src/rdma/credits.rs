@@ -26,7 +26,7 @@ const LATELY: u32 = 16;
 /// The receives of a queue pair, on both sides.
 #[derive(Debug)]
 pub(super) struct Credits {
-    /// Receives of the other side that are free, as far as it has told.
+    /// Number of free receives that the other side has announced.
     credits: Line,
     /// Number of receives that the other side has in all.
     peer_receives: u16,
@@ -38,7 +38,7 @@ pub(super) struct Credits {
     /// Receives of ours that the other side will know to be free once it has received all that we have sent, in the
     /// order in which it knows them.
     announced: Line,
-    /// Receives of ours that are free again, and of which the other side has not been told.
+    /// Number of our free receives that were not announced to the other side.
     owed: Line,
     /// Number of receives that are kept when they are free again.
     keep: u16,
@@ -68,9 +68,9 @@ pub(super) struct Credits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lack {
     Nothing,
-    /// It lacks this many receives.
+    /// Number of receives that are missing.
     More(u16),
-    /// It lacks this many larger receives.
+    /// Number of larger receives that are missing.
     Larger(u16),
 }
 
@@ -135,8 +135,8 @@ impl Credits {
         self.credits.len() >= 1
     }
 
-    /// Whether enough receives are free again to be told by a message of their own, if no other has gone out before.
-    /// These are three or more, since otherwise two sides that send and answer would answer each other's credits with
+    /// Whether enough receives are free again to be announced by a separate message, if no other was sent before. These
+    /// are three or more, since otherwise two sides that send and answer would answer each other's credits with
     /// credits, too; and no more than the other side can use up.
     pub fn owes(&self) -> bool {
         self.owed.len() > self.receives / 2
@@ -185,7 +185,7 @@ impl Credits {
         true
     }
 
-    /// Notes that the other side is about to be told of more.
+    /// Notes that more receives are about to be announced to the other side.
     fn is_short(&mut self, len: usize) {
         if self.short >= LATELY {
             self.short /= 2;

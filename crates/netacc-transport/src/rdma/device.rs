@@ -33,13 +33,13 @@ pub(super) type Awaited = Arc<AtomicU32>;
 /// What the completion channel of a device is to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Armed {
-    /// It reports nothing.
+    /// The channel reports nothing.
     No,
     /// Messages that the other side has marked: the last of those that it has posted together, and some before it. A
     /// failure is reported as well (`ibv_req_notify_cq(3)`); soft RoCE does not always do that, and is looked at each
     /// second.
     Solicited,
-    /// It reports every message.
+    /// The channel reports every message.
     All,
 }
 
@@ -93,7 +93,7 @@ impl Device {
         self.open.as_ref().is_some_and(|open| id.is_on(&open.context))
     }
 
-    /// Its protection domain.
+    /// The device's protection domain.
     pub fn pd(&self) -> Result<&Pd> {
         self.open.as_ref().map(|open| &open.pd).ok_or(Error::NoDevice)
     }
@@ -120,7 +120,7 @@ impl Device {
         if self.cqs.is_empty() || marked { Armed::Solicited } else { Armed::All }
     }
 
-    /// Has its channel report `what`, once for each queue. Completions that came before have no event.
+    /// Arms the channel to report `what`, once for each queue. Earlier completions have no event.
     pub fn arm(&self, what: Armed) {
         for cq in self.cqs() {
             let _ = cq.req_notify(what == Armed::Solicited);
@@ -141,7 +141,7 @@ impl Device {
         events > 0
     }
 
-    /// Its completion queues.
+    /// The device's completion queues.
     pub fn cqs(&self) -> impl Iterator<Item = &Cq> {
         self.cqs.iter().map(|(cq, _)| cq)
     }
@@ -183,7 +183,7 @@ impl Device {
         open.map(|o| [o.comp_channel.fd(), o.context.cmd_fd(), o.context.async_fd()]).into_iter().flatten()
     }
 
-    /// Its name, for people to read.
+    /// The device's name, for display.
     pub fn name(&self) -> &str {
         self.open.as_ref().map_or("", |open| open.context.name())
     }

@@ -50,7 +50,7 @@ impl MsgPath<'_> {
     pub fn can_send_two(&self) -> bool {
         match self {
             MsgPath::Qp(qp_conn, _) => qp_conn.can_send_two(),
-            // Nobody can say how much the kernel takes.
+            // It is not known how much the kernel accepts.
             MsgPath::Companion(_) => false,
         }
     }

@@ -64,8 +64,7 @@ pub struct Pool {
     /// Size (bytes) of a large buffer. If that is no more than that of another, there are no large ones.
     large: usize,
     regions: Vec<Option<Region>>,
-    /// Number of buffers that are taken to send from: the messages in them are to be sent, under way, or not yet
-    /// confirmed.
+    /// Number of send buffers in use: the messages in them are to be sent, in flight, or not yet confirmed.
     sending: usize,
     /// Number of large buffers among them.
     sending_large: usize,
@@ -322,7 +321,7 @@ impl Pool {
         self.short || self.short_of_large
     }
 
-    /// Whether a message that waits for a buffer might wait for ever: none is under way, and no more can be had.
+    /// Whether a message that waits for a buffer might wait for ever: none is in flight, and no more can be registered.
     /// Messages are confirmed when the other side has something to say, and that may be an answer to what waits.
     pub fn is_dry(&self) -> bool {
         self.sending == self.unacked && self.refused

@@ -8,10 +8,10 @@ use netacc_sys::time;
 /// The place of a queue pair on the stats page. Its counters have one writer: the thread that uses the queue pair.
 #[derive(Debug, Default)]
 pub struct QpStats {
-    /// Its number there; 0: the queue pair was never connected.
+    /// Number of the entry; 0: the queue pair was never connected.
     id: u32,
     index: u32,
-    /// Its entry; `None` also if no entry is free.
+    /// The entry; `None` also if no entry is free.
     entry: Option<&'static LinkEntry>,
 }
 

@@ -30,7 +30,7 @@ pub struct Stream {
     /// Length (bytes) of the longest message that is made here, and of the longest that we take.
     most: usize,
     size: usize,
-    /// Set once the other side has told what it had received.
+    /// Set once the other side has acknowledged what it had received.
     resumed: bool,
     error: Option<Errno>,
 }
@@ -59,17 +59,17 @@ impl Stream {
         self.flush();
     }
 
-    /// Its socket, or -1.
+    /// The companion's socket, or -1.
     pub fn fd(&self) -> i32 {
         self.fd
     }
 
-    /// Whether the other side has told what it had received.
+    /// Whether the other side has acknowledged what it had received.
     pub fn is_resumed(&self) -> bool {
         self.resumed
     }
 
-    /// The other side has told that: sends again what it had not received.
+    /// Retransmits the messages that the other side had not received, after it has reported which those are.
     pub fn resume(&mut self, again: VecDeque<Vec<u8>>) {
         self.resumed = true;
         for message in again {
@@ -89,7 +89,7 @@ impl Stream {
         self.out.len() - self.written
     }
 
-    /// Whether the kernel is to be asked to report when it takes more.
+    /// Whether the kernel has to report when there is room again.
     pub fn is_full(&self) -> bool {
         self.waiting() > 0
     }

@@ -180,7 +180,7 @@ impl Machine for Ends {
 /// offers it is done with the connection at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Switch {
-    /// Nobody is known to have left the rings.
+    /// No process is known to have left the rings.
     Idle,
     /// The peer has left, and we have not followed.
     PeerLeft,
@@ -303,7 +303,7 @@ impl Machine for LivenessSocket {
     }
 }
 
-/// The state of a side at the time of one look.
+/// The state of a side, as loaded once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SideState(u32);
 
@@ -426,7 +426,7 @@ impl SideState {
         self.0 & (DEAD | SHARED | LEFT | LIVE) == LIVE
     }
 
-    /// Whether one of the facts is one.
+    /// Whether one of the facts is set.
     #[inline]
     pub(super) fn has(self, facts: u32) -> bool {
         self.0 & facts != 0
@@ -503,7 +503,7 @@ impl StateWord {
         self.0.fetch_or(fact, Ordering::AcqRel);
     }
 
-    /// What was a fact is none any more. Returns whether it was one.
+    /// Clears a fact. Returns whether it was set.
     pub(super) fn clear(&self, fact: u32) -> bool {
         self.0.fetch_and(!fact, Ordering::AcqRel) & fact != 0
     }

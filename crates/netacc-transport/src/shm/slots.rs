@@ -1,5 +1,4 @@
-//! Which slots of a link are in use. Only the client side allocates; a slot is free again when both
-//! sides have closed it.
+//! Allocation of a link's slots. Only the client side allocates; a slot is free again when both sides have closed it.
 
 use crate::shm::segment::{Segment, WIPED};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -18,7 +17,7 @@ pub struct Slots {
     generation: AtomicU32,
     open: AtomicU32,
     used: [AtomicU64; SLOTS / 64],
-    /// Slots that were closed by us while other processes of ours could look at their words.
+    /// Slots that were closed here while other sharers could access their words.
     parked: [AtomicU64; SLOTS / 64],
     closing_from: AtomicU64,
     closing_to: AtomicU64,
@@ -47,7 +46,7 @@ pub struct Claimed {
     pub port: u16,
 }
 
-/// Slots that were closed while other processes of ours could look at their words.
+/// Slots that were closed while other sharers could access their words.
 #[derive(Debug)]
 pub struct Parked([u64; SLOTS / 64]);
 
@@ -69,13 +68,13 @@ impl Slots {
         self.lock.reset();
     }
 
-    /// Number of connections that are open on our side.
+    /// Number of connections that are open on this side.
     pub fn open(&self) -> u32 {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Takes a free slot; the oldest closed one is preferred, since its pages and port are there. `ended` tells of a
-    /// closed slot whether the server's processes are gone, which then could not say that they are done.
+    /// Takes a free slot; the oldest closed one is preferred, since its pages and port are there. `ended` tells whether
+    /// the server's processes of a closed slot have ended, which then could not release it.
     pub fn claim(&self, seg: Segment, ended: impl Fn(usize) -> bool) -> Option<Claimed> {
         let _g = self.lock.lock();
         let slot = self.reclaim(seg, ended).or_else(|| self.fresh())?;
@@ -89,7 +88,7 @@ impl Slots {
     fn reclaim(&self, seg: Segment, ended: impl Fn(usize) -> bool) -> Option<usize> {
         let from = self.closing_from.load(Ordering::Relaxed);
         let to = self.closing_to.load(Ordering::Relaxed);
-        // Looking past the oldest only matters when a server is slow to close one of them.
+        // Later slots than the oldest are only needed if a server is slow to close one of them.
         for at in from..to.min(from + 8) {
             let cell = self.closing.get(at as usize % SLOTS)?;
             let slot = cell.load(Ordering::Relaxed) as usize;
@@ -105,7 +104,7 @@ impl Slots {
             }
         }
         if to - from > 8 {
-            // Next time the following ones are looked at in their place: these may take as long as a process lives.
+            // The next search begins after these, which may stay closed for the life of a process.
             let first = self.closing.get(from as usize % SLOTS)?.load(Ordering::Relaxed);
             self.closing_from.store(from + 1, Ordering::Relaxed);
             self.append(first);
@@ -150,7 +149,7 @@ impl Slots {
         }
     }
 
-    /// Whether the slot is closed here, for good and for all processes of ours, and not used again yet.
+    /// Whether the slot is closed here by all sharers, and not used again yet.
     pub fn is_closing(&self, slot: usize) -> bool {
         let _g = self.lock.lock();
         let (from, to) = (self.closing_from.load(Ordering::Relaxed), self.closing_to.load(Ordering::Relaxed));
@@ -158,8 +157,8 @@ impl Slots {
             .any(|at| self.closing.get(at as usize % SLOTS).is_some_and(|c| c.load(Ordering::Relaxed) as usize == slot))
     }
 
-    /// The slots that were left, if there are any. This has to be asked before the question whether another process of
-    /// ours is there: one that is forked in between cannot have them.
+    /// The parked slots, if there are any. To be called before the check for other sharers: a process that is forked in
+    /// between cannot have these slots.
     pub fn parked_slots(&self) -> Option<Parked> {
         if self.parked.iter().all(|w| w.load(Ordering::Relaxed) == 0) {
             return None;
@@ -169,7 +168,7 @@ impl Slots {
         Some(Parked(self.parked.each_ref().map(|w| w.load(Ordering::Relaxed))))
     }
 
-    /// To be called when no other process of ours is there any more: these slots may be used again.
+    /// Makes the slots usable again, after all other sharers have ended.
     pub fn unpark(&self, left: Parked) {
         let _g = self.lock.lock();
         for (i, (w, found)) in self.parked.iter().zip(left.0).enumerate() {
@@ -181,7 +180,7 @@ impl Slots {
         }
     }
 
-    /// Notes that the slot is in use against all bookkeeping: it is never used again.
+    /// Notes that the slot is inconsistently in use: it is never claimed again.
     pub fn burned(&self) {
         let _g = self.lock.lock();
         self.open.fetch_sub(1, Ordering::Relaxed);
@@ -206,7 +205,7 @@ impl Slots {
                 p.fd.store(0, Ordering::Relaxed);
                 reserved_fds::close(fd - 1);
             }
-            // Written only where something was, so that untouched pages stay so.
+            // Written only if it was set, so that untouched pages stay untouched.
             if p.number.load(Ordering::Relaxed) != 0 {
                 p.number.store(0, Ordering::Relaxed);
             }

@@ -1,4 +1,4 @@
-//! What a leaving side does with the kernel's sockets.
+//! Operations on kernel sockets for a side that leaves the rings.
 
 use crate::timeouts;
 use core::sync::atomic::{AtomicI32, Ordering};

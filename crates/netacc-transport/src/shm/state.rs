@@ -1,4 +1,4 @@
-//! A connection as others see it: its state as TCP names it, and what has happened to it since the last look.
+//! Queries of a connection's state: the state in TCP's terms, and the counters of its events.
 
 use crate::endpoint::Endpoint;
 use crate::shm::ShmEndpoint;

@@ -1,4 +1,4 @@
-//! What the stats page shows of a link.
+//! A link's entry on the stats page.
 
 use crate::shm::link::Link;
 use crate::shm::side::Side;

@@ -146,7 +146,7 @@ impl ShmEndpoint {
         self.link().report(self.slot_index(), what);
     }
 
-    /// Counts a relay that is about to begin; see [`ShmEndpoint::let_relays_end`].
+    /// Counts a relay that is about to begin; see `ShmEndpoint::let_relays_end`.
     pub fn relay_begins(&self) {
         if let Some(v) = self.view() {
             line!(v, side, v.me).forked.fetch_add(RELAY, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! How far a peer's user id can be trusted.
+//! Trust in peers, by their user id.
 
 use netacc_sys::{raw, reserved_fds};
 use rustix::fd::AsRawFd;
@@ -21,7 +21,7 @@ pub fn are_trusted_by(peer: u32) -> bool {
 }
 
 /// Whether the number stands for one user. In a user namespace the overflow id stands for every user outside of it,
-/// also to a process that has this id itself.
+/// even for a process that has this id itself.
 pub fn is_one_user(uid: u32) -> bool {
     uid != OVERFLOW || everybody_has_a_number()
 }

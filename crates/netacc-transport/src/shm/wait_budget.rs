@@ -1,4 +1,4 @@
-//! How long a thread waits for what peers have promised by a word in shared memory and not sent yet.
+//! Time budget of waits for messages that peers have announced by a word in shared memory and not sent yet.
 
 use crate::timeouts;
 use core::cell::Cell;
@@ -8,7 +8,7 @@ const FORK_PROMISES_OWN_USER: u64 = time::ns(timeouts::FORK_PROMISES_OWN_USER);
 const PROMISES_OTHER_USERS: u64 = time::ns(timeouts::PROMISES_OTHER_USERS);
 const SWITCH_PROMISE: u64 = time::ns(timeouts::SWITCH_PROMISE);
 
-/// What is left of the time, in ns.
+/// The remaining time in ns.
 #[derive(Debug)]
 pub struct WaitBudget {
     own: Cell<u64>,
@@ -16,17 +16,17 @@ pub struct WaitBudget {
 }
 
 impl WaitBudget {
-    /// The patience of one fork, with all its connections.
+    /// The budget of one fork, for all its connections.
     pub fn of_a_fork() -> WaitBudget {
         WaitBudget { own: Cell::new(FORK_PROMISES_OWN_USER), others: Cell::new(PROMISES_OTHER_USERS) }
     }
 
-    /// The patience of an operation on one connection.
+    /// The budget of an operation on one connection.
     pub(super) fn of_one() -> WaitBudget {
         WaitBudget { own: Cell::new(SWITCH_PROMISE), others: Cell::new(PROMISES_OTHER_USERS) }
     }
 
-    /// Calls `wait` with the time until which it may wait. `wait` returns whether it was not in vain.
+    /// Calls `wait` with the time until which it may wait. `wait` returns whether it was successful.
     pub(super) fn wait(&self, trusted: bool, wait: impl FnOnce(u64) -> bool) -> bool {
         let left = if trusted { &self.own } else { &self.others };
         let began = time::now();

@@ -1,20 +1,21 @@
-//! The threads of this process that wait for a connection, beside those that the words in shared memory name.
+//! Further threads of this process that wait for a connection, beside those that the words in shared memory name.
 //!
 //! A word in shared memory has room for one thread for each direction. The further ones are in [`Waiters`], which only
 //! threads of this process read and write: the peer wakes the thread that it finds, and that one wakes the others.
 //!
-//! Every change is a compare-and-exchange or a swap with sequential consistency, and every waiter looks at the connection
-//! after it has entered. So either the thread that has news sees the waiter, or the waiter sees the news.
+//! Every change is a compare-and-exchange or a swap with sequential consistency, and every waiter looks at the
+//! connection after it has entered. So either the thread that has published sees the waiter, or the waiter sees the
+//! publication.
 
 use crate::shm::segment::LIVENESS_WAKER;
 use crate::wait::{WaitSet, WakerSource};
 use crate::wakers;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// Most threads that wait for the same direction as another one that is registered already.
+/// Largest number of further threads that wait for the same direction.
 const EXTRA: usize = 4;
-/// Most threads that can sleep on the liveness socket of either side of a connection and wake each other: as many as can be
-/// registered.
+/// Largest number of threads that can sleep on the liveness socket of either side of a connection and wake each other:
+/// as many as can be registered.
 const CO_WAITERS: usize = EXTRA + 2;
 
 /// Shift in a word of `co_waiters` of the waker's number; the bits below say what the thread waits for.
@@ -24,14 +25,14 @@ pub(super) const READS: u32 = 1;
 /// The thread waits for room.
 pub(super) const WRITES: u32 = 2;
 
-/// Takes the waker of a thread of ours from where it is registered. The mark of a process that we forked stays: it
-/// would sleep on and never be rung, since the peer looks here.
+/// Removes the waker of a thread of ours from its registration. The mark of a forked process stays: without it the peer
+/// would not wake that process.
 pub(super) fn take_ours(cell: &AtomicU32) -> u32 {
     let ours = |id: u32| (id != 0 && id != LIVENESS_WAKER).then_some(0);
     cell.fetch_update(Ordering::SeqCst, Ordering::SeqCst, ours).unwrap_or(0)
 }
 
-/// Rings a waker of our own side.
+/// Writes a waker of our own side.
 fn ring<L: WakerSource>(link: &L, id: u32) {
     let fd = link.waker_fd(id);
     if fd >= 0 {
@@ -49,7 +50,7 @@ pub(super) struct Waiters {
 }
 
 impl Waiters {
-    /// Rings the further threads.
+    /// Wakes the further threads.
     pub(super) fn wake_extra<L: WakerSource>(&self, link: &L) {
         for e in &self.extra {
             if e.load(Ordering::SeqCst) != 0 {
@@ -81,7 +82,7 @@ impl Waiters {
                     set.mark_was_set |= others;
                     return;
                 }
-                // Another of our sharers has the place, and does not know of our further waiters.
+                // Another sharer has the place, and does not know our further waiters.
                 Err(b) if b == LIVENESS_WAKER || waker == LIVENESS_WAKER => break,
                 Err(_) => {}
             }
@@ -90,8 +91,8 @@ impl Waiters {
             else {
                 break;
             };
-            // A thread that leaves `cell` rings the extras afterwards. If it left before we were in, nobody would: then
-            // we take its place.
+            // A thread that leaves `cell` wakes the further ones afterwards. If it left before this one was registered,
+            // this one would not be woken, so it takes the place.
             if cell.load(Ordering::SeqCst) != 0 {
                 return;
             }
@@ -135,7 +136,7 @@ impl Waiters {
         self.co_waiters.iter().map(|e| e.load(Ordering::SeqCst)).any(|w| w & what != 0 && w >> WORD_SHIFT != but)
     }
 
-    /// Rings the threads that sleep on the liveness socket of either side.
+    /// Wakes the threads that sleep on the liveness socket of either side.
     pub(super) fn wake_co_waiters<L: WakerSource>(&self, link: &L) {
         for e in &self.co_waiters {
             if e.load(Ordering::SeqCst) != 0 {
@@ -158,7 +159,7 @@ impl Waiters {
             return;
         }
         let _ = cell.compare_exchange(LIVENESS_WAKER, 0, Ordering::SeqCst, Ordering::SeqCst);
-        // A thread that registered in between found the mark and lost it.
+        // A thread that registered in between found the mark, which is removed now.
         if self.has_co_waiters(what, 0) {
             self.wake_co_waiters(link);
         }

@@ -12,7 +12,7 @@ use netacc_ring::GONE;
 use netacc_sys::cpu;
 
 impl View {
-    /// Lets the peer know which CPU we use; written only when it changed, since the line is shared.
+    /// Publishes the CPU of this thread; written only when it changes, since the line is shared.
     #[inline]
     pub(super) fn note_cpu(&self) {
         let c = cpu::current();
@@ -22,7 +22,7 @@ impl View {
         }
     }
 
-    /// Whether the peer has closed for good and looks at no word of the slot any more.
+    /// Whether the peer has released the slot and accesses none of its words any more.
     pub(super) fn peer_released(&self) -> bool {
         // Acquire: the peer's last looks come before what we do to the words now.
         line!(self, producer, self.me.other()).fin.load(Ordering::Acquire) & GONE != 0
@@ -30,7 +30,7 @@ impl View {
 }
 
 impl ShmEndpoint {
-    /// Makes our own sleepers and our own ready set look at this connection again.
+    /// Wakes our own waiting threads and our own ready set, so that they check this connection again.
     pub fn poke_self(&self) {
         // What the sleepers are to see was stored before, perhaps with Release only; they register, then look at it.
         // One of us sees the other, with the fence in [`ShmEndpoint::arm`].
@@ -73,7 +73,7 @@ impl ShmEndpoint {
         self.draining.reset();
     }
 
-    /// Sets the ready set of ours that hears of this connection (0: none).
+    /// Sets the ready set of ours that gets this connection's bits (0: none).
     pub fn subscribe(&self, ready_set: u32) {
         self.ready_set.store(ready_set, Ordering::Relaxed);
         // In the child of a fork the word is the parent's, which has the ready sets.
@@ -89,7 +89,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Asks for a bit in the subscribed ready set when there is room; true when there is room already.
+    /// Requests a bit in the subscribed ready set when there is room; true if there is room already.
     pub fn want_room(&self) -> bool {
         let Some(v) = self.view() else { return true };
         // SeqCst exchange, then the look: the peer publishes its tail, then looks at `want_room`.

@@ -1,4 +1,4 @@
-//! How threads are woken over a link: ready sets and the wakers of both sides.
+//! Waking threads over a link: ready sets and the wakers of both sides.
 
 use crate::shm::link::{Link, WAKERS};
 use crate::shm::segment::{LIVENESS_WAKER, READY_SETS};
@@ -155,7 +155,7 @@ impl Link {
         }
     }
 
-    /// Rings a waker whose eventfd we have; false if we have not.
+    /// Writes a waker whose eventfd this process has; false if it has not.
     pub(crate) fn ring_known(&self, id: u32) -> bool {
         match self.peer_waker(id) {
             Some(fd) => {
@@ -205,7 +205,7 @@ impl Link {
         }
     }
 
-    /// Rings our own waker, on the peer's word or for a thread of ours.
+    /// Writes our own waker, for a message of the peer or for a thread of ours.
     pub fn ring_own(&self, id: u32) {
         let fd = self.waker_fd(id);
         if fd >= 0 {
@@ -213,7 +213,7 @@ impl Link {
         }
     }
 
-    /// Rings every waker of ours.
+    /// Writes all of our wakers.
     pub(crate) fn ring_all_own(&self) {
         for id in 0..WAKERS as u32 {
             self.ring_own(id);

@@ -88,7 +88,7 @@ pub(crate) fn vectored<R: Rig>() {
         bufs.iter_mut().map(|b| libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() }).collect();
     for peek in [true, false] {
         #[allow(unsafe_code)]
-        // SAFETY: as above, and nothing else uses the buffers meanwhile.
+        // SAFETY: `vecs` and its buffers outlive the call; nothing else uses the buffers meanwhile.
         let mut dst = unsafe { Iov::new(vecs.as_ptr(), vecs.len()) }.unwrap();
         assert_eq!(p.b.try_read(&mut dst, peek), Ok(all.len()));
         assert!(bufs.concat()[..all.len()] == all[..]);
@@ -101,7 +101,7 @@ pub(crate) fn vectored<R: Rig>() {
     let big = vec![7u8; R::HELD / 3];
     let vecs = [iovec(&big), iovec(&big), iovec(&big)];
     #[allow(unsafe_code)]
-    // SAFETY: as above.
+    // SAFETY: `vecs` and its buffers outlive the call; nothing else uses the buffers meanwhile.
     let mut src = unsafe { Iov::new(vecs.as_ptr(), vecs.len()) }.unwrap();
     let mut n = p.a.try_write(&mut src).unwrap();
     while !R::DIRECT

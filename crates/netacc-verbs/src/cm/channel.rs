@@ -26,7 +26,7 @@ struct Inner {
 
 // SAFETY: the library allows calls from several threads.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: the library allows calls from several threads.
 unsafe impl Sync for Inner {}
 
 impl Drop for Inner {

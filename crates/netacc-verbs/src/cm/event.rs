@@ -151,7 +151,7 @@ impl CmEvent {
             // SAFETY: an identifier cannot go before its events are acknowledged.
             cookie: unsafe { CmId::cookie_of(about) },
             request: None,
-            // SAFETY: as above.
+            // SAFETY: the private data of an event is valid until the event is acknowledged.
             private_data: unsafe { PrivateData::copy(&event.conn) },
             responder_resources: event.conn.responder_resources,
             initiator_depth: event.conn.initiator_depth,
@@ -197,7 +197,7 @@ mod tests {
         // SAFETY: stands for an event's parameters.
         assert_eq!(unsafe { PrivateData::copy(&conn) }.as_slice(), bytes);
         conn.private_data = core::ptr::null();
-        // SAFETY: as above.
+        // SAFETY: stands for an event's parameters.
         assert_eq!(unsafe { PrivateData::copy(&conn) }.as_slice(), []);
     }
 }

@@ -68,7 +68,7 @@ pub struct CmId {
 
 // SAFETY: the library allows calls from several threads.
 unsafe impl Send for CmId {}
-// SAFETY: as above.
+// SAFETY: the library allows calls from several threads.
 unsafe impl Sync for CmId {}
 
 impl Drop for CmId {
@@ -131,7 +131,7 @@ impl CmId {
     /// # Safety
     /// An identifier that exists.
     pub(super) unsafe fn cookie_of(raw: *mut rdma_cm_id) -> u64 {
-        // SAFETY: the caller's promise. Relaxed: it is a number, and orders nothing.
+        // SAFETY: the caller guarantees an identifier that exists; Relaxed: it is a number, and orders nothing.
         unsafe { Self::cookie_place(raw) }.load(Ordering::Relaxed).addr() as u64
     }
 
@@ -289,7 +289,7 @@ impl CmId {
     /// The other side's address, as the connection manager knows it: of a request, it is the one that the
     /// answer goes to, not something that the peer claims.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        // SAFETY: as above.
+        // SAFETY: see the module's safety note.
         unsafe { (*self.raw()).route.addr.dst_storage.get() }
     }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Listens on `address`, or on all there are; the error names what was asked for.
+/// Listens on `address`, or on all addresses; the error names the requested one.
 pub(crate) fn listen(address: Option<IpAddr>, port: u16) -> Result<TcpListener, String> {
     let bind = |address: IpAddr| TcpListener::bind((address, port));
     let done = match address {

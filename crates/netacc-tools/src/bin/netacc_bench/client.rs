@@ -15,7 +15,7 @@ use crate::results::{Cell, Part, Results, Sample, Settings};
 use crate::worker::{Latency, Said, Task};
 use crate::{facts, note};
 
-/// How long a measuring process may take beyond what it was told to.
+/// Time that a measuring process may take beyond the requested duration.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why something was not measured.
@@ -218,7 +218,7 @@ impl Run {
     }
 }
 
-/// Tells the measuring process something and hears what it says to it.
+/// Sends a line to the measuring process and receives its answer.
 fn said(worker: &mut Child, line: &str, time: Duration) -> Result<Said, Trouble> {
     let heard = worker.tell(line).and_then(|()| worker.hear(time * 2 + PATIENCE)).map_err(Trouble::Cell)?;
     match serde_json::from_str(&heard) {

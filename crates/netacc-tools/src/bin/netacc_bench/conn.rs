@@ -24,7 +24,7 @@ pub(crate) enum State {
     Waits,
     /// The next step.
     Goes,
-    /// It is to be closed.
+    /// The connection is to be closed.
     Over,
 }
 

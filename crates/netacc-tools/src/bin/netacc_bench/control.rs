@@ -70,7 +70,7 @@ impl Server {
     /// The CPU time of the listener; `quiet` is how long we may have nothing to say then.
     pub(crate) fn cpu_ns(&mut self, side: Side, quiet: Duration) -> Result<u64, String> {
         let seconds = u32::try_from(quiet.as_secs()).unwrap_or(u32::MAX).saturating_add(1);
-        // A server that is gone is told best by what is there to be read.
+        // If the server has ended, its last message describes the cause best.
         let _ = tell(&mut self.wire, &Request::Mark { side, seconds });
         match answer(&mut self.wire, &self.name, MARK)? {
             Reply::Mark { cpu_ns } => Ok(cpu_ns),

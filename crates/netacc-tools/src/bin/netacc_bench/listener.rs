@@ -1,7 +1,7 @@
 //! A server's measuring process: it does with each data connection what its header says, in one event loop.
 //!
-//! What it needs to know and to say goes over its standard streams. Clients are strangers: a connection costs a
-//! fixed amount of memory whatever it asks for, and one that breaks the rules is closed.
+//! It receives its parameters and reports its results over its standard streams. Clients are strangers: a connection
+//! costs a fixed amount of memory whatever it asks for, and one that breaks the rules is closed.
 
 use std::io::{self, BufRead, Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -39,7 +39,7 @@ const LISTENER: Token = Token(usize::MAX);
 const MOST: usize = 20_480;
 /// Connections that have a thread of their own, at a time.
 const MOST_ALONE: usize = 64;
-/// One connection is served so often in a row before the others have their turn.
+/// Number of times that one connection is served in a row before the others are.
 const TURNS: usize = 16;
 
 /// Runs until standard input ends.
@@ -190,7 +190,7 @@ impl Loop {
         let taken = self.conns.get_mut(index).and_then(Option::take);
         self.free.push(index);
         let Some((mut stream, conn)) = taken else { return };
-        // What the loop is told of it afterwards finds no connection.
+        // A later event of the loop for it finds no connection.
         let left = self.poll.registry().deregister(&mut stream);
         // The order of the counts of several threads is of no meaning: only this one looks at the sum.
         if left.is_err() || self.alone.load(Relaxed) >= MOST_ALONE {

@@ -22,7 +22,7 @@ use crate::server::end_with_parent;
 /// Requests a second that even a slow machine answers; it bounds how long a round may take.
 const SLOWEST: u64 = 500;
 
-/// What the connections of a row of the table go over.
+/// Transport of the connections of a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Medium {
     Tcp,

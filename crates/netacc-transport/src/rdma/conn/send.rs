@@ -56,7 +56,7 @@ impl QpConn {
         self.push(pool, message)
     }
 
-    /// Number of messages that are under way, or about to be.
+    /// Number of messages that are in flight or about to be posted.
     pub(super) fn pending(&self) -> usize {
         self.in_flight.len() + self.chain.len()
     }
@@ -87,9 +87,9 @@ impl QpConn {
         self.send_short(frame, payload, false)
     }
 
-    /// Has the other device confirm that it is there: if it does not, the queue pair fails. This takes no credit, and
-    /// the other process hears nothing. Only for queue pairs that keep no messages. If all places but the last one, which is
-    /// for credits, are taken, the messages that are under way have the same effect.
+    /// Makes the other device acknowledge a request; if it does not, the queue pair fails. This takes no credit, and
+    /// the other process does not notice it. It is for queue pairs that keep no messages. If all places but the last
+    /// one, which is for credits, are taken, the messages in flight have the same effect.
     pub fn probe_device(&mut self) -> Result<()> {
         if self.pending() >= SENDS - 1 || self.stuck {
             return Ok(());

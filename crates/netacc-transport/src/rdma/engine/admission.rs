@@ -1,5 +1,5 @@
-//! Admission of peers that have said nothing yet: how many of them there may be at a time, and which one makes room when a
-//! further one comes. Anybody can be such a peer, so their number is bounded for each address and in all.
+//! Admission of peers that have sent no message yet: how many of them there may be at a time, and which one makes room
+//! when a further one comes. Anybody can be such a peer, so their number is bounded for each address and in all.
 
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;
@@ -11,7 +11,7 @@ pub(super) struct Bounds {
     pub all: usize,
 }
 
-/// A peer that has said nothing yet.
+/// A peer that has sent no message yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Silent {
     /// The number by which its owner knows it.

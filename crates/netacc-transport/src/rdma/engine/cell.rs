@@ -136,7 +136,7 @@ impl AtRest {
     }
 }
 
-/// Nobody gets at these engines until [`EngineCell::bring_back`].
+/// Makes these engines inaccessible until [`EngineCell::bring_back`].
 pub(super) fn set_aside(stopped: &AtRest) {
     all().iter().enumerate().filter(|(n, _)| stopped.has(*n)).for_each(|(_, place)| place.set_aside());
 }
@@ -178,7 +178,7 @@ impl EngineCell {
         core::mem::replace(unsafe { &mut *self.engine.get() }, engine.map(Box::new))
     }
 
-    /// Nobody gets at the engine until [`EngineCell::bring_back`]. The caller holds the lock.
+    /// Makes the engine inaccessible until [`EngineCell::bring_back`]. The caller holds the lock.
     #[allow(unsafe_code)]
     fn set_aside(&self) {
         // SAFETY: the caller holds the lock.
@@ -288,7 +288,7 @@ impl EngineCell {
         }
     }
 
-    /// Whether another thread has asked for progress, after the lock was given back.
+    /// Whether another thread has requested progress, after the lock was released.
     fn is_progress_wanted(&self) -> bool {
         fence(Ordering::SeqCst);
         self.status.progress_wanted.load(Ordering::SeqCst)

@@ -189,7 +189,7 @@ impl Engine {
         let ended = qp.doubted != 0 && time::now() < qp.doubted.saturating_add(QP_CONNECT);
         let has_companion = ended || qp.companion.is_hoped_for() || qp.is_failed_over();
         let known = has_companion && error.is_none();
-        // Done first, so that the other side does not go over to the companion connection.
+        // Done first, so that the other side does not fail over to the companion.
         qp.companion.close();
         match qp.take_stage() {
             Stage::Up(qp_conn) | Stage::Connecting(qp_conn) => {

@@ -21,11 +21,11 @@ use netacc_sys::time::{self, Deadline};
 use netacc_sys::{lock, raw};
 
 const EXIT_FLUSH: u64 = time::ns(timeouts::EXIT_FLUSH);
-/// The thread may take so long (ns) for the rest: a copy of a large process takes its time.
+/// Time (ns) that the thread may take for the rest, since a copy of a large process takes long.
 const COPYING: u64 = 3_000_000_000;
 
-/// What the thread is asked for, as a [`Task`]; 0: nothing. The thread stores 0 when that is done. Other threads that
-/// ask meanwhile wait for their turn.
+/// The requested [`Task`] of the thread; 0: none. The thread stores 0 when it is done. Other threads that ask meanwhile
+/// wait for their turn.
 static REQUESTED: AtomicU32 = AtomicU32::new(0);
 /// Until when (ns) the thread is to try.
 static UNTIL: AtomicU64 = AtomicU64::new(0);
@@ -73,7 +73,7 @@ fn drain(fork: Fork, write: Task, then: Task) {
     host.decide_upgrades();
     request(write, EXIT_FLUSH);
     host.settle_queued(Deadline::within(timeouts::EXIT_FLUSH));
-    // Of the processes that come and go meanwhile the program need not know.
+    // The program must not notice the processes that are made meanwhile.
     let blocked = Blocked::all();
     let told = blocked.is_pending(libc::SIGCHLD);
     request(then, COPYING);
@@ -86,7 +86,7 @@ fn drain(fork: Fork, write: Task, then: Task) {
     }
 }
 
-/// Has the thread do something, and waits for it, for at most `timeout` ns.
+/// Requests a task of the thread, and waits for it for at most `timeout` ns.
 fn request(task: Task, timeout: u64) {
     let Some(first) = cell::first() else { return };
     let until = time::now().saturating_add(timeout);

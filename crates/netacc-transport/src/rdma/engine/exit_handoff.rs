@@ -3,7 +3,7 @@
 //!
 //! The kernel goes on with a TCP connection as long as any process has it. Here another process does: a copy of this
 //! one for which no process waits, which closes everything of the program's, and waits for the end of this one, which
-//! is the end of a pipe. Queue pairs do not survive a fork, so theirs go over to their companion connections before. To
+//! is the end of a pipe. Queue pairs do not survive a fork, so their connections fail over to the companions before. To
 //! the copy, the program that had the connections is a peer whose process is gone.
 //!
 //! A copy that has waited in vain, since no other program could be executed, ends without having done anything.
@@ -81,7 +81,7 @@ pub(super) fn hand_off(fork: Fork, ends: bool) {
     }
     reserved_fds::close(reading);
     FORKED.store(child > 0, Ordering::Relaxed);
-    // If nobody can tell how the child ended (SIGCHLD is ignored), the copy is taken to exist.
+    // If the child's exit status is not available (SIGCHLD is ignored), the copy is assumed to exist.
     if child < 0 || raw::reap(child as u32).is_some_and(|status| status != 0) {
         reserved_fds::close(writing);
         return netacc_log::log!(
@@ -96,7 +96,7 @@ pub(super) fn hand_off(fork: Fork, ends: bool) {
     COPY.store(writing + 1, Ordering::Release);
 }
 
-/// Has the copy end, since this process goes on.
+/// Ends the copy, since this process continues.
 pub(super) fn take_back() {
     if COPY.load(Ordering::Acquire) == 0 {
         return;
@@ -162,7 +162,7 @@ fn live_on(reading: i32) -> ! {
     crate::shm::reset_locks();
     crate::shm::promote::after_fork();
     links.iter().for_each(|link| link.reset_locks());
-    // On a link that is kept nobody would hear that these endpoints have ended with their process.
+    // On a link that is kept, the end of these endpoints with their process would not be noticed.
     each_endpoint(|shared, ep| {
         if !shared && is_kept(ep.link()) {
             ep.close(ep.unread() > 0);

@@ -4,7 +4,7 @@ use crate::rdma::engine::user_timeout::UserTimeout;
 use crate::rdma::{FailoverState, Stream};
 use netacc_sys::raw;
 
-/// So long (ns) the other side may take to say by TCP that it has ended the queue pair, or to end with its process.
+/// Time (ns) in which the other side has to report by TCP that it has ended the queue pair, or to end with its process.
 const FIRST_WORD: u64 = 500_000_000;
 
 /// What is kept of a queue pair that has failed.

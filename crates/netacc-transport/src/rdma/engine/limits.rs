@@ -20,7 +20,7 @@ pub struct Limits {
     pub silent: Bounds,
 }
 
-/// Most queue pairs of clients that have said nothing yet, in the whole process.
+/// Largest number of queue pairs of clients that have sent no message yet, in the whole process.
 const SILENT: Bounds = Bounds { per_address: 64, all: 256 };
 /// Number of such queue pairs of one address that an engine may have whatever its share is: a client's host makes
 /// several at a time.

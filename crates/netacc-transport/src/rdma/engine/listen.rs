@@ -194,7 +194,7 @@ impl Engine {
             None if self.mux.qps.table.each().count() < MAX_QPS => return true,
             _ => {}
         }
-        // What clients have sent may not have been looked at. The engine's thread does what follows from it.
+        // Messages of clients may be unread. The engine's thread handles them.
         self.complete(None);
         self.ring();
         let victim = match evicted(&self.mux.qps.clients(silent), ip, bounds) {

@@ -32,7 +32,7 @@ pub(super) struct RemoteListener {
     said: bool,
 }
 
-/// A queue pair that a client on another host asks for.
+/// Handles the connect request of a client on another host for a queue pair.
 #[derive(Debug)]
 pub(super) struct Request {
     pub id: CmId,

@@ -1,4 +1,4 @@
-//! What a connect asks: whether a server on another host is reached by RDMA, and by which link.
+//! The look-up of a connect: whether a server on another host is reached by RDMA, and by which link.
 
 use crate::host::{Reachability, host};
 use crate::rdma::engine::cell::{self, EngineCell};
@@ -158,7 +158,7 @@ pub fn widen(dest: SocketAddr, full: &'static Link) -> Option<&'static Link> {
     cell::at(full.engine()?)?.with_from_app(|e| e.routes.add_route_link(&mut e.mux, dest, full)).flatten()
 }
 
-/// Why no connection that an engine was to carry to a server goes over RDMA, as far as is known.
+/// The known reason why connections to a server do not go over RDMA.
 pub fn why_not(server: SocketAddr, engine: Option<usize>) -> Option<Reason> {
     // A handler may have interrupted the thread that has the engine.
     if lock::interrupted() {

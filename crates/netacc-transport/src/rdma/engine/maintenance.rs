@@ -38,7 +38,7 @@ impl Engine {
         for (at, e) in self.mux.qps.table.each() {
             let age = now.saturating_sub(e.idle_since);
             match e.stage() {
-                // And the last that its connections have said is with the other host.
+                // The last messages of its connections have reached the other host.
                 Stage::Up(qp_conn)
                     if e.conns.is_empty() && e.route.is_some() && (qp_conn.is_flushed() || age > QP_CONNECT) =>
                 {

@@ -4,7 +4,7 @@
 //! One queue pair keeps an order, but two do not: a packet may be lost, and at the other side they may belong to
 //! different threads. So a connect goes by another queue pair than the one before only when the server is known to have
 //! dealt with that one. Each message says how many its sender has dealt with; if no message comes the other side is
-//! asked to say something, which costs a round trip.
+//! probed, which costs a round trip.
 //!
 //! Where there are several engines, each connect takes a ticket before it is queued on its engine's link. An engine takes a
 //! connect from there when it has a queue pair for it and the ticket is the oldest to that destination. It keeps the
@@ -155,7 +155,7 @@ pub(super) fn is_awaited(engine: usize, dest: SocketAddr) -> bool {
     with(|tickets| nth(tickets, dest, 1)).is_some_and(|e| e != engine)
 }
 
-/// Has an engine's thread look whether it can go on.
+/// Wakes an engine's thread, which then checks whether it can continue.
 fn wake(engine: Option<usize>) {
     if let Some(status) = engine.and_then(status::at) {
         // SeqCst: this rings after that, and a thread that takes the mark looks at the tickets.

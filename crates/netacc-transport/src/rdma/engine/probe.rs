@@ -114,7 +114,7 @@ struct Control {
     info: [u32; 6],
 }
 
-/// Answers what has been asked at a door.
+/// Answers the probes that wait at a door.
 pub(super) fn answer(fd: i32) {
     for _ in 0..PROBES_PER_PASS {
         let mut said = [0u8; RDMA_PROBE + 1];

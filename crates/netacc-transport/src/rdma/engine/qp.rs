@@ -23,7 +23,7 @@ pub(super) const QP_CONNECT: u64 = time::ns(timeouts::QP_CONNECT);
 pub(super) enum Stage {
     /// Client's host: the connection manager is not there yet.
     Wanted,
-    /// Server's host: a client asks for it, and it is not made yet.
+    /// Server's host: a client has requested the connection, and it is not made yet.
     Requested,
     Resolving(CmId, usize),
     Routing(CmId),
@@ -99,7 +99,7 @@ pub(super) struct Keepalive {
     pub since: u64,
     /// Number of messages that had come until then, modulo 65,536.
     pub received: u16,
-    /// When we asked the other side to say something (ns); 0: we have not.
+    /// Time (ns) at which the other side was probed; 0: it was not.
     pub probed_at: u64,
 }
 
@@ -132,7 +132,7 @@ pub(super) struct Opened {
     pub after: Option<u64>,
     /// Set when a connect that goes by another queue pair waits for that.
     pub awaited: bool,
-    /// Set once the other side is asked to say something.
+    /// Set once the other side was probed.
     pub reply_requested: bool,
 }
 
@@ -149,7 +149,8 @@ pub(super) struct QpRecord {
     pub ips: Option<(IpAddr, IpAddr)>,
     /// The TCP connection beside it.
     pub companion: Companion,
-    /// The other side's silence, as far as is known: since when, how many messages had come, and whether we have asked.
+    /// The other side's silence: its beginning, the number of messages received then, and whether the other side was
+    /// probed.
     pub keepalive: Keepalive,
     /// Whether its sends complete.
     pub completion_stall: CompletionStall,
@@ -158,7 +159,7 @@ pub(super) struct QpRecord {
     pub opened: Option<Opened>,
     /// Connections that wait for room, in turn.
     pub stalled: VecDeque<usize>,
-    /// Connections that are over, which the other side is to be told.
+    /// Connections that have ended, which has to be reported to the other side.
     pub resets: VecDeque<Frame>,
     pub idle_since: u64,
     /// Set once it has carried a connection.
@@ -211,7 +212,7 @@ impl QpRecord {
         self.stage.change(to, format_args!("QP of route {route:?}, port {port}"));
     }
 
-    /// Its device, if the queue pair has got that far.
+    /// The queue pair's device, if it has one already.
     pub fn device_if_known(&self) -> Option<usize> {
         matches!(self.stage, Stage::Connecting(_) | Stage::Up(_)).then_some(self.device)
     }

@@ -103,8 +103,7 @@ impl Qps {
         }
     }
 
-    /// Has what a queue pair has to send go out at the end of the round: other connections may put their messages
-    /// behind it.
+    /// Posts the messages of a queue pair at the end of the round: other connections may put their messages behind it.
     pub fn post_later(&mut self, at: usize) {
         if self.unposted.contains(&at) {
             return;
@@ -149,7 +148,7 @@ impl Qps {
         self.reset_later(at, reset);
     }
 
-    /// Has a reset go out when there is room.
+    /// Sends a reset when there is room.
     pub fn reset_later(&mut self, at: usize, frame: Frame) {
         if let Some(qp) = self.table.get_mut(at) {
             if qp.resets.len() >= RESETS {
@@ -214,7 +213,7 @@ impl Qps {
         self.events.is_none() && self.unmanaged != 0 && now.saturating_sub(self.unmanaged) < UNREACHED
     }
 
-    /// Client's host: asks the connection manager for the route of a queue pair to `dest`.
+    /// Client's host: requests the route of a queue pair to `dest` from the connection manager.
     pub fn resolve(&mut self, at: usize, dest: SocketAddr) -> Result<()> {
         let Some(events) = &self.events else { return Err(Error::NoDevice) };
         let port = port_of(dest.port()).ok_or(Error::NoDevice)?;

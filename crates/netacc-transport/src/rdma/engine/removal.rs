@@ -57,7 +57,7 @@ impl Removals {
         self.releases = RELEASES;
     }
 
-    /// A device was let go, with these descriptors of librdmacm's on it. All engines are told.
+    /// Notes that a device was released, with these descriptors of librdmacm on it, and notifies all engines.
     pub fn gone(&mut self, fds: Option<[i32; 2]>) {
         self.removed.extend(fds.into_iter().flatten());
         self.releases = RELEASES;
@@ -103,7 +103,7 @@ impl Removals {
         }
     }
 
-    /// Has librdmacm let go of devices that are removed.
+    /// Makes librdmacm release removed devices.
     pub fn release(&mut self, events: Option<&EventChannel>) {
         if let Ok(open) = netacc_verbs::cm::release_removed_devices() {
             self.open = open;

@@ -82,7 +82,7 @@ impl EngineStatus {
         }
     }
 
-    /// Nothing is carried any more, as in the child of a fork.
+    /// The engine carries no connections any more, as in the child of a fork.
     pub fn clear(&self) {
         for mark in [&self.progress_wanted, &self.ticket_due] {
             mark.store(false, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Numbered things that come and go: a number is not mistaken for that of an earlier thing in the same place.
+//! A table of numbered objects, in which a number is never confused with that of an earlier object in the same place.
 
 use alloc::vec::Vec;
 

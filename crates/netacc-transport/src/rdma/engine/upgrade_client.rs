@@ -1,4 +1,5 @@
-//! Client's host: a connection that began on kernel TCP asks to go on by a queue pair (see [`upgrade`](crate::socket::upgrade)).
+//! Client's host: requests of connections on kernel TCP to continue by a queue pair (see
+//! [`upgrade`](crate::socket::upgrade)).
 
 use crate::Endpoint;
 use crate::host::{ConnToken, host};
@@ -61,7 +62,7 @@ impl Routes {
                 if why == Reason::NoMemory
                     && let Some(wider) = self.add_route_link(mux, server, link)
                 {
-                    // The wider link serves when the connection asks again.
+                    // The new link is used when the connection repeats its request.
                     wider.put();
                 }
                 return false;

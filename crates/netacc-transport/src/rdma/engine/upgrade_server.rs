@@ -1,12 +1,12 @@
-//! Server's host: a client asks to go on by a queue pair with a connection that it has by kernel TCP (see [`upgrade`]).
-//! Only the process that has the queue pair is asked: a connection that another one has accepted stays on TCP.
+//! Server's host: requests of clients to continue connections on kernel TCP by a queue pair (see [`upgrade`]). Only the
+//! process that has the queue pair gets the request: a connection that another one has accepted stays on TCP.
 
 use crate::rdma::engine::mux::upgrade::ACCEPTED;
 use crate::rdma::engine::{cell, listeners, progress, status};
 use crate::shm::ShmEndpoint;
 use core::sync::atomic::Ordering;
 
-/// Whether a connection from another host that was accepted at this port may be asked for.
+/// Whether an upgrade request may come for a connection from another host that was accepted at this port.
 pub fn may_be_upgraded(port: u16) -> bool {
     status::count() > 0 && listeners::listens(port)
 }

@@ -14,7 +14,7 @@ pub(super) struct UserTimeout {
 }
 
 impl UserTimeout {
-    /// The patience of a companion connection that carries nothing: without it nobody would hear that the other host is gone.
+    /// Time-out of an idle companion connection, without which the end of the other host would not be noticed.
     pub const OF_NOBODY: UserTimeout = UserTimeout { ms: 0, keepalive: Some([60, 15, 4]) };
 
     /// The patience that a socket's options ask for.

@@ -65,10 +65,10 @@ enum What {
 /// All that one thread carries.
 #[derive(Debug)]
 pub(super) struct Engine {
-    /// Its number, and what other threads look at without its lock.
+    /// The engine's number, and the words that other threads read without its lock.
     pub index: usize,
     pub status: &'static EngineStatus,
-    /// The waker by which the thread is told to look.
+    /// The waker of the engine's thread.
     pub waker: i32,
     /// What it carries.
     pub mux: Mux,
@@ -325,8 +325,8 @@ impl Engine {
         let conns = &mut self.mux.conns.table;
         self.mux.conns.listed.retain(|c| {
             let Some(conn) = conns.get_mut(*c).filter(|conn| conn.slept_on.is_some()) else { return false };
-            // The connection may have such a descriptor again, when it goes over to a kernel socket after the end
-            // of its sharers.
+            // The connection may have such a descriptor again, when it switches to a kernel socket after the end of its
+            // sharers.
             let Some((fd, events)) = conn.waits_on() else {
                 conn.slept_on = None;
                 return false;

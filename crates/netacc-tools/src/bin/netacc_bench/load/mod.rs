@@ -19,7 +19,7 @@ use crate::worker::{Measured, Task, Times};
 
 /// A workload with its connections.
 pub(crate) trait Load {
-    /// Does it for so long.
+    /// Repeats the measurement for this time.
     fn measure(&mut self, time: Duration) -> Result<Measured, String>;
 
     /// Gets ready for another time, after the warm-up.

@@ -138,7 +138,7 @@ impl Load for Requests {
             client.ask(Instant::now()).map_err(|error| lost(task, &error))?;
         }
         let mut busy = self.clients.len();
-        // Where nobody asks, idle connections are looked at from outside for that time.
+        // Without requests, the cost of idle connections is measured from outside for that time.
         let nobody = busy == 0;
         while busy > 0 || nobody && Instant::now() < end {
             let most = nobody.then(|| end.saturating_duration_since(Instant::now()));

@@ -15,7 +15,7 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds, time};
 use netacc_wire::companion::{self as wire, HELLO, TOKEN};
 
-/// Clients that have not said who they are.
+/// Clients that have not sent their token yet.
 const STRANGERS: Bounds = Bounds { per_address: 16, all: 64 };
 
 /// A listening socket at one of our addresses.

@@ -16,7 +16,7 @@ use netacc_wire::companion::{HELLO, OwnPort, TOKEN};
 pub(in crate::rdma::engine) const COMPANION_CONNECT: u64 = time::ns(timeouts::COMPANION_CONNECT);
 /// After this time (ns) a port that does not answer is taken for filtered, if another one is left.
 pub(in crate::rdma::engine) const FILTERED: u64 = 1_000_000_000;
-/// How often a companion is tried that was connected before it had said anything.
+/// Number of attempts for a companion that was connected before it could send its token.
 pub(in crate::rdma::engine) const TRIES: u32 = 2;
 /// How many companions of that kind, which the server's program sees as connections that are reset at once, a process makes in
 /// all. Only where `net.ipv4.tcp_fastopen` is off and the thread gets no processor for a fifth of a second are there any.
@@ -50,7 +50,7 @@ pub(in crate::rdma::engine) enum Stage {
     /// There is no socket yet. For the listener's own port the server is asked whether the companion may come to it.
     Asking,
     Connecting(i32),
-    /// The client has said whose companion it is, and the server has not answered.
+    /// The client has sent the companion's token, and the server has not answered.
     Introduced(i32),
 }
 
@@ -161,7 +161,7 @@ pub(in crate::rdma::engine) fn speak_first(fd: i32) -> Result<()> {
     raw::setsockopt_int(fd, IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, 1)
 }
 
-/// Connects a socket, and says who it is for as early as the kernel lets us. Whether that was said.
+/// Connects a socket and sends its token as early as the kernel permits. Returns whether the token was sent.
 pub(in crate::rdma::engine) fn open(fd: i32, there: SocketAddr, said: &[u8; HELLO]) -> Result<bool> {
     let first = speak_first(fd).is_ok();
     match addr::with(there, |p, n| raw::connect(fd, p, n)) {
@@ -201,7 +201,7 @@ pub(in crate::rdma::engine) fn was_too_slow(fd: i32) -> bool {
     word(SENT) > word(REPEATED).saturating_add(1)
 }
 
-/// Closes a connection so that the other side sees that nothing was said.
+/// Closes a connection so that the other side sees that no token was sent.
 pub(in crate::rdma::engine) fn reset(fd: i32) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     let value = core::ptr::from_ref(&linger).cast();

@@ -73,11 +73,12 @@ impl Companions {
         qps.send_resets(at);
     }
 
-    /// The server says whether the companion may come to its own port. False: it was not asked.
+    /// Handles the server's answer whether the companion may connect to the listener's own port. False: there was no
+    /// request.
     pub(in crate::rdma::engine) fn own_port_answered(&mut self, qps: &mut Qps, at: usize, answer: OwnPort) -> bool {
         match qps.attempt(at) {
             Some(attempt) if attempt.stage() == Stage::Asking && attempt.port == Port::Own => {}
-            // It has been given up, or is there by the other port.
+            // The companion was given up, or is connected by the other port.
             _ => return true,
         }
         match answer {
@@ -126,7 +127,7 @@ impl Companions {
         }
     }
 
-    /// It is connected, or is not.
+    /// The companion is connected, or cannot be.
     fn say_hello(&mut self, qps: &mut Qps, at: usize, fd: i32) {
         let name = u64::from(tag(&qps.table, at));
         let Some(attempt) = qps.attempt(at) else { return };
@@ -176,7 +177,7 @@ impl Companions {
         qps.companion_ready(at, fd);
     }
 
-    /// A companion is there: the next one to this server goes the same way.
+    /// Notes how a companion was connected: the next one to this server is made in the same way.
     fn note_way(&mut self, qps: &mut Qps, at: usize) {
         let Some((_, there)) = qps.destination(at) else { return };
         let Some((port, last)) = qps.attempt(at).map(|a| (a.port, a.last)) else { return };

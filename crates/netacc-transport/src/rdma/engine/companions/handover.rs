@@ -153,7 +153,7 @@ impl Handover {
         Ok(())
     }
 
-    /// Nothing is awaited any more.
+    /// No companion is awaited any more.
     pub fn close(&mut self, watch: &Watch) {
         for fd in core::mem::take(self).fds() {
             watch.forget(fd);

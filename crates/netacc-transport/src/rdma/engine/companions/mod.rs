@@ -40,7 +40,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// What all companion connections share.
 #[derive(Debug, Default)]
 pub(super) struct Companions {
-    /// Where the thread hears of them.
+    /// The epoll instance by which the thread is notified of them.
     pub watch: Watch,
     pub arrivals: Arrivals,
     /// Where companions come from that other processes have accepted.
@@ -184,7 +184,7 @@ impl Companions {
         }
     }
 
-    /// Lets a companion in that came to the program's own port; what it has said is read again.
+    /// Admits a companion that connected to the program's own port; its token is read again.
     fn admit_guest(&mut self, qps: &mut Qps, fd: i32) {
         let Some(from) = addr::peer_of(fd) else { return reserved_fds::close(fd) };
         if self.arrivals.admit(&mut self.watch, fd, from.ip().to_canonical()) {
@@ -235,15 +235,15 @@ impl Companions {
         });
     }
 
-    /// A client asks whether its companion may come to the listener's own port, or a server has answered that. False: the
-    /// other side broke the rules.
+    /// Handles a client's request to connect its companion to the listener's own port, or a server's answer to it.
+    /// False: the other side broke the rules.
     pub fn own_port(&mut self, qps: &mut Qps, at: usize, frame: Frame) -> bool {
         let Some(qp) = qps.table.get_mut(at) else { return true };
         if qp.route.is_some() {
             return OwnPort::of(frame.generation).is_some_and(|answer| self.own_port_answered(qps, at, answer));
         }
         if qp.resets.len() >= RESETS {
-            // It goes on asking, and gives us no room to answer.
+            // The peer keeps sending requests and leaves no room for the answer.
             return false;
         }
         let (port, token) = (qp.port, qp.companion.awaits().copied());

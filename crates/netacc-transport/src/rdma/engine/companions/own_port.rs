@@ -3,8 +3,8 @@
 //! The kernel hands out connections in the order in which they came, so only accept(2) itself can take a companion out.
 //! While one is awaited, accept looks at the first bytes of each connection that the kernel gives it. Those of a
 //! companion are there by then ([`client`](crate::rdma::engine::companions::client)) and have a token that only the
-//! other end of the queue pair knows; every other connection goes to the program as it is, at once. Nobody accepts for
-//! the program, so nothing is held up, and nobody's addresses are believed.
+//! other end of the queue pair knows; every other connection goes to the program as it is, at once. The library does
+//! not accept on behalf of the program, so no connection is delayed, and no address is believed.
 //!
 //! Several processes may serve a listener, and any of them may accept the companion of a queue pair that another one
 //! has. So what is awaited stands on a [`Board`] in memory that processes forked from one another share, and the process
@@ -220,13 +220,14 @@ impl Board {
             place.free();
             return Some(owner);
         }
-        // It became another companion's just before.
+        // The place was just taken by another companion.
         place.state.store(AWAITED, Ordering::Release);
         None
     }
 }
 
-/// Whether `fd`, which accept(2) has just got from the kernel, is a companion: then the program never hears of it.
+/// Whether `fd`, which the kernel's accept(2) has just returned, is a companion, which is never reported to the
+/// program.
 #[inline]
 pub fn take(fd: i32) -> bool {
     // Relaxed: the client comes after it has our answer, and that after the count.
@@ -246,7 +247,7 @@ fn take_if_awaited(board: &Board, fd: i32) -> bool {
     let given = if owner.process == NAME.load(Ordering::Relaxed) {
         arrive(fd, owner.engine)
     } else {
-        // The client hears of the end, and that the listener's own port will not do.
+        // The client sees the end, and does not use the listener's own port again.
         let passed = handover::pass(owner, fd);
         if let Err(e) = passed {
             netacc_log::log!(
@@ -350,7 +351,7 @@ mod tests {
         fn zeroed() -> &'static Board {
             let fresh = mem::map_shared(size_of::<Board>()).unwrap();
             #[allow(unsafe_code)]
-            // SAFETY: as in `board`.
+            // SAFETY: a mapping of this size that is never unmapped and has atomics alone.
             unsafe {
                 fresh.cast().as_ref()
             }

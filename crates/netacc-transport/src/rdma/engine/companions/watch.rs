@@ -1,5 +1,5 @@
-//! Where the engine's thread hears of companion connections and of all that leads to one: one epoll instance, so those that
-//! nobody needs cost nothing.
+//! The epoll instance by which the engine's thread is notified of companion connections, so that idle ones cost
+//! nothing.
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN};
 use netacc_sys::errno::Result;
@@ -17,7 +17,7 @@ pub(in crate::rdma::engine) fn without_delay(fd: i32) {
 /// The epoll instance.
 #[derive(Debug)]
 pub(in crate::rdma::engine) struct Watch {
-    /// Its descriptor, or -1 while nothing was ever to be heard.
+    /// The instance's descriptor, or -1 before it was first needed.
     pub epoll: i32,
 }
 
@@ -43,7 +43,7 @@ impl Watch {
         reserved_fds::close(fd);
     }
 
-    /// The thread answers what is asked at this door.
+    /// Makes the thread answer the probes at this door.
     pub fn door(&mut self, door: i32) -> Result<()> {
         self.ctl(EPOLL_CTL_ADD, door, EPOLLIN, (3 * KIND) | door as u64)
     }

@@ -120,8 +120,8 @@ impl Routes {
         None
     }
 
-    /// Shows by which queue pair a connection goes. On the server's host that was told before the connect was
-    /// queued.
+    /// Shows the queue pair of a connection on the stats page. On the server's host that was told before the connect
+    /// was queued.
     pub fn show_taken(&self, mux: &Mux, qp_index: usize, ep: &'static ShmEndpoint, local: usize) {
         let link = mux.links.table.get(local).and_then(|l| Some((l.link, self.table.get(l.route?)?)));
         if let Some((local, route)) = link {

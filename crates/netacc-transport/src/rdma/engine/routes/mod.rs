@@ -21,7 +21,7 @@ use netacc_stats::Reason;
 use netacc_sys::time;
 use netacc_verbs::{CmEventType, Error};
 
-/// Time (ns) for which "nobody listens there" is believed.
+/// Time (ns) for which a destination is believed to have no listener.
 pub(super) const REFUSED: u64 = 1_000_000_000;
 const QP_BACKOFF: u64 = time::ns(timeouts::QP_BACKOFF);
 
@@ -51,11 +51,11 @@ pub(super) enum Route {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// It is being looked for, or will be at the next connect.
+    /// The route is being resolved, or will be at the next connect.
     Opening,
     /// Connects wait on its link, for a queue pair that is up or is expected.
     Open,
-    /// It is not reached, for this reason; believed until then (ns).
+    /// The destination is not reached, for this reason; believed until this time (ns).
     Closed(Reason, u64),
 }
 

@@ -42,7 +42,7 @@ impl Routes {
             (State::Opening, None) if r.qps.iter().any(|p| mux.qps.table.get(*p).is_some_and(|p| !p.is_up())) => {
                 Route::Opening(fd)
             }
-            // Its link or its queue pairs have gone, or the answer is old: it is looked for once more.
+            // The route's link or its queue pairs have ended, or the answer is old, so it is resolved once more.
             _ => {
                 let Some(up) = r.qps.iter().copied().find(|p| mux.qps.table.get(*p).is_some_and(QpRecord::takes_more))
                 else {
@@ -214,7 +214,8 @@ impl Routes {
         }
     }
 
-    /// Has connects to the server return, from our address `ours`, before the first queue pair is up.
+    /// Lets connects to the server return from our address `ours` before the first queue pair is established
+    /// (optimistic connect).
     fn begin_optimistic(&mut self, mux: &mut Mux, server: SocketAddr, ours: IpAddr) {
         if !self.begin_route(mux, server) {
             return;
