@@ -21,7 +21,7 @@ numbered! {
 
 /// One more connection, in use and in all.
 const ONE_MORE: u64 = 1 << 32 | 1;
-/// The bits of [`LinkEntry::server`] below the thread's number.
+/// The bits of `LinkEntry::server` below the thread's number.
 pub const THREAD: u32 = 16;
 /// Room for the name of a device, which ends with a zero if it is shorter.
 pub const DEVICE_LEN: usize = 16;

@@ -8,7 +8,7 @@
 //!
 //! # Safety
 //! The threads are made by clone(2) without libc, since libc's functions may not be called in signal handlers and small
-//! stacks. They share the process's thread pointer, so they must touch no thread-local variable: they run [`run`], which
+//! stacks. They share the process's thread pointer, so they must touch no thread-local variable: they run `run`, which
 //! uses system calls and its own stack alone.
 #![allow(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Reads the few things about an ELF file that tell whether a library can be preloaded into it.
 //!
 //! The file is foreign: every offset and size in it may be a lie. The `object` crate reads nothing without bounds, and
-//! [`Limited`] bounds the work whatever the file claims.
+//! `Limited` bounds the work whatever the file claims.
 
 use std::fs::File;
 use std::ops::Range;

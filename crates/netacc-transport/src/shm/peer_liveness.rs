@@ -92,7 +92,7 @@ impl ShmEndpoint {
         self.state.set(UNTOLD);
     }
 
-    /// Whether [`ShmEndpoint::reset_in_child`] was called.
+    /// Whether `ShmEndpoint::reset_in_child` was called.
     pub fn is_untold(&self) -> bool {
         self.state.look().has(UNTOLD)
     }
@@ -104,7 +104,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// In the parent, after the fork: clears the mark of [`ShmEndpoint::reset_in_child`]. True: the connection has no
+    /// In the parent, after the fork: clears the mark of `ShmEndpoint::reset_in_child`. True: the connection has no
     /// liveness socket and belongs to the parent alone.
     pub fn forget_untold(&self) -> bool {
         // A connection that was reset in a child stays reset there, and in that process's own children too.

@@ -1,7 +1,7 @@
 //! The layout of a link's shared segment, and the accessors to it.
 //!
 //! # Safety
-//! [`super::mapping`] says what is mapped of a segment, and that no access to it can fault: the words and small windows
+//! `super::mapping` says what is mapped of a segment, and that no access to it can fault: the words and small windows
 //! from the beginning, large windows from a connection's begin on. Every accessor takes an index, checks it against a
 //! constant, and returns references to atomics only.
 #![allow(unsafe_code)]

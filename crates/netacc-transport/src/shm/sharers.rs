@@ -4,7 +4,7 @@
 //! under the application's own descriptors (so parent, child and grandchildren hold it as the kernel counts), the other
 //! passed to the peer as its *peer liveness socket*. The kernel ends the peer liveness socket when the last holder is
 //! gone, whichever process that is. Until then bytes go on over the ring, which the sharers shares: one process at a
-//! time per direction ([`ShmEndpoint::enter`]), each taking up where the last one published.
+//! time per direction (`ShmEndpoint::enter`), each taking up where the last one published.
 //!
 //! The parent's link stays the parent's. A child rings the peer's wakers that it inherited, and is itself
 //! woken by a byte on its liveness socket.

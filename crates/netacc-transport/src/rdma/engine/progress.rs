@@ -1,8 +1,8 @@
 //! The program's threads do the work while they call us anyway, so that a message needs no other thread.
 //!
-//! A call that writes, or that is about to wait, makes progress ([`EngineCell::progress`]): it looks at the completion queues
+//! A call that writes, or that is about to wait, makes progress (`EngineCell::progress`): it looks at the completion queues
 //! and carries what there is. A thread that has to sleep takes the *poller token* if nobody has it: it sleeps on the
-//! completion channels too ([`arm`]). Meanwhile the engine's own thread keeps away, as its [`SleepOn`] says, and looks
+//! completion channels too ([`arm`]). Meanwhile the engine's own thread keeps away, as its `SleepOn` says, and looks
 //! every few milliseconds whether the program still does the work. All this is per engine: a thread that works on one
 //! connection does it for that connection's engine only ([`ProgressScope`]).
 //!
