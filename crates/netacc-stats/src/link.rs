@@ -240,6 +240,12 @@ impl LinkEntry {
         }
     }
 
+    /// Whether it is that of a queue pair that has failed, and whose connections use TCP.
+    #[must_use]
+    pub fn is_failed_over(&self) -> bool {
+        self.kind.load(Relaxed) == LinkKind::Tcp as u32
+    }
+
     /// Whether it is that of a queue pair.
     #[must_use]
     pub fn is_rdma(&self) -> bool {

@@ -1,6 +1,7 @@
 //! accept(2): takes whatever is ready first, a connection in shared memory or one of the kernel's.
 
 use crate::conn::ports;
+use crate::conn::shown;
 use crate::fallback;
 use crate::fd::create::enter;
 use crate::fd::placeholder::{is_stdio, placeholder};
@@ -21,9 +22,9 @@ use netacc_sys::time::Deadline;
 use netacc_sys::{addr, cpu, raw, time};
 use netacc_transport::rdma::engine;
 use netacc_transport::rdma::engine::progress;
+use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::shm::claim::take_slot;
 use netacc_transport::shm::slots::SLOTS;
-use netacc_transport::shm::{Link, ShmEndpoint};
 use netacc_transport::{Endpoint, WaitSet};
 
 /// Time (ticks, some 50 microseconds) for which the kernel's answer "no connection" is believed by a non-blocking
@@ -208,9 +209,9 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
         if told.is_none() {
             ep.close(true);
         }
-        told.map(|a| (link, ep, a))
+        told.map(|a| (ep, a))
     });
-    let Some((link, ep, (local, peer))) = taken else {
+    let Some((ep, (local, peer))) = taken else {
         let _ = raw::close(new);
         return Ok(None);
     };
@@ -221,10 +222,11 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
         let _ = raw::close(new);
     })?;
     inherit(r.obj, s);
-    fill(r, link, ep, local, peer);
+    fill(r, ep, local, peer);
     enter(new, r).inspect_err(|_| {
         let _ = raw::close(new);
     })?;
+    shown::opened(r.obj, ep, local, peer);
     let remote = ep.is_remote();
     page().count(if remote { Counter::AcceptsRdma } else { Counter::AcceptsShm });
     netacc_log::log!(Debug, "fd {new}: accepted {peer} over {}", if remote { "RDMA" } else { "shared memory" });
@@ -248,20 +250,12 @@ fn inherit(s: &Socket, listener: &Socket) {
     }
 }
 
-fn fill(r: Ref<Socket>, link: &'static Link, ep: &'static ShmEndpoint, local: SocketAddr, peer: SocketAddr) {
+fn fill(r: Ref<Socket>, ep: &'static ShmEndpoint, local: SocketAddr, peer: SocketAddr) {
     let s = r.obj;
     s.local.set(local);
     s.peer.set(peer);
     s.set_endpoint(ep);
     s.set_state(ConnState::Shm);
-    if let Some(e) = s.stats() {
-        let transport = if ep.is_remote() { Transport::Rdma } else { Transport::Shm };
-        e.open(State::Established, transport, Reason::None, time::realtime_coarse());
-        e.set_addrs(&local.into(), &peer.into());
-        // The peer of a connection from another host is the engine in our own process, so no process number is shown.
-        e.set_peer_pid(if transport == Transport::Rdma { 0 } else { link.peer_pid() });
-        e.set_link(ep.stats_link());
-    }
 }
 
 /// The addresses that a client claims, if they are possible: its own address belongs to this host, and this listener

@@ -1,6 +1,6 @@
 //! connect(2): shared memory if the destination is this host and a rendezvous is there, else TCP.
 
-use crate::conn::{abort, pool, ports, transfer};
+use crate::conn::{abort, pool, ports, shown, transfer};
 use crate::epoll::paths;
 use crate::fd::placeholder::{materialize, to_kernel};
 use crate::fd::table;
@@ -387,17 +387,7 @@ fn occupy(
     }
     drop(locks);
     paths::accelerated(fd, s);
-    if let Some(e) = s.stats() {
-        let transport = if link.is_remote() { Transport::Rdma } else { Transport::Shm };
-        e.open(State::Established, transport, Reason::None, time::realtime_coarse());
-        e.set_addrs(&local.into(), &target.into());
-        // The peer of a connection to another host is the engine in our own process, so no process number is shown.
-        e.set_peer_pid(if transport == Transport::Rdma { 0 } else { link.peer_pid() });
-        e.set_link(link.id().into());
-        // SeqCst: see the engine's `publish_to_socket`.
-        core::sync::atomic::fence(Ordering::SeqCst);
-        e.set_link(ep.stats_link());
-    }
+    shown::opened(s, ep, local, target);
     Ok(())
 }
 

@@ -15,4 +15,5 @@ pub mod pin;
 pub mod pool;
 pub mod ports;
 pub mod reuseport;
+pub(crate) mod shown;
 pub mod transfer;

@@ -1,5 +1,6 @@
 //! The step in which a connection on kernel TCP switches to a ring.
 
+use crate::conn::shown;
 use crate::epoll::paths;
 use crate::fd::table;
 use crate::limits::PROMOTION_TAIL;
@@ -53,15 +54,17 @@ pub(crate) fn number(fd: i32, r: Ref<Socket>) -> Option<i32> {
 }
 
 pub(crate) fn promoted(fd: i32, s: &'static Socket, ep: &'static ShmEndpoint) {
-    let remote = ep.is_remote();
     let entry = s.stats();
     page().promoted(entry.map_or(Reason::None, |e| e.reason()));
+    let transport = shown::transport(ep);
     if let Some(e) = entry {
-        e.set_transport(if remote { Transport::Rdma } else { Transport::Shm });
+        e.set_transport(transport);
         e.set_reason(Reason::None);
-        // The peer of a connection to another host is the engine in our own process, so no process number is shown.
-        e.set_peer_pid(if remote { 0 } else { ep.link().peer_pid() });
-        e.set_link(ep.stats_link());
+        shown::carrier(e, ep);
     }
-    netacc_log::log!(Info, "fd {fd}: promoted to {}", if remote { "RDMA" } else { "shared memory" });
+    netacc_log::log!(
+        Info,
+        "fd {fd}: promoted to {}",
+        if transport == Transport::Rdma { "RDMA" } else { "shared memory" }
+    );
 }

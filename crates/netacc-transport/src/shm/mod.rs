@@ -80,6 +80,7 @@ pub use after_fork::reset_locks;
 pub use edges::EdgeSeq;
 pub use endpoint::ShmEndpoint;
 pub use link::Link;
+pub use remote::has_failed_over;
 pub use side::Side;
 pub use sockets::{end_at_close, reset_at_close};
 pub use wait_budget::WaitBudget;

@@ -103,6 +103,19 @@ impl Link {
     }
 }
 
+/// The statistics entry of the queue pair that carries the connection, as far as that belongs to this process and is known
+/// by now.
+fn qp_entry(ep: &ShmEndpoint) -> Option<&'static LinkEntry> {
+    let ours = ep.link().peer_pid() == raw::getpid();
+    let place = ep.view().filter(|_| ours).and_then(|v| v.slot.open.qp())?;
+    page().link(place)
+}
+
+/// Whether the queue pair that carries the connection has failed, so that TCP carries it.
+pub fn has_failed_over(ep: &ShmEndpoint) -> bool {
+    qp_entry(ep).is_some_and(LinkEntry::is_failed_over)
+}
+
 impl ShmEndpoint {
     /// Whether the other program is on another host.
     #[inline]
@@ -121,13 +134,8 @@ impl ShmEndpoint {
     /// The number under which the engine of the connection is shown: its queue pair, as far as that belongs to this
     /// process and is known by now, else the link.
     pub fn stats_link(&self) -> u64 {
-        let link = self.link();
-        let qp = || {
-            let place = self.view().and_then(|v| v.slot.open.qp())?;
-            page().link(place).filter(|entry| entry.is_rdma()).map(LinkEntry::id)
-        };
-        let ours = self.is_remote() && link.peer_pid() == raw::getpid();
-        ours.then(qp).flatten().filter(|id| *id != 0).unwrap_or(link.id()).into()
+        let qp = || qp_entry(self).filter(|entry| entry.is_rdma()).map(LinkEntry::id);
+        self.is_remote().then(qp).flatten().filter(|id| *id != 0).unwrap_or(self.link().id()).into()
     }
 
     /// Whether the next received bytes may be copied to a reader's buffers without the ring: no byte precedes them, and

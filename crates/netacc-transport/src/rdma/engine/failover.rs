@@ -16,7 +16,7 @@ use crate::rdma::engine::status;
 use crate::rdma::engine::worker::Engine;
 use crate::rdma::{Device, QpConn};
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::Errno;
 use netacc_sys::time;
@@ -69,6 +69,9 @@ impl Engine {
         for _ in &conns {
             page().demoted(Reason::QpFailed);
         }
+        // SeqCst: the entry of the queue pair says that it has failed, and then the sockets are looked for; a socket that gets
+        // its connection meanwhile can be found, and then looks at that entry.
+        fence(Ordering::SeqCst);
         self.mux.for_each_conn_of_program(&conns, |conn| {
             if let Some(e) = conn.stats {
                 e.set_transport(Transport::Tcp);
