@@ -62,5 +62,5 @@ int main(void)
 		reap(k);
 		close(fd);
 	}
-	return t_ok("fork_parent_hears");
+	return t_ok("fork_parent_notified");
 }

@@ -22,7 +22,7 @@ static void server(struct sig up, struct sig s)
 {
 	int port, l = listen_on(&port);
 	EQ(write(up.w, &port, sizeof port), sizeof port);
-	char n[3][16], *argv[] = { "reroute_tcp", "plain", n[0], n[1], n[2], NULL };
+	char n[3][16], *argv[] = { "redispatch_tcp", "plain", n[0], n[1], n[2], NULL };
 	snprintf(n[0], 16, "%d", l);
 	snprintf(n[1], 16, "%d", s.r);
 	snprintf(n[2], 16, "%d", s.w);
@@ -93,5 +93,5 @@ int main(int argc, char **argv)
 		for (int k = 0; k < 2; k++)
 			close(up[k].r), close(up[k].w), close(next[k].r), close(next[k].w), close(cl[k].r), close(cl[k].w);
 	}
-	return t_ok("reroute_tcp");
+	return t_ok("redispatch_tcp");
 }

@@ -127,7 +127,7 @@ def the_process_that_carries_quits(ctx):
     said = f"of {before} connections {others} and more had another process, and {after} were answered"
     check(others <= after <= before - (8 - others), said)
     talk.end()
-    wait_until(lambda: not carriers(), 30, "nobody carries any more")
+    wait_until(lambda: not carrying(), 30, "nobody carries any more")
     quit_all(talk)
 
 
@@ -138,7 +138,7 @@ def quit_all(talk):
     talk.server.result(30)
 
 
-def carriers():
+def carrying():
     """Processes that go on with what others carried."""
     return [stat for stat in pathlib.Path("/proc").glob("[0-9]*/stat") if "(netacc-engine) S" in reads(stat)]
 

@@ -181,13 +181,13 @@ class Client(Link):
         self.say(HELLO, os.getpid(), SEGMENT, [self.memory])
         os.close(self.memory)
 
-    def connect(self, slot, source=40000, epoch=1):
+    def connect(self, slot, source=40000, generation=1):
         """Queues a connect from 127.0.0.1 to there."""
         at = self.open(slot)
         for side, port in enumerate((source, self.port)):
             self.word(at + 16 * side, 0x7F000001)
             self.word(at + 32 + 4 * side, socket.AF_INET << 16 | port)
-        self.word(at + GENERATION, epoch)
+        self.word(at + GENERATION, generation)
         self.word(at + OUTCOME, 0)
         self.long(at + WHEN, time.monotonic_ns())
         self.word(QUEUE + 4 * (self.pushed % SLOTS), slot)

@@ -175,6 +175,6 @@ impl Host for Program {
     }
 
     fn tend_queued(&self, before: &dyn Fn()) -> bool {
-        queued_connects::tend(before)
+        queued_connects::maintain(before)
     }
 }

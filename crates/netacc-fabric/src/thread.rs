@@ -138,7 +138,7 @@ fn run() {
                         state.devices_changed();
                     }
                 }
-                id => state.attend(id, flags),
+                id => state.on_events(id, flags),
             }
         }
         state.look();
@@ -196,7 +196,7 @@ impl State {
         }
     }
 
-    fn attend(&mut self, number: u64, flags: EventFlags) {
+    fn on_events(&mut self, number: u64, flags: EventFlags) {
         let Some(id) = self.ids.get(&number).copied() else { return };
         // SAFETY: listed, so it exists; the lock is held.
         let id = unsafe { &mut *id };

@@ -26,7 +26,7 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
         for n in [
             &e.ours,
             &e.polled,
-            &e.based,
+            &e.with_liveness,
             &e.nested,
             &e.inner,
             &e.usage,

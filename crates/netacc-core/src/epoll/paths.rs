@@ -83,7 +83,7 @@ pub fn to_kernel(s: &'static Socket, old: &'static ShmEndpoint) {
         subscription::detach(e, old, core::ptr::from_ref(reg) as usize);
         let flags = uncount(e, reg);
         if flags & LIVENESS_WATCHED != 0 {
-            e.based.fetch_sub(1, Ordering::Relaxed);
+            e.with_liveness.fetch_sub(1, Ordering::Relaxed);
         }
         reg.flags.fetch_and(
             !(PEER_LIVENESS_WATCHED | ON_KERNEL | LIVENESS_WATCHED | OLD_SUBFLOW_WATCHED),
@@ -143,7 +143,7 @@ pub(crate) fn listen_in(e: &'static Epoll, reg: &'static Registration, s: &'stat
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP | EPOLLET) as u32;
         if liveness >= 0 && e.enter(EPOLL_CTL_ADD, liveness, events, cookie(Kind::Liveness, reg)).is_ok() {
             reg.flags.fetch_or(LIVENESS_WATCHED, Ordering::Relaxed);
-            e.based.fetch_add(1, Ordering::Relaxed);
+            e.with_liveness.fetch_add(1, Ordering::Relaxed);
         }
     }
     touch(e, reg);

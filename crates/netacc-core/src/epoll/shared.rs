@@ -325,7 +325,7 @@ fn rewatch(e: &'static Epoll, reg: &'static Registration, s: &'static Socket, ep
         & LIVENESS_WATCHED
         != 0
     {
-        e.based.fetch_sub(1, Ordering::Relaxed);
+        e.with_liveness.fetch_sub(1, Ordering::Relaxed);
     }
     listen_in(e, reg, s);
 }

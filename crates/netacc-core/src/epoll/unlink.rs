@@ -77,7 +77,7 @@ fn remove(e: &'static Epoll, reg: &'static Registration, why: Removed) {
         e.polled.fetch_sub(1, Ordering::Relaxed);
     }
     if flags & LIVENESS_WATCHED != 0 {
-        e.based.fetch_sub(1, Ordering::Relaxed);
+        e.with_liveness.fetch_sub(1, Ordering::Relaxed);
         if let Some(liveness) = s.and_then(|s| s.endpoint()).map(|ep| ep.liveness_fd()).filter(|b| *b >= 0) {
             del(liveness);
         }

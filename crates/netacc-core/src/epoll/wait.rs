@@ -208,7 +208,7 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
     };
     let mut left = if quiet { until.left() } else { 0 };
     let mut bounded = until != call.deadline;
-    let hinted = e.based.load(Ordering::Relaxed) + e.listened.load(Ordering::Relaxed);
+    let hinted = e.with_liveness.load(Ordering::Relaxed) + e.listened.load(Ordering::Relaxed);
     // No waker is written for these, nor for our entries in a set that belongs to another process.
     let unheard = e.polled.load(Ordering::Relaxed) > hinted || e.is_inherited();
     if unheard && !(0..=POLLED_STEP).contains(&left) {
@@ -224,7 +224,7 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
         }
     }
     // Another sharer may take the byte that was meant for this one: see `WaitSet::shared`.
-    if e.based.load(Ordering::Relaxed) != 0 && !(0..=longer(steps)).contains(&left) {
+    if e.with_liveness.load(Ordering::Relaxed) != 0 && !(0..=longer(steps)).contains(&left) {
         left = longer(steps);
         bounded = true;
     }

@@ -102,7 +102,7 @@ fn before(fd: i32, r: Ref<Socket>) {
         promote::cancel(fd, r);
     }
     if redispatch::is_in_doubt(r.obj) || redispatch::is_moving_any() {
-        redispatch::see_off(fd, r);
+        redispatch::settle_before_close(fd, r);
     }
 }
 

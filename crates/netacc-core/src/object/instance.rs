@@ -121,7 +121,7 @@ pub struct Epoll {
     /// Number of registrations with POLLED, and of nested instances.
     pub(crate) polled: AtomicU32,
     /// Number of registrations that are woken by a liveness socket.
-    pub(crate) based: AtomicU32,
+    pub(crate) with_liveness: AtomicU32,
     /// Number of registrations of listeners with LISTENED: a sleeping thread registers with each of them.
     pub(crate) listened: AtomicU32,
     pub(crate) nested: AtomicU32,

@@ -96,7 +96,7 @@ fn make_by_tcp(r: Ref<Socket>) {
 
 /// Called by the engine thread without a lock: makes the due connects of a program that may be sleeping in a call that
 /// is not intercepted. Returns whether to check again soon.
-pub fn tend(before: impl Fn()) -> bool {
+pub fn maintain(before: impl Fn()) -> bool {
     if ANY.load(Ordering::Relaxed) == 0 {
         return false;
     }

@@ -113,7 +113,7 @@ fn awaits_queue_pair(ep: &ShmEndpoint) -> bool {
 /// established, no process could make it again: so the number stays open until a queue pair has taken the connect, or
 /// TCP has the bytes. Takes both direction locks.
 #[cold]
-pub fn see_off(fd: i32, r: Ref<Socket>) {
+pub fn settle_before_close(fd: i32, r: Ref<Socket>) {
     let end = Deadline::within(timeouts::REDISPATCH_CLOSED);
     while r.valid() && is_in_doubt(r.obj) && table::number_of(r, fd).is_none() {
         if r.obj.endpoint().is_some_and(ShmEndpoint::orphaned) || end.passed() {

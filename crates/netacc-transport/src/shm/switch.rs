@@ -84,14 +84,14 @@ impl ShmEndpoint {
         let Some(v) = self.view() else { return Err(Errno::NOTCONN) };
         let Ok(_read) = self.enter(&v, Direction::Read) else { return Err(Errno::CONNRESET) };
         // A process that left before us had come over, so its half of the kernel's stream has ended.
-        let poured = self.drain_to_peer(&v, peer_end, true);
-        if let Err(e) = poured {
+        let drained = self.drain_to_peer(&v, peer_end, true);
+        if let Err(e) = drained {
             self.cut(&v, e);
             reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
         } else {
             end_at_close(self.kernel_fd());
         }
-        Ok(poured.is_ok())
+        Ok(drained.is_ok())
     }
 
     /// Takes our side off both rings: from now on the stream is that of `local_end`, an end of a fresh pair of connected

@@ -200,14 +200,14 @@ impl Loop {
         let alone = Arc::clone(&self.alone);
         thread::spawn(move || {
             // A connection that fails is closed, like others.
-            let _ = attend(stream.into(), conn);
+            let _ = serve_connection(stream.into(), conn);
             alone.fetch_sub(1, Relaxed);
         });
     }
 }
 
 /// Serves one connection to its end, and waits for it as its header says.
-fn attend(mut stream: std::net::TcpStream, mut conn: Conn) -> io::Result<()> {
+fn serve_connection(mut stream: std::net::TcpStream, mut conn: Conn) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     let waiter = Waiter::new(conn.waiting().unwrap_or_default(), &stream)?;
     let mut buffer = vec![0; MOST_AT_ONCE];

@@ -76,7 +76,7 @@ pub(crate) fn run(args: &ServerArgs) -> Result<(), String> {
     let (ended, end) = channel();
     let house = Mutex::new(House { plain, netacc });
     let shared = Shared { house, guests: AtomicUsize::new(0), client: Mutex::new(String::new()), ended };
-    thread::spawn(move || attend(&control, &Arc::new(shared)));
+    thread::spawn(move || serve_control(&control, &Arc::new(shared)));
     for session in end {
         match session {
             Session::Well if args.one_off => return Ok(()),
@@ -122,7 +122,7 @@ impl Listener {
     }
 }
 
-fn attend(control: &TcpListener, shared: &Arc<Shared>) {
+fn serve_control(control: &TcpListener, shared: &Arc<Shared>) {
     loop {
         let (stream, from) = match control.accept() {
             Ok(accepted) => accepted,
