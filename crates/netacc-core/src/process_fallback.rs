@@ -18,6 +18,12 @@ pub fn reason() -> Option<Reason> {
     }
 }
 
+/// The process is accelerated again.
+pub(crate) fn clear() {
+    // Relaxed: as in `set`.
+    WHY.store(0, Ordering::Relaxed);
+}
+
 /// Nothing more is accelerated from here on. Connections and listeners stay where they are: see [`crate::fallback`].
 pub(crate) fn set(why: Reason) {
     // Relaxed: at the start of a process, the runtime, without which nothing is accelerated, is published afterwards.
