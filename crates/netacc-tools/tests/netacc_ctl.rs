@@ -37,7 +37,7 @@ fn state() -> Value {
     let output = ctl(&["status", &own(), "--json"]);
     assert_eq!(output.status.code(), Some(0));
     let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    all[0]["state"].clone()
+    all.pointer("/0/state").expect("one process").clone()
 }
 
 #[test]
@@ -75,12 +75,8 @@ fn a_process_is_asked_and_answers() {
 #[test]
 fn two_controllers_do_not_meet() {
     let _one = PAGE.1.lock();
-    let page = rustix::fs::open(
-        "/proc/self/fd/".to_owned() + &number().to_string(),
-        rustix::fs::OFlags::RDWR,
-        rustix::fs::Mode::empty(),
-    );
-    let page = page.expect("the page");
+    let path = format!("/proc/self/fd/{}", number());
+    let page = rustix::fs::open(path.as_str(), rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).expect("the page");
     rustix::fs::flock(&page, rustix::fs::FlockOperation::LockExclusive).expect("a lock");
     let text = said(&["off", &own(), "-w", "0"], 1);
     assert!(text.contains("is being switched by another netacc_ctl"), "{text}");
@@ -96,6 +92,11 @@ fn number() -> i32 {
 fn what_cannot_be_asked_is_named() {
     assert!(said(&["off", "4194304"], 1).contains("process 4194304 does not exist"));
     let mut other = Command::new("sleep").arg("60").spawn().expect("sleep runs");
+    // The kernel closes our page in the child, and names the child afterwards.
+    let comm = format!("/proc/{}/comm", other.id());
+    while std::fs::read_to_string(&comm).is_ok_and(|name| name != "sleep\n") {
+        std::thread::yield_now();
+    }
     let text = said(&["off", &other.id().to_string()], 1);
     other.kill().and_then(|()| other.wait()).expect("it ends");
     assert!(text.contains("does not have NetACC loaded; nothing of it is accelerated"), "{text}");

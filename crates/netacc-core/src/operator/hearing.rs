@@ -176,11 +176,18 @@ pub(crate) fn bell() -> i32 {
 #[cold]
 fn make_bell() -> i32 {
     // Without a page no controller finds the process. A thread that is too late sleeps once without the pipe.
-    if page().control().state().is_none() || BELL_TRIED.swap(1, Ordering::Relaxed) != 0 {
+    if page().control().state().is_none() || is_confined() || BELL_TRIED.swap(1, Ordering::Relaxed) != 0 {
         return -1;
     }
     let Ok((r, w)) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK) else { return -1 };
-    let (Ok(r), Ok(w)) = (reserved_fds::park(r), reserved_fds::park(w)) else { return -1 };
+    let Ok(r) = reserved_fds::park(r) else {
+        reserved_fds::drop_raw(w);
+        return -1;
+    };
+    let Ok(w) = reserved_fds::park(w) else {
+        reserved_fds::close(r);
+        return -1;
+    };
     let [reading, writing] = &BELL;
     writing.store(w + 1, Ordering::Relaxed);
     reading.store(r + 1, Ordering::Release);
@@ -192,17 +199,21 @@ fn make_bell() -> i32 {
     r
 }
 
+/// Whether a system call of ours may end the process. It uses the kernel alone then.
+fn is_confined() -> bool {
+    process_fallback::reason() == Some(Reason::Confined)
+}
+
 /// Takes what rang the pipe out of it: a controller asks before it rings, so what was asked for is seen afterwards.
 fn silence() {
     let [reading, _] = &BELL;
-    let fd = reading.load(Ordering::Acquire) - 1;
+    let fd = if is_confined() { -1 } else { reading.load(Ordering::Acquire) - 1 };
     let mut buf = [0u8; 64];
-    // Whoever writes on and on keeps no thread here.
+    // Bounded: a process that writes on and on keeps no thread here.
     for _ in 0..16 {
-        if fd < 0 || raw::read(fd, buf.as_mut_ptr(), buf.len(), None).is_ok_and(|n| n == buf.len()) {
-            continue;
+        if fd < 0 || raw::read(fd, buf.as_mut_ptr(), buf.len(), None) != Ok(buf.len()) {
+            return;
         }
-        return;
     }
 }
 
