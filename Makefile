@@ -28,7 +28,7 @@ ARCH := $(shell uname -m)
 RELEASE_DIR := $(TARGET_DIR)/release
 endif
 LIBRARY := libnetacc-preload.so
-PROGRAMS := netacc_run netacc_ss netacc_check netacc_bench
+PROGRAMS := netacc_run netacc_ss netacc_check netacc_ctl netacc_bench
 SCRIPTS := run_with_netacc
 BUILT := $(addprefix $(BUILD)/,$(LIBRARY) $(PROGRAMS))
 COMPLETIONS := $(BUILD)/completions

@@ -69,7 +69,7 @@ def what_is_in_it(ctx):
     equal(sorted(wanted - found), [], "missing in the package")
     elsewhere = {f for f in found - wanted if not f.startswith("/usr/share/doc/netacc/")}
     equal(sorted(elsewhere), [], "in the package without a test that says why")
-    for page in ("netacc_run.1", "netacc_ss.1", "netacc_check.1", "netacc.conf.5", "netacc.7"):
+    for page in ("netacc_run.1", "netacc_ss.1", "netacc_check.1", "netacc_ctl.1", "netacc.conf.5", "netacc.7"):
         check(any(f.endswith(f"/{page}.gz") for f in found), f"no {page}")
 
 

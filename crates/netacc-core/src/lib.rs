@@ -8,6 +8,7 @@
 extern crate alloc;
 
 pub mod conn;
+
 pub mod epoll;
 pub mod exec;
 pub mod fallback;
@@ -20,6 +21,7 @@ pub mod listen;
 mod machine;
 pub mod namespace;
 pub mod object;
+pub mod operator;
 pub mod options;
 pub mod outcome;
 pub mod process_fallback;

@@ -18,6 +18,12 @@ pub fn reason() -> Option<Reason> {
     }
 }
 
+/// The process is accelerated again.
+pub(crate) fn clear() {
+    // Relaxed: as in `set`.
+    WHY.store(0, Ordering::Relaxed);
+}
+
 /// Ends acceleration of new sockets from here on. Connections and listeners are left unchanged: see
 /// [`crate::fallback`].
 pub(crate) fn set(why: Reason) {

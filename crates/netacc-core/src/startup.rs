@@ -1,5 +1,6 @@
 //! Start of the runtime at a process's first TCP socket: reads the configuration and opens the stats page.
 
+use crate::operator::hearing;
 use crate::runtime::Runtime;
 use crate::{host, process_fallback, runtime};
 use alloc::boxed::Box;
@@ -8,12 +9,13 @@ use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_conf::Config;
-use netacc_stats::{Reason, page};
+use netacc_stats::{OFF_BEFORE_THE_PAGE, Reason, page};
 use netacc_sys::own_calls::OwnCall;
 use netacc_sys::{Lock, libc_kind, own_calls, raw, reserved_fds};
 use netacc_transport::shm::strangers::Offence;
 use rustix::fd::AsRawFd;
 use rustix::fs::{CWD, Mode, OFlags, open, readlinkat_raw};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 static STARTING: Lock = Lock::new();
 
@@ -73,6 +75,7 @@ fn start() -> Option<&'static Runtime> {
     let rt = Runtime::new(conf, seed);
     netacc_transport::shm::strangers::on_offence(log_offence);
     netacc_transport::host::set(&host::HOST);
+    hearing::begin(switched_off());
     netacc_log::begin(&rt.conf);
     rt.publish();
     STARTER.store(0, Ordering::Relaxed);
@@ -87,6 +90,17 @@ fn start() -> Option<&'static Runtime> {
         );
     }
     Some(rt)
+}
+
+/// Whether an operator has switched the process off before it had a page. The mark is taken back: programs that this one
+/// executes are not meant.
+fn switched_off() -> bool {
+    let limit = getrlimit(Resource::Locks);
+    let off = limit.current == Some(OFF_BEFORE_THE_PAGE);
+    if off {
+        let _ = setrlimit(Resource::Locks, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    }
+    off
 }
 
 /// Logs the protocol violation of a peer, which ends its connection.

@@ -92,6 +92,17 @@ pub const BYPASS_CONNECT: Duration = Duration::from_millis(100);
 /// full, and the kernel would try again only after a second. Until then connects wait for their process.
 pub const KERNEL_QUEUE_FULL: Duration = Duration::from_secs(1);
 
+/// How long one call of the program goes on taking connections to the kernel for an operator.
+/// The rest is done by the next calls, so that no call is held up much longer than this.
+pub const OPERATOR_SLICE: Duration = Duration::from_millis(5);
+
+/// How long after a round in which some connections could not go to the kernel the next one begins; each further interval is
+/// twice as long.
+pub const OPERATOR_RETRY_FIRST: Duration = Duration::from_millis(5);
+
+/// The longest interval between two such rounds.
+pub const OPERATOR_RETRY_LONGEST: Duration = Duration::from_secs(1);
+
 /// How long an ending process waits for connections whose peers are leaving the rings; the last one may take a second
 /// more.
 pub const SWITCHES_AT_EXIT: Duration = Duration::from_secs(1);

@@ -10,6 +10,7 @@ extern "C" fn start() {
     if libc_kind::is_known() {
         process::at_fork();
         process::at_quick_exit();
+        netacc_core::operator::work::start();
         adopt::inherited();
     }
 }

@@ -3,6 +3,7 @@
 //! A page is copied with `read`, never mapped: a process that shortens or scribbles over its page can give us wrong
 //! numbers, but no SIGBUS and no read beyond a buffer. The process is not involved and need not run.
 
+mod control;
 mod error;
 mod parse;
 mod source;
@@ -19,6 +20,7 @@ use rustix::fs::{FileType, Mode, OFlags, fstat};
 use netacc_stats::layout::DEVICE_LEN;
 use netacc_stats::{Counter, LinkKind, MEMFD_NAME, Reason, SockAddr, State, Transport};
 
+pub use control::{Control, Controller, Refusal};
 pub use error::Error;
 
 /// How the path of the preloaded library ends, as `/proc/PID/maps` shows it.
@@ -46,6 +48,8 @@ pub struct Snapshot {
     pub demotions: Vec<u64>,
     /// How often each rule decided, in the order of the rules.
     pub rules: Vec<u64>,
+    /// What an operator has asked for, and how far the process is.
+    pub control: Control,
     /// The effective configuration.
     pub cfg: Vec<CfgLine>,
     /// The links in use, by rising number.
@@ -411,6 +415,16 @@ pub fn list_processes() -> io::Result<Listing> {
         }
     }
     Ok(listing)
+}
+
+/// The processes that have NetACC loaded and no page, since they have not opened a TCP socket yet.
+///
+/// # Errors
+///
+/// When `/proc` itself cannot be read.
+pub fn list_unused() -> io::Result<Vec<u32>> {
+    let all = pids()?.into_iter();
+    Ok(all.filter(|pid| has_library(&format!("/proc/{pid}")) && matches!(open(*pid), Err(Error::Unused))).collect())
 }
 
 /// A page that outlives its process, because another one holds it.

@@ -4,7 +4,7 @@ use core::mem::offset_of;
 
 use crate::error::Error;
 use crate::source::Source;
-use crate::{CfgLine, DeviceName, Known, Link, Moved, QueuePair, Snapshot, Sock, Volume};
+use crate::{CfgLine, Control, DeviceName, Known, Link, Moved, QueuePair, Snapshot, Sock, Volume};
 use netacc_stats::layout::{Head, LIBRARY_LEN, PROGRAM_LEN, link, sock as at};
 use netacc_stats::{
     CFG_CAPACITY, COUNTER_SLOTS, Counter, LAYOUT_VERSION, LINK_ENTRIES, LinkEntry, LinkKind, MAGIC, PAGE_SIZE,
@@ -113,6 +113,7 @@ pub(super) fn snapshot(source: &impl Source) -> Result<Snapshot, Error> {
         promotions: by_reason(offset_of!(Head, promotions)),
         demotions: by_reason(offset_of!(Head, demotions)),
         rules: words(&head, offset_of!(Head, rules), u32::MAX, RULE_SLOTS),
+        control: Control::parse(head.get(offset_of!(Head, control)..).unwrap_or_default()),
         cfg: cfg(&head),
         links,
         rdma_ports: rdma_ports(&head),

@@ -12,6 +12,7 @@
 #![cfg_attr(not(test), no_std)]
 
 mod addr;
+mod control;
 mod counter;
 mod link;
 mod map;
@@ -21,6 +22,7 @@ mod sock;
 mod table;
 
 pub use addr::SockAddr;
+pub use control::{Control, OFF_BEFORE_THE_PAGE, State as ControlState, Wish};
 pub use counter::{Counter, Kind};
 pub use link::{LinkEntry, LinkKind, NewLink};
 pub use map::{init, note_locking, page, reinit_after_fork};
@@ -39,6 +41,7 @@ pub const MEMFD_NAME: &str = "netacc-stats";
 #[doc(hidden)]
 #[allow(missing_docs, reason = "the fields and their offsets are described where they are declared")]
 pub mod layout {
+    pub use crate::control::at as control;
     pub use crate::link::{DEVICE_LEN, THREAD, at as link};
     pub use crate::page::{Head, LIBRARY_LEN, PROGRAM_LEN};
     pub use crate::sock::at as sock;

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
+use crate::control::Control;
 use crate::counter::Counter;
 use crate::link::{LinkEntry, NewLink};
 use crate::reason::Reason;
@@ -36,7 +37,7 @@ pub const PROGRAM_LEN: usize = 64;
 /// Room for the library's version.
 pub const LIBRARY_LEN: usize = 32;
 /// Fills the header up to 256 bytes.
-const HEADER_SPARE: usize = 25;
+const HEADER_SPARE: usize = 20;
 /// Number of listeners whose RDMA port can be shown. They and the counters fill the first memory page.
 const RDMA_PORTS: usize = 32;
 
@@ -46,6 +47,7 @@ const _: () = {
     assert!(size_of::<SockEntry>() == 256 && align_of::<SockEntry>() == 64);
     assert!(offset_of!(Head, magic) == 0 && offset_of!(Head, version) == 8);
     assert!(offset_of!(Head, program) == 56 && offset_of!(Head, library) == 120);
+    assert!(offset_of!(Head, control) == 156 && size_of::<Control>() == 20);
     assert!(offset_of!(Head, counters) == 256);
     assert!(offset_of!(Head, rules) == 256 + 8 * COUNTER_SLOTS && COUNTER_SLOTS + RULE_SLOTS == 256);
     assert!(offset_of!(Head, fallbacks) == 256 + 8 * 256);
@@ -83,6 +85,8 @@ pub struct Head {
     pub program: [AtomicU8; PROGRAM_LEN],
     pub library: [AtomicU8; LIBRARY_LEN],
     pub link_entry_size: AtomicU32,
+    /// What an operator asks of the process, and what it has done.
+    pub control: Control,
     spare2: [AtomicU32; HEADER_SPARE],
     pub counters: [AtomicU64; COUNTER_SLOTS],
     /// How often each rule of the program decided, in the order of the lines `rule` of `cfg`.
@@ -131,6 +135,7 @@ impl PageOf<[SockEntry; 0]> {
                 program: [const { AtomicU8::new(0) }; PROGRAM_LEN],
                 library: [const { AtomicU8::new(0) }; LIBRARY_LEN],
                 link_entry_size: AtomicU32::new(0),
+                control: Control::new(),
                 spare2: [const { AtomicU32::new(0) }; HEADER_SPARE],
                 counters: [const { AtomicU64::new(0) }; COUNTER_SLOTS],
                 rules: [const { AtomicU64::new(0) }; RULE_SLOTS],
@@ -295,6 +300,13 @@ impl Page {
         self.head.cfg_len.store(u32::try_from(text.len()).unwrap_or(0), Release);
     }
 
+    /// What an operator asks of the process, and what it has done.
+    #[inline]
+    #[must_use]
+    pub fn control(&self) -> &Control {
+        &self.head.control
+    }
+
     /// The entry of a descriptor: `None` before [`init`](crate::init), and for
     /// numbers of [`SOCK_ENTRIES`] and above.
     #[inline]
@@ -323,6 +335,7 @@ impl Page {
         head.link_entry_size.store(size_of::<LinkEntry>() as u32, Relaxed);
         head.counters_known.store(Counter::ALL.len() as u32, Relaxed);
         head.reasons_known.store(Reason::ALL.len() as u32, Relaxed);
+        head.control.publish();
         store_text(&head.library, env!("CARGO_PKG_VERSION").as_bytes());
         // Release: a reader that sees the magic sees the header.
         head.magic.store(MAGIC, Release);

@@ -73,6 +73,8 @@ numbered! {
         OwnCalls = 32, "own-system-calls";
         /// A rule of the configuration file leaves it on TCP.
         Rule = 33, "rule";
+        /// An operator has switched the process off (netacc_ctl).
+        Operator = 34, "switched-off";
     }
 }
 
@@ -172,7 +174,7 @@ impl Reason {
             }
             Self::PeerMoved => {
                 "The program at the other end needed a kernel socket (exec, a passed descriptor, stdio, \
-                 or a call that the fast path does not carry); netacc_ss says there which."
+                 a call that the fast path does not carry, netacc_ctl off); netacc_ss says there which."
             }
             Self::ProtocolError => {
                 "The peer sent something invalid over the fast path, so it was given up; \
@@ -218,6 +220,10 @@ impl Reason {
                 "The program, or a library of its own, enters the kernel by instructions of its own to wait or for calls on \
                  sockets (as Rust's rustix does), where nothing can stand before it; with an event loop that calls the C \
                  library (tokio, mio, libuv) it is accelerated."
+            }
+            Self::Operator => {
+                "The process was switched off by netacc_ctl; after netacc_ctl on PID, new connections are accelerated, and \
+                 those that are open stay on TCP."
             }
             Self::Rule => {
                 "A rule of the configuration file permits no faster transport here; change the section [rules] and start \

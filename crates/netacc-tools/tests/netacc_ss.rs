@@ -205,10 +205,11 @@ fn without_a_pid_processes_are_listed() {
     let own = own();
     let lines = words(&text);
     let line = lines.iter().find(|line| line[0] == own).expect("this process");
-    assert_eq!(line[1..8], ["redis-server", "1", "1", "1", "0", "512", "1033"]);
+    assert_eq!(line[1..9], ["redis-server", "on", "1", "1", "1", "0", "512", "1033"]);
     let list = json(&["--json"]);
     let mut processes = list.as_array().expect("a list").iter();
     let found = processes.find(|process| process["pid"] == std::process::id()).expect("this process");
+    assert_eq!(found["state"], "on");
     assert_eq!(found["sockets"]["shm"], 1, "a listener is no connection");
     assert_eq!(found["sockets"]["listen"], 1);
 }

@@ -8,12 +8,18 @@ use std::{fs, io};
 
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
-use netacc_tools::args::{bench, check, run, ss};
+use netacc_tools::args::{bench, check, ctl, run, ss};
 
 fn main() -> io::Result<()> {
     let folder = std::env::args_os().nth(1).ok_or(io::Error::other("usage: xtask FOLDER"))?;
     let folder = Path::new(&folder);
-    let tools = [run::Args::command(), ss::Args::command(), check::Args::command(), bench::Args::command()];
+    let tools = [
+        run::Args::command(),
+        ss::Args::command(),
+        check::Args::command(),
+        ctl::Args::command(),
+        bench::Args::command(),
+    ];
     for tool in &tools {
         write_completions(tool, &folder.join("completions"))?;
     }

@@ -10,6 +10,7 @@ use crate::listen::{adopt, opening};
 use crate::object::listener::{Listener, tcp_ready};
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Socket, Upgrade};
+use crate::operator::hearing;
 use crate::outcome::Outcome;
 use crate::switch::{demote, upgrade};
 use crate::wait::sleep;
@@ -34,6 +35,7 @@ const BELIEVED: u64 = 150_000;
 /// accept(2) and accept4(2).
 pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
     later::close_later();
+    hearing::heed();
     let Some(r) = table::socket(fd) else {
         return Outcome::Pass;
     };
@@ -71,6 +73,9 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
         }
         if let Err(e) = wait_for_connection(fd, r, l) {
             return Outcome::Failed(e);
+        }
+        if is_left(s, l) {
+            return Outcome::Pass;
         }
     }
 }
@@ -226,6 +231,7 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
     enter(new, r).inspect_err(|_| {
         let _ = raw::close(new);
     })?;
+    hearing::recheck();
     shown::opened(r.obj, ep, local, peer);
     let remote = ep.is_remote();
     page().count(if remote { Counter::AcceptsRdma } else { Counter::AcceptsShm });
@@ -277,6 +283,11 @@ fn addresses(s: &Socket, ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
     (served && domain && known && local.port() == bound.port()).then_some((local, peer))
 }
 
+/// Whether another thread, or an operator, has left the listener to the kernel while a call is under way.
+fn is_left(s: &Socket, l: &'static Listener) -> bool {
+    !s.listener().is_some_and(|now| core::ptr::eq(now, l))
+}
+
 fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<()> {
     let deadline = match r.obj.rcvtimeo.load(Ordering::Relaxed) {
         0 => Deadline::Never,
@@ -298,6 +309,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<
             sleep::sleep(&mut set, progress::ProgressScope::All, deadline, core::ptr::null(), |set| l.disarm(set))
         };
         match slept {
+            Ok(_) if is_left(r.obj, l) => return Ok(()),
             Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
             Ok(0) => {}
             Ok(_) => {

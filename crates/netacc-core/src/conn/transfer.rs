@@ -5,6 +5,7 @@ use crate::conn::pin::Pin;
 use crate::fd::table;
 use crate::object::reference::Ref;
 use crate::object::socket::{NONBLOCK, Socket};
+use crate::operator::hearing;
 use crate::switch::{demote, redispatch};
 use crate::wait::connection;
 use core::sync::atomic::Ordering;
@@ -30,6 +31,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Err(Errno::AGAIN);
     }
+    hearing::heed();
     let s = r.obj;
     // With MSG_TRUNC nothing is copied (tcp(7)). Otherwise a call with an invalid buffer waits like one without room,
     // until there is something to copy.
@@ -227,6 +229,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
         demote::demote(fd, r, Reason::Unsupported)?;
         return Err(Errno::TO_KERNEL);
     }
+    hearing::heed();
     let s = r.obj;
     if src.bad() {
         return refuse(ep, flags);

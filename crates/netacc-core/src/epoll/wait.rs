@@ -12,6 +12,7 @@ use crate::epoll::threads::{hand_off, plain};
 use crate::epoll::{fairness, shared};
 use crate::fd::{later, table};
 use crate::object::instance::Epoll;
+use crate::operator::hearing;
 use crate::outcome::Outcome;
 use crate::switch::queued_connects;
 use core::mem::MaybeUninit;
@@ -138,6 +139,7 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
     let mut steps = 0u32;
     loop {
         progress::progress();
+        hearing::heed();
         let (brought, switched) = poll_round(e, call, stashed);
         let n = stashed + brought;
         if n > 0 {
@@ -218,6 +220,13 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
     let held = e.held_until.load(Ordering::Relaxed);
     if held != 0 {
         let due = i64::try_from(held.saturating_sub(time::now())).unwrap_or(i64::MAX);
+        if !(0..=due).contains(&left) {
+            left = due;
+            bounded = true;
+        }
+    }
+    if let Some(due) = hearing::due() {
+        let due = i64::try_from(due.saturating_sub(time::now())).unwrap_or(i64::MAX);
         if !(0..=due).contains(&left) {
             left = due;
             bounded = true;

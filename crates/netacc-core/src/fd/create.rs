@@ -7,6 +7,7 @@ use crate::fd::table::Entry;
 use crate::fd::{closing, fd_cache, later, table};
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, HANDED, KEEPABLE, NONBLOCK, PLACEHOLDER, Path, REPLACED, Socket};
+use crate::operator::hearing;
 use crate::outcome::Outcome;
 use crate::switch::demote;
 use crate::{process_fallback, startup};
@@ -40,6 +41,7 @@ pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
     let Some(rt) = startup::ensure() else {
         return Outcome::Pass;
     };
+    hearing::heed();
     // If nothing is accelerated, a socket is the kernel's from the start, and is entered only so that the stats page
     // shows the reason.
     let (made, mark) = if rt.conf.accelerates() && process_fallback::reason().is_none() {

@@ -74,4 +74,5 @@ pub fn child(f: Forking) {
     core::mem::forget((f.unread, f.engines, f.guard));
     reserved_fds::fill_gaps();
     crate::runtime::after_fork(table::numbers());
+    crate::operator::work::after_fork();
 }

@@ -120,6 +120,17 @@ pub fn wake(fd: i32, r: Ref<Socket>) -> bool {
     s.path() == Path::Listener
 }
 
+/// The process is accelerated again: opens a rendezvous for a listener that was left to the kernel. Which other processes have
+/// the listener by now is not known.
+#[cold]
+pub(crate) fn reopen(fd: i32, s: &'static Socket) {
+    let _g = WAKING.lock();
+    if matches!(s.path(), Path::New | Path::Tcp) && !s.is_candidate() && !s.is_inherited() && listens(fd) {
+        s.leave_to_kernel();
+        opening::adopt(fd, s, backlog(fd));
+    }
+}
+
 /// The backlog that was passed to listen(2): for a listener TCP_INFO reports it as `tcpi_sacked` (tcp(7); the kernel's
 /// tcp_get_info).
 fn backlog(fd: i32) -> i32 {

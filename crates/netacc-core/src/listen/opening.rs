@@ -8,6 +8,7 @@ use crate::fd::table::Entry;
 use crate::object::listener::{LISTENERS, SHARED_BY_FORK, remote_names};
 pub use crate::object::listener::{Listener, tcp_ready};
 use crate::object::socket::{ConnState, ListenState, NONBLOCK, Path, Socket};
+use crate::operator::hearing;
 use crate::options::{kernel_options, remember};
 use crate::outcome::Outcome;
 use crate::{process_fallback, runtime};
@@ -24,6 +25,7 @@ use netacc_wire::{Name, Scope};
 
 /// listen(2).
 pub fn listen(fd: i32, backlog: i32) -> Outcome {
+    hearing::heed();
     let Some(r) = table::socket(fd) else {
         return Outcome::Pass;
     };
@@ -288,5 +290,21 @@ pub fn abandon(fd: i32, s: &'static Socket) {
     netacc_log::log!(Info, "fd {fd}: another process may serve the listener; clients use kernel TCP");
     if let Some(was) = kernel_only(fd, s) {
         l.withdraw(was);
+    }
+}
+
+/// The process is accelerated no further, for `why`: leaves a listener to the kernel, which connects that wait here go to as
+/// well. Processes that share the rendezvous after a fork leave it too: clients would wait there for one that may never accept.
+#[cold]
+pub(crate) fn give_up(fd: i32, s: &'static Socket, why: Reason) {
+    let Some(l) = s.listener() else { return };
+    netacc_log::log!(Info, "fd {fd}: the listener is left to the kernel; clients use kernel TCP: {}", why.sentence());
+    // What waits at the rendezvous has queued connects, perhaps, and its process may not call us for long.
+    l.take_all_links();
+    let Some(was) = kernel_only(fd, s) else { return };
+    l.withdraw(was);
+    if let Some(e) = s.stats() {
+        e.set_transport(Transport::Tcp);
+        e.set_reason(why);
     }
 }

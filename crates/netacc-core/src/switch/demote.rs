@@ -42,6 +42,15 @@ pub fn by_number_if_connected(fd: i32, why: Reason) {
 /// Makes `fd` a kernel socket as [`by_number`] does, but does not log a failure.
 #[cold]
 pub fn demote(fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
+    demote_in(TRIES, fd, r, why)
+}
+
+/// As [`demote`], but does not wait for a peer or a sharer that moves the connection already: `EAGAIN` then.
+pub(crate) fn demote_now(fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
+    demote_in(1, fd, r, why)
+}
+
+fn demote_in(tries: usize, fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
     let s = r.obj;
     match s.path() {
         Path::New => to_kernel(fd, s),
@@ -58,11 +67,13 @@ pub fn demote(fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
                 // do that.
                 promote::advance_all();
             }
-            for _ in 0..TRIES {
+            for n in 1..=tries {
                 match offer(r, why) {
                     Err(Errno::AGAIN) => {
                         redispatch::complete_switch(r);
-                        time::pause();
+                        if n < tries {
+                            time::pause();
+                        }
                     }
                     done => return done,
                 }

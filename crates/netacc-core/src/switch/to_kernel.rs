@@ -4,6 +4,7 @@ use crate::epoll::paths;
 use crate::fd::placeholder::replace_everywhere;
 use crate::object::reference::Ref;
 use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, PLACEHOLDER, Socket};
+use crate::process_fallback;
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::Errno;
 use netacc_sys::raw;
@@ -16,7 +17,10 @@ pub fn accept(r: Ref<Socket>) {
     let locks = (s.rx.lock(), s.tx.lock());
     let Some(ep) = s.endpoint().filter(|e| r.valid() && s.is_shm() && e.must_switch()) else { return };
     match ep.accept_switch() {
-        Ok(Some(kernel)) => complete(s, ep, kernel, Reason::PeerMoved),
+        Ok(Some(kernel)) => {
+            let why = process_fallback::reason().filter(|why| *why == Reason::Operator);
+            complete(s, ep, kernel, why.unwrap_or(Reason::PeerMoved));
+        }
         Ok(None) => {
             drop(locks);
             paths::stirred(s);

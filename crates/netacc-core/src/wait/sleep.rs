@@ -1,5 +1,6 @@
 //! Sleeping in the kernel, with the work that is due before and after a sleep.
 
+use crate::operator::hearing;
 use crate::wait::held::Held;
 use core::ffi::c_void;
 use netacc_stats::{Counter, page};
@@ -31,6 +32,7 @@ pub(crate) fn sleep_before(
     disarm: impl FnOnce(&WaitSet),
     makes_progress: bool,
 ) -> Result<usize> {
+    hearing::listen(set);
     let token = progress::arm(set, scope);
     let slept = if matches!(token, ArmOutcome::Ready) {
         set.sleep(Deadline::Now, sigmask)
@@ -43,6 +45,7 @@ pub(crate) fn sleep_before(
     if let ArmOutcome::Yes(token) = token {
         progress::disarm(token, set, makes_progress);
     }
+    hearing::heed();
     slept
 }
 
@@ -63,8 +66,13 @@ pub(crate) fn for_kernel(ours: &Held, deadline: Deadline) -> Result<()> {
         }
         let mut set = WaitSet::new();
         set.add(ours.fd(), libc::POLLIN);
-        match set.sleep(deadline, core::ptr::null()) {
-            Ok(0) => return Err(Errno::AGAIN),
+        let bell = hearing::listen(&mut set);
+        let slept = set.sleep(deadline, core::ptr::null());
+        hearing::heed();
+        match slept {
+            Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
+            Ok(0) => {}
+            Ok(_) if set.only_reported(bell) => {}
             Ok(_) => return Ok(()),
             Err(Errno::INTR) if restarts(deadline) => {}
             Err(e) => return Err(e),

@@ -3,5 +3,6 @@
 
 pub mod bench;
 pub mod check;
+pub mod ctl;
 pub mod run;
 pub mod ss;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use netacc_stats::Transport;
+use netacc_stats::{ControlState, Transport};
 use netacc_stats_reader::{self as reader, Listing, Snapshot, Sock};
 use netacc_tools::terminal::Style;
 use serde_json::{Value, json};
@@ -88,6 +88,7 @@ fn table(pages: &[Snapshot], style: Style, out: &mut String) {
     let mut table = Table::new([
         ("Pid", Right),
         ("Program", Left),
+        ("State", Left),
         ("Listen", Right),
         ("Tcp", Right),
         ("Shm", Right),
@@ -96,12 +97,13 @@ fn table(pages: &[Snapshot], style: Style, out: &mut String) {
         ("Bytes-Out", Right),
         ("Since", Left),
     ])
-    .spare(&["Since", "Rdma", "Listen"]);
+    .spare(&["Since", "Rdma", "Listen", "State"]);
     for page in pages {
         let sum = Summary::of(page);
         table.row([
             page.pid.to_string(),
             page.program.clone(),
+            state(page).into(),
             sum.listeners.to_string(),
             sum.tcp.to_string(),
             sum.shm.to_string(),
@@ -114,6 +116,16 @@ fn table(pages: &[Snapshot], style: Style, out: &mut String) {
     table.write(style, out);
 }
 
+/// What an operator has made of the process (netacc_ctl).
+pub(crate) fn state(page: &Snapshot) -> &'static str {
+    match page.control.state() {
+        Some(ControlState::On) => "on",
+        Some(ControlState::GoingOff) => "going off",
+        Some(ControlState::Off) => "off",
+        None => "?",
+    }
+}
+
 fn one(page: &Snapshot) -> Value {
     let sum = Summary::of(page);
     json!({
@@ -121,6 +133,7 @@ fn one(page: &Snapshot) -> Value {
         "program": page.program,
         "version": page.library_version,
         "since": time::utc(page.start_ns),
+        "state": state(page),
         "sockets": { "listen": sum.listeners, "tcp": sum.tcp, "shm": sum.shm, "rdma": sum.rdma },
         "bytes_in": sum.bytes_in,
         "bytes_out": sum.bytes_out,

@@ -44,6 +44,7 @@ impl Seen {
         map.insert("program".into(), json!(page.program));
         map.insert("version".into(), json!(page.library_version));
         map.insert("since".into(), json!(time::utc(page.start_ns)));
+        map.insert("state".into(), json!(list::state(page)));
         for group in groups {
             let (name, value) = match group {
                 Group::All => continue,

@@ -1,0 +1,176 @@
+//! What a process does for an operator (`netacc_ctl`): it goes to the kernel as a whole while its connections live, and is
+//! accelerated again.
+//!
+//! The thread that hears of it does the work, a slice of time in each call, so that no call of the program is held up for long. A
+//! connection that cannot go yet stops no other one: it is tried again later, by whatever thread is in a call of ours then.
+
+use crate::fd::table::Entry;
+use crate::fd::{fd_cache, placeholder, table};
+use crate::listen::{adopt, opening};
+use crate::object::reference::Ref;
+use crate::object::socket::{Path, Socket};
+use crate::operator::hearing;
+use crate::switch::{demote, redispatch};
+use crate::{process_fallback, timeouts};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use netacc_stats::{ControlState, Reason, Wish, page};
+use netacc_sys::{lock, time};
+
+const SLICE: u64 = time::ns(timeouts::OPERATOR_SLICE);
+const RETRY_FIRST: u64 = time::ns(timeouts::OPERATOR_RETRY_FIRST);
+const RETRY_LONGEST: u64 = time::ns(timeouts::OPERATOR_RETRY_LONGEST);
+
+/// The number at which the next slice begins. The words from here on are those of the working thread.
+static FROM: AtomicUsize = AtomicUsize::new(0);
+/// Number of connections of this round that could not go.
+static LEFT: AtomicU32 = AtomicU32::new(0);
+/// How long after this round the next one begins.
+static PAUSE: AtomicU64 = AtomicU64::new(0);
+
+static WORK: fn() = work;
+
+/// To be called when the library starts: from then on requests are carried out.
+pub fn start() {
+    hearing::on_request(&WORK);
+}
+
+/// In the child of a fork, which has a page of its own: it is as its parent was.
+pub(crate) fn after_fork() {
+    let unfinished = hearing::after_fork();
+    if !hearing::is_off() {
+        return;
+    }
+    FROM.store(0, Ordering::Relaxed);
+    LEFT.store(0, Ordering::Relaxed);
+    page().control().set_state(if unfinished { ControlState::GoingOff } else { ControlState::Off }, 0);
+    if unfinished {
+        hearing::left_until(0);
+    }
+}
+
+/// Does what an operator asks for, or goes on with it.
+fn work() {
+    if let Some(request) = hearing::take() {
+        match Wish::of(request) {
+            // A process that has confined itself uses the kernel alone, and a system call may end it.
+            _ if process_fallback::reason() == Some(Reason::Confined) => {}
+            Some(Wish::Off) if hearing::is_off() => {}
+            Some(Wish::Off) => off(),
+            Some(Wish::On) => on(),
+            None => {}
+        }
+    }
+    if !hearing::is_off() {
+        return hearing::done();
+    }
+    match slice() {
+        Some(due) => hearing::left_until(due),
+        None => hearing::done(),
+    }
+}
+
+/// Nothing more is accelerated, listeners are left to the kernel, and connections begin to go there.
+fn off() {
+    netacc_log::log!(
+        Info,
+        "process: switched off by an operator; its connections and its listeners go to kernel TCP, new ones begin there"
+    );
+    hearing::set_off();
+    table::each_socket(|fd, r| {
+        if r.obj.path() == Path::Listener
+            && let Some(_pin) = r.pin()
+        {
+            opening::give_up(fd, r.obj, Reason::Operator);
+        }
+    });
+    page().control().set_state(ControlState::GoingOff, 0);
+    placeholder::drop_ready_sockets();
+    fd_cache::close_all();
+    FROM.store(0, Ordering::Relaxed);
+    LEFT.store(0, Ordering::Relaxed);
+    PAUSE.store(RETRY_FIRST, Ordering::Relaxed);
+}
+
+/// New sockets and listeners are accelerated again, as far as nothing else is against it.
+fn on() {
+    hearing::set_on();
+    if process_fallback::reason() == Some(Reason::Operator) {
+        process_fallback::clear();
+        table::each_socket(|fd, r| {
+            if let Some(_pin) = r.pin() {
+                adopt::reopen(fd, r.obj);
+            }
+        });
+    }
+    page().control().set_state(ControlState::On, 0);
+    netacc_log::log!(
+        Info,
+        "process: switched on by an operator; listeners and new connections are accelerated, open connections stay where they are"
+    );
+}
+
+/// Takes connections to the kernel for a slice of time. `None`: all have gone; else when the next slice is due.
+fn slice() -> Option<u64> {
+    let began = time::now();
+    let mut next = None;
+    table::each(FROM.load(Ordering::Relaxed), usize::MAX, |fd, e| {
+        let Entry::Socket(r) = e else { return };
+        if next.is_some() || !(r.obj.is_shm() || r.obj.is_candidate()) {
+            return;
+        }
+        if time::now().saturating_sub(began) > SLICE {
+            next = usize::try_from(fd).ok();
+        } else if !has_gone(fd, r) {
+            LEFT.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    if let Some(at) = next {
+        FROM.store(at, Ordering::Relaxed);
+        page().control().set_state(ControlState::GoingOff, LEFT.load(Ordering::Relaxed) + rest(at));
+        return Some(0);
+    }
+    FROM.store(0, Ordering::Relaxed);
+    let left = LEFT.swap(0, Ordering::Relaxed);
+    if left == 0 {
+        if page().control().state() != Some(ControlState::Off) {
+            page().control().set_state(ControlState::Off, 0);
+            netacc_log::log!(Info, "process: all connections are on kernel TCP; it stays so until it is switched on");
+        }
+        return None;
+    }
+    page().control().set_state(ControlState::GoingOff, left);
+    let pause = PAUSE.load(Ordering::Relaxed);
+    PAUSE.store((pause * 2).min(RETRY_LONGEST), Ordering::Relaxed);
+    Some(time::now().saturating_add(pause))
+}
+
+/// Number of connections from number `at` on that have not been looked at.
+fn rest(at: usize) -> u32 {
+    let mut n = 0;
+    table::each(at, usize::MAX, |_, e| {
+        n += u32::from(matches!(e, Entry::Socket(r) if r.obj.is_shm() || r.obj.is_candidate()));
+    });
+    n
+}
+
+/// Takes a connection to the kernel, without waiting for its peer. False: it is to be tried again.
+fn has_gone(fd: i32, r: Ref<Socket>) -> bool {
+    if lock::interrupted() {
+        return false;
+    }
+    let Some(_pin) = r.pin() else { return true };
+    let leaving = |r: Ref<Socket>| r.obj.is_shm() && r.obj.endpoint().is_some_and(|ep| ep.is_leaving());
+    if leaving(r) {
+        // The peer has left already. The program reads what is in the ring first, and needs no other process for that.
+        redispatch::complete_switch(r);
+        return !r.obj.is_shm();
+    }
+    match demote::demote_now(fd, r, Reason::Operator) {
+        _ if !(r.obj.is_shm() || r.obj.is_candidate()) || !r.valid() => true,
+        Ok(()) => false,
+        Err(e) => {
+            netacc_log::log!(Debug, "fd {fd}: cannot become a kernel socket yet ({e}); it is tried again");
+            false
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Asking a process to leave its fast paths, or to use them again.
+
+use std::io;
+use std::path::Path;
+
+use netacc_stats::layout::{Head, control as at};
+use netacc_stats::{ControlState, PAGE_SIZE, Wish};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SealFlags, fcntl_get_seals, flock, fstat, open};
+use rustix::io::{Errno, pread, pwrite, write};
+
+use crate::source::system;
+use crate::{Error, Page, Snapshot};
+
+/// Where the words of the control lie on the page.
+const AT: u64 = core::mem::offset_of!(Head, control) as u64;
+
+/// What a process says of itself to an operator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Control {
+    /// What is asked of it.
+    pub request: u8,
+    /// The request that it has carried out last.
+    pub done: u32,
+    /// How far it is, as a number: 0 for a library that follows no operator.
+    pub state: u32,
+    /// Connections that are still to go to the kernel.
+    pub left: u32,
+    /// The descriptor (+ 1) by which it is woken.
+    bell: u32,
+}
+
+impl Control {
+    pub(crate) fn parse(words: &[u8]) -> Self {
+        let word = |at: usize| {
+            let bytes = words.get(at..).and_then(|rest| rest.first_chunk::<4>());
+            u32::from_ne_bytes(bytes.copied().unwrap_or_default())
+        };
+        Self {
+            request: words.get(at::REQUEST).copied().unwrap_or_default(),
+            done: word(at::DONE),
+            state: word(at::STATE),
+            left: word(at::LEFT),
+            bell: word(at::BELL),
+        }
+    }
+
+    /// How far the process is; `None`: it follows no operator, or says something unknown.
+    #[must_use]
+    pub fn state(&self) -> Option<ControlState> {
+        ControlState::from_u32(self.state)
+    }
+
+    /// Whether all that was asked for is carried out.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        u32::from(self.request) == self.done
+    }
+}
+
+/// A process that this one may ask, and no other controller at the same time.
+#[derive(Debug)]
+pub struct Controller {
+    pid: u32,
+    file: OwnedFd,
+    /// Who made the page.
+    owner: u32,
+}
+
+/// Why a process cannot be asked.
+#[derive(Debug)]
+pub enum Refusal {
+    /// Another controller is at work on it.
+    Busy,
+    /// It belongs to somebody else.
+    Denied,
+    /// What it calls its page is none.
+    NoPage,
+    /// The system failed.
+    Io(io::Error),
+}
+
+impl From<Errno> for Refusal {
+    fn from(error: Errno) -> Self {
+        match error {
+            Errno::AGAIN => Self::Busy,
+            Errno::ACCESS | Errno::PERM => Self::Denied,
+            error => Self::Io(system(error)),
+        }
+    }
+}
+
+impl Page {
+    /// Opens the page for asking.
+    ///
+    /// # Errors
+    ///
+    /// The error's variant says why that cannot be done.
+    pub fn control(&self) -> Result<Controller, Refusal> {
+        // The page is a file that cannot change its size. Nothing else is to be written to: a process may call any file that it
+        // has been passed its page, and root may write to all of them.
+        let seals = fcntl_get_seals(&self.file).map_err(|_| Refusal::NoPage)?;
+        let about = fstat(&self.file)?;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) || about.st_size.cast_unsigned() != PAGE_SIZE as u64 {
+            return Err(Refusal::NoPage);
+        }
+        let file = again(&self.file, OFlags::RDWR)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Controller { pid: self.pid, file, owner: about.st_uid })
+    }
+}
+
+/// Opens a file once more, as the file that it is and not by a name.
+fn again(file: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+    use rustix::fd::AsRawFd;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    open(path.as_str(), flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())
+}
+
+impl Controller {
+    /// What the process says now.
+    ///
+    /// # Errors
+    ///
+    /// When the page cannot be read.
+    pub fn read(&self) -> Result<Control, Error> {
+        let mut words = [0; 20];
+        match pread(&self.file, &mut words, AT) {
+            Ok(_) => Ok(Control::parse(&words)),
+            Err(error) => Err(Error::Io(system(error))),
+        }
+    }
+
+    /// Asks for something, and wakes the process if it sleeps.
+    ///
+    /// # Errors
+    ///
+    /// When the page cannot be written.
+    pub fn ask(&self, wish: Wish) -> Result<(), Error> {
+        let now = self.read()?;
+        let request = [wish.after(now.request)];
+        pwrite(&self.file, &request, AT + at::REQUEST as u64).map_err(|error| Error::Io(system(error)))?;
+        self.ring(&now);
+        Ok(())
+    }
+
+    /// Wakes the process. What cannot be rung has nobody asleep, or makes its pipe before it sleeps and looks then.
+    fn ring(&self, control: &Control) {
+        let Some(fd) = control.bell.checked_sub(1) else { return };
+        let path = format!("/proc/{}/fd/{fd}", self.pid);
+        // Looked at before it is opened, which may have effects on files of other kinds.
+        let Ok(found) = open(path.as_str(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else { return };
+        let Ok(about) = fstat(&found) else { return };
+        if FileType::from_raw_mode(about.st_mode) != FileType::Fifo
+            || !self.is_its_own(about.st_uid)
+            || !has_no_name(&found)
+        {
+            return;
+        }
+        if let Ok(pipe) = again(&found, OFlags::WRONLY) {
+            // A pipe that is full rings already.
+            let _ = write(&pipe, b"!");
+        }
+    }
+
+    /// Whether a file of this user is one that the process has made, and none of somebody else that it was passed.
+    fn is_its_own(&self, uid: u32) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let process = std::fs::metadata(format!("/proc/{}", self.pid)).map(|about| about.uid());
+        uid == self.owner || process.is_ok_and(|process| process == uid)
+    }
+}
+
+/// Whether this is a pipe of pipe(2), which has no name in any folder.
+fn has_no_name(file: &OwnedFd) -> bool {
+    use rustix::fd::AsRawFd;
+    let link = std::fs::read_link(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())));
+    link.is_ok_and(|target| target.to_string_lossy().starts_with("pipe:["))
+}
+
+impl Snapshot {
+    /// How far the process is with what an operator has asked for.
+    #[must_use]
+    pub fn control_state(&self) -> Option<ControlState> {
+        self.control.state()
+    }
+}

@@ -1,0 +1,110 @@
+//! Which processes are meant.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use netacc_stats_reader::{self as reader, Error, Page};
+use netacc_tools::args::ctl::Who;
+
+/// A process that can be asked.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) pid: u32,
+    pub(crate) name: String,
+    /// Its page; `None` before its first TCP socket.
+    pub(crate) page: Option<Page>,
+}
+
+impl Target {
+    /// The process and what `text` says of it.
+    pub(crate) fn about(&self, text: impl std::fmt::Display) -> String {
+        about(self.pid, &self.name, text)
+    }
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// By rising number.
+    pub(crate) targets: Vec<Target>,
+    /// What was asked for and cannot be had.
+    pub(crate) complaints: Vec<String>,
+}
+
+/// The processes that are meant, each once.
+pub(crate) fn find(whom: &[Who]) -> io::Result<Found> {
+    let mut found = BTreeMap::new();
+    let mut complaints = Vec::new();
+    let mut all = None;
+    for who in whom {
+        match who {
+            Who::Pid(pid) => match target(*pid) {
+                Ok(target) => drop(found.insert(*pid, target)),
+                Err(error) => complaints.push(about(*pid, &name_of(*pid), in_words(&error))),
+            },
+            Who::Name(_) | Who::All => {
+                if all.is_none() {
+                    all = Some(everybody()?);
+                }
+                let everybody = all.as_ref().map(|(pids, _)| pids.as_slice()).unwrap_or_default();
+                let named = |target: &Target| match who {
+                    Who::Name(name) => target.name == *name || name_of(target.pid) == *name,
+                    _ => true,
+                };
+                let meant: Vec<Target> = everybody.iter().filter_map(|pid| target(*pid).ok()).filter(named).collect();
+                let hidden = all.as_ref().map_or(0, |(_, hidden)| *hidden);
+                let others = match hidden {
+                    0 => String::new(),
+                    n => format!("; {n} processes of other users cannot be looked into, root can"),
+                };
+                match who {
+                    Who::Name(name) if meant.is_empty() => {
+                        complaints.push(format!("no process with NetACC has the name {}{others}", name.escape_debug()));
+                    }
+                    Who::All if meant.is_empty() => {
+                        complaints
+                            .push(format!("no process has NetACC loaded; start one with 'netacc_run COMMAND'{others}"));
+                    }
+                    _ => {}
+                }
+                found.extend(meant.into_iter().map(|target| (target.pid, target)));
+            }
+        }
+    }
+    Ok(Found { targets: found.into_values().collect(), complaints })
+}
+
+/// The processes that have NetACC and that we may look into, and the number of those that we may not.
+fn everybody() -> io::Result<(Vec<u32>, usize)> {
+    let listing = reader::list_processes()?;
+    let with_page = listing.processes.iter().map(|page| page.pid);
+    Ok((with_page.chain(reader::list_unused()?).collect(), listing.hidden))
+}
+
+fn target(pid: u32) -> Result<Target, Error> {
+    match reader::hold(pid) {
+        Ok((page, seen)) => Ok(Target { pid, name: seen.program, page: Some(page) }),
+        Err(Error::Unused) => Ok(Target { pid, name: name_of(pid), page: None }),
+        Err(error) => Err(error),
+    }
+}
+
+/// Why a process cannot be asked.
+fn in_words(error: &Error) -> String {
+    match error {
+        Error::NoProcess => "does not exist".into(),
+        Error::Denied => "belongs to another user or is protected; run netacc_ctl as that user or as root".into(),
+        Error::NotAccelerated => "does not have NetACC loaded; nothing of it is accelerated".into(),
+        error => error.to_string(),
+    }
+}
+
+/// The name that the kernel has for a process.
+fn name_of(pid: u32) -> String {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end().escape_debug().to_string()
+}
+
+fn about(pid: u32, name: &str, text: impl std::fmt::Display) -> String {
+    if name.is_empty() { format!("process {pid} {text}") } else { format!("process {pid} ({name}) {text}") }
+}

@@ -1,0 +1,107 @@
+// A process that sleeps in any call hears at once that it is switched off: its connections and its listener are the kernel's, no
+// byte is lost, and the call goes on. Switched on, it is accelerated again.
+#include "ctl.h"
+enum way { RECV, RECV_ALL, POLL, SELECT, EPOLL, EPOLL_EDGE, ACCEPT, POLL_LISTENER, EPOLL_LISTENER, WAYS };
+static const char *NAMES[] = { "recv", "recv MSG_WAITALL", "poll", "select", "epoll", "epoll edge", "accept", "poll listener",
+			       "epoll listener" };
+static int ep, lsn, port, conn[2], got = -1;
+static enum way way;
+static void wait_for(int fd)
+{
+	struct epoll_event ev = { .events = EPOLLIN | (way == EPOLL_EDGE ? EPOLLET : 0), .data.u64 = 77 };
+	fd_set f;
+	switch (way) {
+	case POLL:
+	case POLL_LISTENER:
+		EQ(ready(fd, POLLIN, -1), 1);
+		break;
+	case SELECT:
+		FD_ZERO(&f);
+		FD_SET(fd, &f);
+		EQ(select(fd + 1, &f, NULL, NULL, NULL), 1);
+		break;
+	case EPOLL:
+	case EPOLL_EDGE:
+	case EPOLL_LISTENER:
+		EQ(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &ev), 0);
+		ev.data.u64 = 0;
+		EQ(epoll_wait(ep, &ev, 1, -1), 1);
+		EQ(ev.data.u64, 77);
+		EQ(epoll_ctl(ep, EPOLL_CTL_DEL, fd, NULL), 0);
+		break;
+	default:
+		break;
+	}
+}
+static void *sleeper(void *x)
+{
+	*(volatile pid_t *)x = gettid();
+	char b[8];
+	if (way >= ACCEPT) {
+		wait_for(lsn);
+		CHECK((got = accept(lsn, NULL, NULL)) >= 0);
+		return NULL;
+	}
+	wait_for(conn[1]);
+	EQ(recv(conn[1], b, 8, way == RECV_ALL ? MSG_WAITALL : 0), 8);
+	CHECK(!memcmp(b, "abcdefgh", 8));
+	return NULL;
+}
+static void once(void)
+{
+	volatile pid_t tid = 0;
+	pthread_t t;
+	pair(conn);
+	EQ(send(conn[0], "first", 5, 0), 5);
+	char b[8];
+	recv_all(conn[1], b, 5);
+	expect_shm(conn[1]);
+	CHECK(!pthread_create(&t, NULL, sleeper, (void *)&tid));
+	while (!tid)
+		usleep(100);
+	let_it_block(getpid(), tid);
+	ctl("off", getpid());
+	if (has_ctl()) {
+		expect_on(conn[0], "TCP", NULL);
+		expect_on(conn[1], "TCP", NULL);
+		expect_on(lsn, "TCP", "switched-off");
+	}
+	if (way >= ACCEPT) {
+		int c = connect_to(port);
+		pthread_join(t, NULL);
+		send_all(c, "by kernel", 9);
+		char k[9];
+		recv_all(got, k, 9);
+		CHECK(!memcmp(k, "by kernel", 9));
+		close(c);
+		close(got);
+	} else {
+		send_all(conn[0], "abcdefgh", 8);
+		pthread_join(t, NULL);
+	}
+	// The other direction, and the end.
+	send_all(conn[1], "back", 4);
+	recv_all(conn[0], b, 4);
+	CHECK(!memcmp(b, "back", 4));
+	close(conn[0]);
+	EQ(recv(conn[1], b, 8, 0), 0);
+	close(conn[1]);
+	// It hears of this at the next call.
+	ctl_ask("on", getpid());
+	int c = connect_to(port), s = accept(lsn, NULL, NULL);
+	CHECK(s >= 0);
+	expect_shm(c);
+	close(c);
+	close(s);
+}
+int main(void)
+{
+	t_init();
+	ep = epoll_create1(0);
+	lsn = listen_on(&port);
+	for (way = 0; way < WAYS; way++) {
+		fprintf(stderr, "%s\n", NAMES[way]);
+		once();
+	}
+	return t_ok("ctl_sleepers");
+}

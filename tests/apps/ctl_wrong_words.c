@@ -1,0 +1,71 @@
+// Whatever a process of the same user writes where netacc_ctl asks, no byte is lost and the process goes on; afterwards it follows
+// netacc_ctl as ever.
+#include "ctl.h"
+#include <sys/stat.h>
+enum { AT = 156, WORDS = 20 };
+static int page(void)
+{
+	char path[300], to[300];
+	DIR *d = opendir("/proc/self/fd");
+	CHECK(d);
+	for (struct dirent *e; (e = readdir(d));) {
+		snprintf(path, sizeof path, "/proc/self/fd/%.20s", e->d_name);
+		ssize_t n = readlink(path, to, sizeof to - 1);
+		to[n > 0 ? n : 0] = 0;
+		if (strncmp(to, "/memfd:netacc-stats", 19))
+			continue;
+		int fd = open(path, O_RDWR);
+		CHECK(fd >= 0);
+		closedir(d);
+		return fd;
+	}
+	closedir(d);
+	return -1;
+}
+static volatile int stop;
+static void *scribbler(void *x)
+{
+	int fd = *(int *)x;
+	uint64_t seed = 4711;
+	for (int n = 0; n < 2000; n++) {
+		unsigned char b[WORDS];
+		for (int i = 0; i < WORDS; i++)
+			b[i] = (seed = seed * 6364136223846793005ull + 1442695040888963407ull) >> 33;
+		EQ(pwrite(fd, b, n % 2 ? 1 : WORDS, AT), n % 2 ? 1 : WORDS);
+		usleep(50);
+	}
+	stop = 1;
+	return NULL;
+}
+int main(void)
+{
+	t_init();
+	int p[2], fd;
+	pair(p);
+	if ((fd = page()) < 0) {
+		CHECK(!has_ctl());
+		return t_ok("ctl_wrong_words");
+	}
+	pthread_t t;
+	CHECK(!pthread_create(&t, NULL, scribbler, &fd));
+	uint64_t at = 0;
+	unsigned char b[3000], c[3000];
+	while (!stop) {
+		pat_fill(b, sizeof b, at, 1);
+		send_all(p[0], b, sizeof b);
+		recv_all(p[1], c, sizeof c);
+		pat_check(c, sizeof c, at, 1);
+		at += sizeof b;
+		int q[2];
+		pair(q);
+		EQ(send(q[0], "x", 1, 0), 1);
+		recv_all(q[1], c, 1);
+		close(q[0]);
+		close(q[1]);
+	}
+	pthread_join(t, NULL);
+	ctl_ask("on", getpid());
+	pair(p);
+	expect_shm(p[0]);
+	return t_ok("ctl_wrong_words");
+}

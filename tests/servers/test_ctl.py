@@ -1,0 +1,119 @@
+"""netacc_ctl: an operator switches redis and its clients to kernel TCP and back while they work."""
+
+import json
+import os
+import pathlib
+import subprocess
+import time
+
+import host
+import monitor
+from harness import Failure, check, equal, need
+from host import wait_until
+from matrix import case
+from redis_server import admin, start
+
+CLIENTS = 100
+
+
+def ctl(*args, status=0):
+    """What netacc_ctl prints, which has to end with this status."""
+    program = pathlib.Path(monitor.command()).with_name("netacc_ctl")
+    done = subprocess.run([str(program), *map(str, args)], capture_output=True, text=True, timeout=60)
+    if done.returncode != status:
+        raise Failure(f"netacc_ctl {args} ended with {done.returncode}: {done.stderr.strip()[:300]}")
+    return done.stdout if status == 0 else done.stderr
+
+
+def state(pid):
+    [one] = json.loads(ctl("status", pid, "--json"))
+    return one
+
+
+def real(process):
+    """The process of the program itself, which the launcher has become or started."""
+    return [pid for pid in host.tree(process.pid) if os.path.basename(os.readlink(f"/proc/{pid}/exe")) != "netacc_run"][-1]
+
+
+@case(modes=("both",))
+def redis_under_load(ctx):
+    """100 clients, and as many of redis-benchmark beside them: no error and no wrong byte, whichever side is switched."""
+    server = start(ctx)
+    clients = ctx.client(ctx.script("ctl_clients.py", server.port, CLIENTS), stdin=subprocess.PIPE)
+    wait_until(lambda: "ready" in clients.text(), 30, "the clients are connected")
+    load = ctx.client([need("redis-benchmark"), "-p", server.port, "-c", CLIENTS, "-n", 100000000, "-t", "set,get", "-d", 100])
+    at_server, at_clients = real(server), real(clients)
+    wait_until(lambda: state(at_server)["connections"]["shm"] >= 2 * CLIENTS, 30, "all are accelerated")
+    took = []
+    for who in ((at_server,), (at_clients,), (at_server, at_clients)) * 2:
+        began = time.monotonic()
+        ctl("off", *who)
+        took.append(time.monotonic() - began)
+        for pid in who:
+            equal((state(pid)["state"], state(pid)["connections"]["shm"]), ("off", 0), "after netacc_ctl off")
+        ctl("on", *who)
+        time.sleep(0.2)
+    # redis-benchmark's connections are as they were made; those that are made now are accelerated.
+    check(load.running(), f"redis-benchmark ended: {load.tail(3)}")
+    ctx.run([need("redis-benchmark"), "-p", server.port, "-c", 20, "-n", 2000, "-q", "-t", "get"])
+    check(load.running() and clients.running(), f"{load.tail(3)} {clients.tail(3)}")
+    clients.popen.stdin.close()
+    replies, longest = clients.result().split()[-2:]
+    load.popen.kill()
+    with admin(server) as r:
+        equal(r.info("stats")["rejected_connections"], "0", "connections that redis refused")
+    check(int(replies) > 20 * CLIENTS, f"only {replies} replies")
+    print(f"{replies} replies, the longest pause {longest} ms; netacc_ctl took {max(took) * 1000:.0f} ms at most")
+
+
+@case(modes=("both",))
+def what_it_says(ctx):
+    """Processes that cannot be switched are named, and why; a stopped one follows when it goes on."""
+    server = start(ctx)
+    pid = real(server)
+    check("does not exist" in ctl("off", 4194304, status=1), "a process that is not there")
+    check("does not have NetACC loaded" in ctl("off", os.getpid(), status=1), "a process without the library")
+    check("has the name nobody-at-all" in ctl("off", "nobody-at-all", status=1), "a name that fits nothing")
+    # By name, before the first socket. Other programs on the host have other names.
+    name = f"sleeps{os.getpid()}"
+    link = ctx.dir / name
+    link.symlink_to(need("sleep"))
+    sleeping = ctx.client([str(link), "60"])
+    wait_until(lambda: name in ctl_any("status", name, out=True), 20, "the program is found by its name")
+    ctl("off", name)
+    equal(state(real(sleeping))["state"], "off", "the state before the first socket")
+    ctl("on", name)
+    equal(state(real(sleeping))["state"], "on", "the state before the first socket")
+    os.kill(pid, 19)
+    try:
+        wait_until(lambda: open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] == "T", 10, "it is stopped")
+        check("is stopped" in ctl("off", pid, "-w", 0.2, status=1), "a stopped process")
+        equal(state(pid)["state"], "on, asked", "the state of a stopped process")
+        # Two controllers at once.
+        waiting = subprocess.Popen([str(pathlib.Path(monitor.command()).with_name("netacc_ctl")), "off", str(pid), "-w", "60"],
+                                   stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        wait_until(lambda: "another netacc_ctl" in ctl_any("on", pid), 20, "the second controller is refused")
+    finally:
+        os.kill(pid, 18)
+    equal(waiting.wait(60), 0, "the first controller")
+    equal(state(pid)["state"], "off", "the state")
+
+
+def ctl_any(*args, out=False):
+    program = pathlib.Path(monitor.command()).with_name("netacc_ctl")
+    done = subprocess.run([str(program), *map(str, args), "-w", "0"], capture_output=True, text=True, timeout=60)
+    return done.stdout if out else done.stderr
+
+
+@case(modes=("both",))
+def another_user(ctx):
+    """Only the same user and root may switch a process."""
+    server = start(ctx)
+    program = str(pathlib.Path(monitor.command()).with_name("netacc_ctl"))
+    if os.geteuid() != 0:
+        return
+    done = subprocess.run(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", program, "off", str(real(server))],
+                          capture_output=True, text=True, timeout=60)
+    equal(done.returncode, 1, done.stderr)
+    check("belongs to another user" in done.stderr, done.stderr)
+    equal(state(real(server))["state"], "on", "the state")
