@@ -5,7 +5,7 @@
 use std::process::{Command, Output};
 use std::sync::{LazyLock, Mutex};
 
-use netacc_stats::{ControlState, Reason, State, Transport, Wish};
+use netacc_stats::{ControlCommand, ControlState, Reason, State, Transport};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use serde_json::Value;
 
@@ -48,7 +48,7 @@ fn a_process_is_asked_and_answers() {
     assert_eq!(state(), "on");
     let text = said(&["off", &own(), "-w", "0"], 1);
     assert!(text.contains("has made no call on a socket since; it follows at its next one"), "{text}");
-    assert_eq!(Wish::of(control.request_now()), Some(Wish::Off));
+    assert_eq!(ControlCommand::of(control.request_now()), Some(ControlCommand::Off));
     assert_eq!(state(), "on, asked");
     // Some cannot go yet.
     control.set_state(ControlState::GoingOff, 1);
@@ -65,7 +65,7 @@ fn a_process_is_asked_and_answers() {
     assert_eq!(lines[1], [own().as_str(), "redis-server", "off", "0", "1", "0"]);
     let before = control.request_now();
     said(&["on", &own(), "-w", "0"], 1);
-    assert_eq!(Wish::of(control.request_now()), Some(Wish::On));
+    assert_eq!(ControlCommand::of(control.request_now()), Some(ControlCommand::On));
     assert_ne!(control.request_now(), before);
     assert_eq!(state(), "off, asked");
     control.set_state(ControlState::On, 0);

@@ -12,7 +12,7 @@ use crate::listen::adopt;
 use crate::object::listener::tcp_ready;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, Path, Socket};
-use crate::operator::hearing;
+use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::switch::{promote, queued_connects};
 use crate::wait::held::Held;
@@ -367,7 +367,7 @@ pub unsafe fn poll(
         return Outcome::Pass;
     }
     let Some(deadline) = deadline() else { return Outcome::Pass };
-    hearing::heed();
+    requests::check();
     run(&mut fds, deadline, sigmask).into()
 }
 

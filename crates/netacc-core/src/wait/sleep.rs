@@ -1,6 +1,6 @@
 //! Sleeping in the kernel, with the work that is due before and after a sleep.
 
-use crate::operator::hearing;
+use crate::operator::requests;
 use crate::wait::held::Held;
 use core::ffi::c_void;
 use netacc_stats::{Counter, page};
@@ -32,7 +32,7 @@ pub(crate) fn sleep_before(
     disarm: impl FnOnce(&WaitSet),
     makes_progress: bool,
 ) -> Result<usize> {
-    hearing::listen(set);
+    requests::watch(set);
     let token = progress::arm(set, scope);
     let slept = if matches!(token, ArmOutcome::Ready) {
         set.sleep(Deadline::Now, sigmask)
@@ -45,7 +45,7 @@ pub(crate) fn sleep_before(
     if let ArmOutcome::Yes(token) = token {
         progress::disarm(token, set, makes_progress);
     }
-    hearing::heed();
+    requests::check();
     slept
 }
 
@@ -66,13 +66,13 @@ pub(crate) fn for_kernel(ours: &Held, deadline: Deadline) -> Result<()> {
         }
         let mut set = WaitSet::new();
         set.add(ours.fd(), libc::POLLIN);
-        let bell = hearing::listen(&mut set);
+        let wake_pipe = requests::watch(&mut set);
         let slept = set.sleep(deadline, core::ptr::null());
-        hearing::heed();
+        requests::check();
         match slept {
             Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
             Ok(0) => {}
-            Ok(_) if set.only_reported(bell) => {}
+            Ok(_) if set.only_reported(wake_pipe) => {}
             Ok(_) => return Ok(()),
             Err(Errno::INTR) if restarts(deadline) => {}
             Err(e) => return Err(e),

@@ -1,4 +1,4 @@
-//! Which processes are meant.
+//! Finds the processes that the command line names.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,17 +6,17 @@ use std::io;
 use netacc_stats_reader::{self as reader, Error, Page};
 use netacc_tools::args::ctl::Who;
 
-/// A process that can be asked.
+/// A process to which a request can be sent.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) pid: u32,
     pub(crate) name: String,
-    /// Its page; `None` before its first TCP socket.
+    /// Its statistics page; `None` before its first TCP socket.
     pub(crate) page: Option<Page>,
 }
 
 impl Target {
-    /// The process and what `text` says of it.
+    /// A sentence about the process.
     pub(crate) fn about(&self, text: impl std::fmt::Display) -> String {
         about(self.pid, &self.name, text)
     }
@@ -27,11 +27,11 @@ impl Target {
 pub(crate) struct Found {
     /// By rising number.
     pub(crate) targets: Vec<Target>,
-    /// What was asked for and cannot be had.
+    /// A sentence for each name or number that stands for no such process.
     pub(crate) complaints: Vec<String>,
 }
 
-/// The processes that are meant, each once.
+/// The processes that the command line names, each once.
 pub(crate) fn find(whom: &[Who]) -> io::Result<Found> {
     let mut found = BTreeMap::new();
     let mut complaints = Vec::new();
