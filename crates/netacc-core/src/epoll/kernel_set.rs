@@ -98,7 +98,7 @@ impl Epoll {
         let bell = hearing::bell();
         if bell >= 0 {
             let _ =
-                self.enter(libc::EPOLL_CTL_ADD, bell, (libc::EPOLLIN | libc::EPOLLET) as u32, cookie(Kind::Kick, self));
+                self.enter(libc::EPOLL_CTL_ADD, bell, (libc::EPOLLIN | libc::EPOLLET) as u32, cookie(Kind::Bell, self));
         }
     }
 }

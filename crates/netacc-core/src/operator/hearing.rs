@@ -5,7 +5,7 @@
 //! `docs/decisions/0020-a-byte-and-a-pipe-for-the-operator.md`.
 
 use crate::process_fallback;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{ControlState, Reason, page};
 use netacc_sys::{lock, raw, reserved_fds, time};
 use netacc_transport::WaitSet;
@@ -29,11 +29,22 @@ const BESIDE_WORK: u64 = 5_000_000;
 /// What does the work, once the process has its runtime.
 static CARRY_OUT: AtomicPtr<fn()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The reading and the writing end (+ 1) of the pipe; 0: there is none.
-static BELL: [AtomicI32; 2] = [const { AtomicI32::new(0) }; 2];
+/// The ends of the pipe as [`ends`] packs them; 0: there is none.
+static BELL: AtomicU64 = AtomicU64::new(0);
 
-/// Not 0 while a thread makes the pipe, and for ever if it cannot be had.
-static BELL_TRIED: AtomicU32 = AtomicU32::new(0);
+/// Largest number of times that one call of the program looks for a further request. A process that stores one after the
+/// other keeps no thread here.
+const AT_ONCE: usize = 4;
+
+/// Packs the reading and the writing end of the pipe in a word.
+const fn ends(reading: i32, writing: i32) -> u64 {
+    (reading as u64 + 1) << 32 | (writing as u64 + 1)
+}
+
+/// The ends in a word of [`ends`]; -1: there is none.
+const fn of_ends(word: u64) -> (i32, i32) {
+    ((word >> 32) as i32 - 1, word as u32 as i32 - 1)
+}
 
 /// Not 0: an operator has switched the process off.
 static OFF: AtomicU32 = AtomicU32::new(0);
@@ -88,7 +99,7 @@ fn carry_out() {
     if WORKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return;
     }
-    loop {
+    for _ in 0..AT_ONCE {
         silence();
         work();
         WORKING.store(0, Ordering::Release);
@@ -99,6 +110,8 @@ fn carry_out() {
             return;
         }
     }
+    WORKING.store(0, Ordering::Release);
+    left_until(0);
 }
 
 /// Says what does the work. It is called by one thread at a time, without locks.
@@ -149,34 +162,39 @@ pub(crate) fn due() -> Option<u64> {
     })
 }
 
-/// Has a thread that sleeps on `set` hear of an operator. The pipe's number there, or -1.
-pub(crate) fn listen(set: &mut WaitSet) -> i32 {
+/// Adds the pipe to the set on which a thread is about to sleep. Returns its index there for [`after_sleep`].
+pub(crate) fn listen(set: &mut WaitSet) -> Option<usize> {
     if let Some(due) = due() {
         set.wake_at(due);
     }
     // The thread that works has emptied the pipe; what is in it by now is for that thread too.
     let bell = if WORKING.load(Ordering::Relaxed) == 0 && !lock::interrupted() { bell() } else { -1 };
-    if bell >= 0 {
-        set.add(bell, libc::POLLIN);
+    (bell >= 0).then(|| set.add(bell, libc::POLLIN))
+}
+
+/// To be called after a sleep, without locks. A byte is taken out of the pipe even if no request is due: a busy thread may
+/// have seen the request before the controller wrote the byte. If the byte stayed, no thread could sleep any more.
+pub(crate) fn after_sleep(set: &WaitSet, at: Option<usize>) {
+    if at.is_some_and(|at| set.revents(at) != 0) {
+        silence();
     }
-    bell
+    heed();
 }
 
 /// The reading end of the pipe by which the process is woken, or -1.
 #[inline]
 pub(crate) fn bell() -> i32 {
-    let [reading, _] = &BELL;
-    // Acquire: the number is there once the pipe is.
-    match reading.load(Ordering::Acquire) {
+    // Acquire pairs with `make_bell`.
+    match BELL.load(Ordering::Acquire) {
         0 => make_bell(),
-        fd => fd - 1,
+        word => of_ends(word).0,
     }
 }
 
 #[cold]
 fn make_bell() -> i32 {
-    // Without a page no controller finds the process. A thread that is too late sleeps once without the pipe.
-    if page().control().state().is_none() || is_confined() || BELL_TRIED.swap(1, Ordering::Relaxed) != 0 {
+    // Without a page no controller finds the process.
+    if page().control().state().is_none() || is_confined() {
         return -1;
     }
     let Ok((r, w)) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK) else { return -1 };
@@ -188,9 +206,13 @@ fn make_bell() -> i32 {
         reserved_fds::close(r);
         return -1;
     };
-    let [reading, writing] = &BELL;
-    writing.store(w + 1, Ordering::Relaxed);
-    reading.store(r + 1, Ordering::Release);
+    // Each thread that finds no pipe makes one, and the first one stays: a thread that did not wait for it, and had none,
+    // would hear of nothing for as long as it sleeps.
+    if let Err(word) = BELL.compare_exchange(0, ends(r, w), Ordering::AcqRel, Ordering::Acquire) {
+        reserved_fds::close(r);
+        reserved_fds::close(w);
+        return of_ends(word).0;
+    }
     page().control().set_bell(Some(w));
     // A request that came before the pipe rings nobody. The caller looks before it sleeps only if it looks now.
     if u16::from(page().control().request_now()) != SEEN.load(Ordering::Relaxed) {
@@ -205,9 +227,8 @@ fn is_confined() -> bool {
 }
 
 /// Takes what rang the pipe out of it: a controller asks before it rings, so what was asked for is seen afterwards.
-fn silence() {
-    let [reading, _] = &BELL;
-    let fd = if is_confined() { -1 } else { reading.load(Ordering::Acquire) - 1 };
+pub(crate) fn silence() {
+    let fd = if is_confined() { -1 } else { of_ends(BELL.load(Ordering::Acquire)).0 };
     let mut buf = [0u8; 64];
     // Bounded: a process that writes on and on keeps no thread here.
     for _ in 0..16 {
@@ -223,12 +244,7 @@ pub(crate) fn after_fork() -> bool {
     let unfinished = SEEN.swap(0, Ordering::Relaxed) == BUSY;
     LATEST.store(0, Ordering::Relaxed);
     WORKING.store(0, Ordering::Relaxed);
-    BELL_TRIED.store(0, Ordering::Relaxed);
-    for end in &BELL {
-        let fd = end.swap(0, Ordering::Relaxed) - 1;
-        if fd >= 0 {
-            reserved_fds::close(fd);
-        }
-    }
+    let (reading, writing) = of_ends(BELL.swap(0, Ordering::Relaxed));
+    [reading, writing].into_iter().filter(|fd| *fd >= 0).for_each(reserved_fds::close);
     unfinished
 }
