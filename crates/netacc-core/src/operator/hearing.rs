@@ -49,7 +49,8 @@ const fn of_ends(word: u64) -> (i32, i32) {
 /// Not 0: an operator has switched the process off.
 static OFF: AtomicU32 = AtomicU32::new(0);
 
-/// Whether an operator has switched the process off.
+/// Whether an operator has switched the process off. Its threads then sleep in calls of ours even where the kernel alone
+/// could serve them, so that they hear of it when the process is switched on.
 pub(crate) fn is_off() -> bool {
     OFF.load(Ordering::Relaxed) != 0
 }
