@@ -1,6 +1,6 @@
 //! Start of the runtime at a process's first TCP socket: reads the configuration and opens the stats page.
 
-use crate::operator::hearing;
+use crate::operator::requests;
 use crate::runtime::Runtime;
 use crate::{host, process_fallback, runtime};
 use alloc::boxed::Box;
@@ -75,7 +75,7 @@ fn start() -> Option<&'static Runtime> {
     let rt = Runtime::new(conf, seed);
     netacc_transport::shm::strangers::on_offence(log_offence);
     netacc_transport::host::set(&host::HOST);
-    hearing::begin(switched_off());
+    requests::begin(switched_off());
     netacc_log::begin(&rt.conf);
     rt.publish();
     STARTER.store(0, Ordering::Relaxed);

@@ -1,10 +1,10 @@
-//! Asking a process to leave its fast paths, or to use them again.
+//! Requests to a process to leave its fast paths, or to use them again.
 
 use std::io;
 use std::path::Path;
 
 use netacc_stats::layout::{Head, control as at};
-use netacc_stats::{ControlState, PAGE_SIZE, Wish};
+use netacc_stats::{ControlCommand, ControlState, PAGE_SIZE};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SealFlags, fcntl_get_seals, flock, fstat, open};
 use rustix::io::{Errno, pread, pwrite, write};
@@ -15,19 +15,19 @@ use crate::{Error, Page, Snapshot};
 /// Where the words of the control lie on the page.
 const AT: u64 = core::mem::offset_of!(Head, control) as u64;
 
-/// What a process says of itself to an operator.
+/// The words of a process that concern an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Control {
-    /// What is asked of it.
+    /// The current request.
     pub request: u8,
-    /// The request that it has carried out last.
+    /// The request that the process carried out last.
     pub done: u32,
-    /// How far it is, as a number: 0 for a library that follows no operator.
+    /// How far the process is, as a number: 0 for a library that follows no operator.
     pub state: u32,
-    /// Connections that are still to go to the kernel.
+    /// Number of connections that have not switched to the kernel yet.
     pub left: u32,
-    /// The descriptor (+ 1) by which it is woken.
-    bell: u32,
+    /// Descriptor (+ 1) of the write end of the pipe that wakes it; 0: there is none.
+    wake_pipe: u32,
 }
 
 impl Control {
@@ -41,7 +41,7 @@ impl Control {
             done: word(at::DONE),
             state: word(at::STATE),
             left: word(at::LEFT),
-            bell: word(at::BELL),
+            wake_pipe: word(at::WAKE_PIPE),
         }
     }
 
@@ -51,14 +51,14 @@ impl Control {
         ControlState::from_u32(self.state)
     }
 
-    /// Whether all that was asked for is carried out.
+    /// Whether the current request has been carried out.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         u32::from(self.request) == self.done
     }
 }
 
-/// A process that this one may ask, and no other controller at the same time.
+/// The right to send requests to a process, which one controller at a time has.
 #[derive(Debug)]
 pub struct Controller {
     pid: u32,
@@ -67,14 +67,14 @@ pub struct Controller {
     owner: u32,
 }
 
-/// Why a process cannot be asked.
+/// Why no request can be sent to a process.
 #[derive(Debug)]
 pub enum Refusal {
-    /// Another controller is at work on it.
+    /// Another controller is sending it requests.
     Busy,
-    /// It belongs to somebody else.
+    /// The process belongs to another user.
     Denied,
-    /// What it calls its page is none.
+    /// The file under the name of the page is no page.
     NoPage,
     /// The system failed.
     Io(io::Error),
@@ -91,14 +91,14 @@ impl From<Errno> for Refusal {
 }
 
 impl Page {
-    /// Opens the page for asking.
+    /// Opens the page for requests.
     ///
     /// # Errors
     ///
     /// The error's variant says why that cannot be done.
     pub fn control(&self) -> Result<Controller, Refusal> {
-        // The page is a file that cannot change its size. Nothing else is to be written to: a process may call any file that it
-        // has been passed its page, and root may write to all of them.
+        // The page is a file whose size is sealed. No other file must be written to: a hostile process may present any file that
+        // it has been passed as its page, and root may write to all of them.
         let seals = fcntl_get_seals(&self.file).map_err(|_| Refusal::NoPage)?;
         let about = fstat(&self.file)?;
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) || about.st_size.cast_unsigned() != PAGE_SIZE as u64 {
@@ -118,7 +118,7 @@ fn again(file: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
 }
 
 impl Controller {
-    /// What the process says now.
+    /// Reads the words of the process.
     ///
     /// # Errors
     ///
@@ -131,24 +131,25 @@ impl Controller {
         }
     }
 
-    /// Asks for something, and wakes the process if it sleeps.
+    /// Stores a request, and wakes the process if it sleeps.
     ///
     /// # Errors
     ///
     /// When the page cannot be written.
-    pub fn ask(&self, wish: Wish) -> Result<(), Error> {
+    pub fn request(&self, command: ControlCommand) -> Result<(), Error> {
         let now = self.read()?;
-        let request = [wish.after(now.request)];
+        let request = [command.after(now.request)];
         pwrite(&self.file, &request, AT + at::REQUEST as u64).map_err(|error| Error::Io(system(error)))?;
-        self.ring(&now);
+        self.wake(&now);
         Ok(())
     }
 
-    /// Wakes the process. What cannot be rung has nobody asleep, or makes its pipe before it sleeps and looks then.
-    fn ring(&self, control: &Control) {
-        let Some(fd) = control.bell.checked_sub(1) else { return };
+    /// Wakes the process. A process without a pipe has no thread asleep: it makes the pipe before its first sleep, and then
+    /// checks for a request.
+    fn wake(&self, control: &Control) {
+        let Some(fd) = control.wake_pipe.checked_sub(1) else { return };
         let path = format!("/proc/{}/fd/{fd}", self.pid);
-        // Looked at before it is opened, which may have effects on files of other kinds.
+        // Examined before it is opened, since opening a file of another kind may have side effects.
         let Ok(found) = open(path.as_str(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else { return };
         let Ok(about) = fstat(&found) else { return };
         if FileType::from_raw_mode(about.st_mode) != FileType::Fifo
@@ -158,12 +159,12 @@ impl Controller {
             return;
         }
         if let Ok(pipe) = again(&found, OFlags::WRONLY) {
-            // A pipe that is full rings already.
+            // A full pipe wakes the process already.
             let _ = write(&pipe, b"!");
         }
     }
 
-    /// Whether a file of this user is one that the process has made, and none of somebody else that it was passed.
+    /// Whether a file of user `uid` may be one that the process made, and not one that another user passed to it.
     fn is_its_own(&self, uid: u32) -> bool {
         use std::os::unix::fs::MetadataExt;
         let process = std::fs::metadata(format!("/proc/{}", self.pid)).map(|about| about.uid());
@@ -179,7 +180,7 @@ fn has_no_name(file: &OwnedFd) -> bool {
 }
 
 impl Snapshot {
-    /// How far the process is with what an operator has asked for.
+    /// How far the process is with an operator's request.
     #[must_use]
     pub fn control_state(&self) -> Option<ControlState> {
         self.control.state()

@@ -1,32 +1,32 @@
-//! What an operator asks of a process (`netacc_ctl`), and what the process has done.
+//! An operator's request to a process (`netacc_ctl`), and how far the process is with it.
 //!
-//! The page is the process' own. A controller of the same user, or root's, opens it through `/proc/PID/fd` and writes one
-//! byte. So the kernel says who may do that, and no other file is needed. Nothing that is written there is trusted: a byte that
-//! asks for nothing known is taken note of and does nothing, and the process decides by words of its own memory.
+//! The page belongs to the process. A controller of the same user, or of root, opens it through `/proc/PID/fd` and writes one
+//! byte, so the kernel decides who may do that, and no other file is needed. The process trusts nothing that is written there:
+//! an unknown request has no effect, and all decisions depend on words of the process's own memory.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU8, AtomicU32};
 
 /// The soft limit RLIMIT_LOCKS of a process that an operator has switched off before it opened its first TCP socket. Such a
-/// process has no page yet, and has to have nothing on account of NetACC. The kernel keeps this limit and has enforced
+/// process has no page yet, and NetACC must not cost it one. The kernel keeps this limit and has enforced
 /// nothing by it since Linux 2.4.25 (getrlimit(2)), prlimit(2) lets the same user and root change it, and a child of
 /// fork(2) and a program that is executed inherit it.
 pub const OFF_BEFORE_THE_PAGE: u64 = 0xACC_0FF;
 
-/// What an operator asks for.
+/// What an operator requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Wish {
-    /// Every connection goes to the kernel, and nothing more is accelerated.
+pub enum Command {
+    /// Every connection switches to the kernel, and no new one is accelerated.
     Off = 1,
     /// New sockets and listeners are accelerated.
     On = 2,
 }
 
-impl Wish {
+impl Command {
     const BITS: u8 = 3;
 
-    /// What a request asks for; `None` for one that means nothing.
+    /// The command in a request; `None` if it has none that this version knows.
     #[inline]
     #[must_use]
     pub const fn of(request: u8) -> Option<Self> {
@@ -37,22 +37,22 @@ impl Wish {
         }
     }
 
-    /// The request for this that differs from the one `before`.
+    /// A request with this command that differs from the request `before`.
     #[must_use]
     pub const fn after(self, before: u8) -> u8 {
         (before | Self::BITS).wrapping_add(1) | self as u8
     }
 }
 
-/// How far a process is.
+/// How far a process is with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum State {
-    /// It is accelerated as its configuration says.
+    /// The process is accelerated as its configuration says.
     On = 1,
-    /// An operator has switched it off, and some connections are still to go to the kernel.
+    /// An operator has switched the process off, and some connections have not switched to the kernel yet.
     GoingOff = 2,
-    /// An operator has switched it off.
+    /// An operator has switched the process off.
     Off = 3,
 }
 
@@ -69,22 +69,22 @@ impl State {
     }
 }
 
-/// The words by which a controller and the process understand each other.
+/// The words that a controller and the process share.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Control {
-    /// What is asked for: a [`Wish`] and above it a count, by which two requests in a row differ. A byte, since a file that is
-    /// written changes byte by byte.
+    /// The request: a [`Command`] and, in the bits above it, a count that makes two requests in a row differ. The controller
+    /// writes it. One byte, since a write to a file changes a larger word byte by byte.
     request: AtomicU8,
     unused: [AtomicU8; 3],
-    /// The request that was carried out last.
+    /// The request that the process carried out last.
     done: AtomicU32,
     /// A [`State`]; 0: this version of the library follows no controller.
     state: AtomicU32,
-    /// Number of connections that are still to go to the kernel.
+    /// Number of connections that have not switched to the kernel yet.
     left: AtomicU32,
-    /// The descriptor (+ 1) of the pipe that wakes threads which sleep in calls of ours, if there is one: its writing end.
-    bell: AtomicU32,
+    /// Descriptor (+ 1) of the write end of the pipe that wakes sleeping threads; 0: there is no pipe.
+    wake_pipe: AtomicU32,
 }
 
 /// Where the words are within [`Control`], for the reader.
@@ -98,7 +98,7 @@ pub mod at {
     pub const DONE: usize = offset_of!(Control, done);
     pub const STATE: usize = offset_of!(Control, state);
     pub const LEFT: usize = offset_of!(Control, left);
-    pub const BELL: usize = offset_of!(Control, bell);
+    pub const WAKE_PIPE: usize = offset_of!(Control, wake_pipe);
 }
 
 impl Control {
@@ -109,49 +109,50 @@ impl Control {
             done: AtomicU32::new(0),
             state: AtomicU32::new(0),
             left: AtomicU32::new(0),
-            bell: AtomicU32::new(0),
+            wake_pipe: AtomicU32::new(0),
         }
     }
 
-    /// The process follows controllers from here on.
+    /// Says that the process follows controllers from here on.
     pub(crate) fn publish(&self) {
         // Relaxed: a reader looks at the page only once it has its magic.
         self.state.store(State::On as u32, Relaxed);
     }
 
-    /// What is asked for now. It is looked at by every call that moves bytes.
+    /// The current request. Every call that moves bytes compares it.
     #[inline]
     #[must_use]
     pub fn request(&self) -> u8 {
-        // Relaxed: nothing is read through it, and a call that is early misses it until the next one.
+        // Relaxed: no other word depends on it, and a thread that sees an old value checks again in its next call.
         self.request.load(Relaxed)
     }
 
-    /// What is asked for, as of now: a thread that has emptied the pipe before sees what was asked for before it was rung.
+    /// The current request. A thread that has emptied the pipe before sees each request that was stored before a byte that it
+    /// took out.
     #[must_use]
     pub fn request_now(&self) -> u8 {
         self.request.load(SeqCst)
     }
 
-    /// Says what the process has done so far: `left` connections are still to go.
+    /// Stores how far the process is: `left` connections have not switched yet.
     pub fn set_state(&self, state: State, left: u32) {
         self.left.store(left, Relaxed);
-        // Release: a reader that sees the state sees the number that belongs to it.
+        // Release: a reader that sees the state sees its number of connections.
         self.state.store(state as u32, Release);
     }
 
-    /// Says which request was carried out last.
+    /// Stores the request that was carried out last.
     pub fn set_done(&self, request: u8) {
-        // Release: a reader that sees this sees the state that the request led to.
+        // Release: a reader that sees this sees the state to which the request led.
         self.done.store(u32::from(request), Release);
     }
 
-    /// Says by which descriptor the pipe is rung; `None`: there is none.
-    pub fn set_bell(&self, fd: Option<i32>) {
-        self.bell.store(fd.map_or(0, |fd| fd.wrapping_add(1).cast_unsigned()), Release);
+    /// Stores the descriptor of the pipe's write end; `None`: there is no pipe.
+    pub fn set_wake_pipe(&self, fd: Option<i32>) {
+        self.wake_pipe.store(fd.map_or(0, |fd| fd.wrapping_add(1).cast_unsigned()), Release);
     }
 
-    /// How far the process is; `None`: it follows no controller.
+    /// How far the process is; `None`: this version of the library follows no controller.
     #[must_use]
     pub fn state(&self) -> Option<State> {
         State::from_u32(self.state.load(Acquire))
@@ -165,12 +166,12 @@ mod tests {
     #[test]
     fn each_request_differs_from_the_one_before() {
         for before in 0..=u8::MAX {
-            for wish in [Wish::Off, Wish::On] {
-                let request = wish.after(before);
-                assert_eq!(Wish::of(request), Some(wish));
+            for command in [Command::Off, Command::On] {
+                let request = command.after(before);
+                assert_eq!(Command::of(request), Some(command));
                 assert_ne!(request, before);
             }
         }
-        assert!(Wish::of(0).is_none() && Wish::of(3).is_none() && Wish::of(252).is_none());
+        assert!(Command::of(0).is_none() && Command::of(3).is_none() && Command::of(252).is_none());
     }
 }

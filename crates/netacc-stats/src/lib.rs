@@ -22,7 +22,7 @@ mod sock;
 mod table;
 
 pub use addr::SockAddr;
-pub use control::{Control, OFF_BEFORE_THE_PAGE, State as ControlState, Wish};
+pub use control::{Command as ControlCommand, Control, OFF_BEFORE_THE_PAGE, State as ControlState};
 pub use counter::{Counter, Kind};
 pub use link::{LinkEntry, LinkKind, NewLink};
 pub use map::{init, note_locking, page, reinit_after_fork};

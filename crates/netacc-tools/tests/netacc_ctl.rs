@@ -5,7 +5,8 @@
 use std::process::{Command, Output};
 use std::sync::{LazyLock, Mutex};
 
-use netacc_stats::{ControlState, Reason, State, Transport, Wish};
+use netacc_stats::{ControlCommand, ControlState, Reason, State, Transport};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use serde_json::Value;
 
 /// The page of this process. It is filled once; the descriptor stays open. Only one test asks at a time.
@@ -47,7 +48,7 @@ fn a_process_is_asked_and_answers() {
     assert_eq!(state(), "on");
     let text = said(&["off", &own(), "-w", "0"], 1);
     assert!(text.contains("has made no call on a socket since; it follows at its next one"), "{text}");
-    assert_eq!(Wish::of(control.request_now()), Some(Wish::Off));
+    assert_eq!(ControlCommand::of(control.request_now()), Some(ControlCommand::Off));
     assert_eq!(state(), "on, asked");
     // Some cannot go yet.
     control.set_state(ControlState::GoingOff, 1);
@@ -64,7 +65,7 @@ fn a_process_is_asked_and_answers() {
     assert_eq!(lines[1], [own().as_str(), "redis-server", "off", "0", "1", "0"]);
     let before = control.request_now();
     said(&["on", &own(), "-w", "0"], 1);
-    assert_eq!(Wish::of(control.request_now()), Some(Wish::On));
+    assert_eq!(ControlCommand::of(control.request_now()), Some(ControlCommand::On));
     assert_ne!(control.request_now(), before);
     assert_eq!(state(), "off, asked");
     control.set_state(ControlState::On, 0);
@@ -76,8 +77,8 @@ fn a_process_is_asked_and_answers() {
 fn two_controllers_do_not_meet() {
     let _one = PAGE.1.lock();
     let path = format!("/proc/self/fd/{}", number());
-    let page = rustix::fs::open(path.as_str(), rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).expect("the page");
-    rustix::fs::flock(&page, rustix::fs::FlockOperation::LockExclusive).expect("a lock");
+    let page = open(path.as_str(), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).expect("the page");
+    flock(&page, FlockOperation::LockExclusive).expect("a lock");
     let text = said(&["off", &own(), "-w", "0"], 1);
     assert!(text.contains("is being switched by another netacc_ctl"), "{text}");
     assert_eq!(state(), "on", "a look needs no lock");
@@ -92,12 +93,13 @@ fn number() -> i32 {
 fn what_cannot_be_asked_is_named() {
     assert!(said(&["off", "4194304"], 1).contains("process 4194304 does not exist"));
     let mut other = Command::new("sleep").arg("60").spawn().expect("sleep runs");
-    // The kernel closes our page in the child, and names the child afterwards.
-    let comm = format!("/proc/{}/comm", other.id());
-    while std::fs::read_to_string(&comm).is_ok_and(|name| name != "sleep\n") {
-        std::thread::yield_now();
-    }
-    let text = said(&["off", &other.id().to_string()], 1);
+    // Until exec(2) is over the child has our page.
+    let text = loop {
+        let text = said(&["off", &other.id().to_string()], 1);
+        if !text.contains("was forked from process") {
+            break text;
+        }
+    };
     other.kill().and_then(|()| other.wait()).expect("it ends");
     assert!(text.contains("does not have NetACC loaded; nothing of it is accelerated"), "{text}");
     assert!(said(&["on", "no-such-program"], 1).contains("no process with NetACC has the name no-such-program"));

@@ -10,7 +10,7 @@ use crate::listen::{adopt, opening};
 use crate::object::listener::{Listener, tcp_ready};
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Socket, Upgrade};
-use crate::operator::hearing;
+use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::switch::{demote, upgrade};
 use crate::wait::sleep;
@@ -35,7 +35,7 @@ const BELIEVED: u64 = 150_000;
 /// accept(2) and accept4(2).
 pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
     later::close_later();
-    hearing::heed();
+    requests::check();
     let Some(r) = table::socket(fd) else {
         return Outcome::Pass;
     };
@@ -45,7 +45,7 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
     let (s, Some(l)) = (r.obj, r.obj.listener()) else {
         return match r.obj.is_shm() {
             true => Outcome::Failed(Errno::INVAL),
-            false if hearing::is_off() => match sleep_while_off(fd, r) {
+            false if requests::is_off() => match sleep_while_off(fd, r) {
                 Ok(true) => accept4(fd, p, len, flags),
                 Ok(false) => Outcome::Pass,
                 Err(e) => Outcome::Failed(e),
@@ -239,7 +239,7 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
     enter(new, r).inspect_err(|_| {
         let _ = raw::close(new);
     })?;
-    hearing::recheck();
+    requests::check_again();
     shown::opened(r.obj, ep, local, peer);
     let remote = ep.is_remote();
     page().count(if remote { Counter::AcceptsRdma } else { Counter::AcceptsShm });
@@ -306,7 +306,7 @@ fn sleep_while_off(fd: i32, r: Ref<Socket>) -> Result<bool> {
         return Ok(false);
     }
     let _pin = r.pin().ok_or(Errno::BADF)?;
-    while hearing::is_off() {
+    while requests::is_off() {
         let mut set = WaitSet::new();
         let at = set.add(fd, libc::POLLIN);
         let all = progress::ProgressScope::All;

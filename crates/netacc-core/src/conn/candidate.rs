@@ -6,7 +6,7 @@ use crate::conn::transfer::deadline;
 use crate::limits::PROMOTION_TAIL;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, NONBLOCK, Path, Socket, Upgrade};
-use crate::operator::hearing;
+use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::switch::promote::{advance, cancel};
 use crate::switch::{upgrade, upgrade_client};
@@ -44,7 +44,7 @@ fn by_kernel(fd: i32, v: &mut Iov<'_>, flags: i32, write: bool) -> Result<usize>
 
 /// Makes a read-like call on a socket that is not in a ring: reads a candidate's bytes from the kernel, or passes.
 pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
-    hearing::heed();
+    requests::check();
     let s = r.obj;
     let Some(upgrade) = s.candidate().filter(|upgrade| !expired(fd, r, *upgrade)) else {
         // Another thread may have promoted the connection since the caller looked it up.
@@ -137,7 +137,7 @@ fn reread(r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
 
 /// Makes a write-like call on a socket that is not in a ring.
 pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outcome {
-    hearing::heed();
+    requests::check();
     let s = r.obj;
     let Some(upgrade) = s.candidate().filter(|upgrade| !expired(fd, r, *upgrade)) else {
         return if s.is_shm() { rewrite(r, src, flags, 0) } else { Outcome::Pass };

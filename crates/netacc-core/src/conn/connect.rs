@@ -7,7 +7,7 @@ use crate::fd::table;
 use crate::listen::opening;
 use crate::object::reference::Ref;
 use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, PLACEHOLDER, Path, REBOUND, Socket, Upgrade};
-use crate::operator::hearing;
+use crate::operator::requests;
 use crate::options::kernel_options;
 use crate::outcome::Outcome;
 use crate::switch::{promote, queued, upgrade_client};
@@ -36,7 +36,7 @@ const PART_NONBLOCK: u64 = 6;
 
 /// connect(2).
 pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
-    hearing::heed();
+    requests::check();
     let Some(r) = table::socket(fd) else {
         return Outcome::Pass;
     };
@@ -137,7 +137,7 @@ fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) 
     }
     match accelerate(fd, r, dest) {
         Ok(()) => {
-            hearing::recheck();
+            requests::check_again();
             let remote = s.endpoint().is_some_and(|e| e.link().is_remote());
             page().count(if remote { Counter::ConnectsRdma } else { Counter::ConnectsShm });
             netacc_log::log!(

@@ -5,7 +5,7 @@ use crate::conn::pin::Pin;
 use crate::fd::table;
 use crate::object::reference::Ref;
 use crate::object::socket::{NONBLOCK, Socket};
-use crate::operator::hearing;
+use crate::operator::requests;
 use crate::switch::{demote, redispatch};
 use crate::wait::connection;
 use core::sync::atomic::Ordering;
@@ -31,7 +31,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Err(Errno::AGAIN);
     }
-    hearing::heed();
+    requests::check();
     let s = r.obj;
     // With MSG_TRUNC nothing is copied (tcp(7)). Otherwise a call with an invalid buffer waits like one without room,
     // until there is something to copy.
@@ -233,7 +233,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
     if src.bad() {
         return refuse(ep, flags);
     }
-    hearing::heed();
+    requests::check();
     let nonblock = flags & MSG_DONTWAIT != 0 || s.has(NONBLOCK);
     let mut sent = 0;
     let mut until = None;

@@ -57,7 +57,7 @@ pub(crate) enum Kind {
     /// An [`Epoll`]: the program's own set, if our entries are in a separate one (see [`super::shared`]).
     Program = 10,
     /// An [`Epoll`]: an operator wakes the process.
-    Bell = 11,
+    WakePipe = 11,
 }
 
 /// The object that a cookie of this process names.
@@ -73,7 +73,7 @@ pub(super) enum Named {
     Nested(&'static Registration),
     Candidate(&'static Registration),
     Program,
-    Bell,
+    WakePipe,
 }
 
 /// What a value in the kernel's set is.
@@ -236,7 +236,7 @@ fn named(data: u64) -> Option<Named> {
         8 => Named::Nested(find(data)?),
         9 => Named::Candidate(find(data)?),
         10 => find::<Epoll>(data).map(|_| Named::Program)?,
-        11 => find::<Epoll>(data).map(|_| Named::Bell)?,
+        11 => find::<Epoll>(data).map(|_| Named::WakePipe)?,
         _ => return None,
     })
 }

@@ -2,7 +2,7 @@
 
 use crate::epoll::cookies::{Kind, cookie};
 use crate::object::instance::{Epoll, PROGRAMS, Registration};
-use crate::operator::hearing;
+use crate::operator::requests;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::Result;
 use netacc_sys::{raw, reserved_fds};
@@ -89,16 +89,20 @@ impl Epoll {
             return Err(e);
         }
         self.kick.store(fd + 1, Ordering::Release);
-        self.enter_bell();
+        self.enter_wake_pipe();
         Ok(())
     }
 
     /// Enters the pipe by which an operator wakes the process. One thread per instance hears of it, which is enough.
-    pub(crate) fn enter_bell(&self) {
-        let bell = hearing::bell();
-        if bell >= 0 {
-            let _ =
-                self.enter(libc::EPOLL_CTL_ADD, bell, (libc::EPOLLIN | libc::EPOLLET) as u32, cookie(Kind::Bell, self));
+    pub(crate) fn enter_wake_pipe(&self) {
+        let wake_pipe = requests::wake_pipe();
+        if wake_pipe >= 0 {
+            let _ = self.enter(
+                libc::EPOLL_CTL_ADD,
+                wake_pipe,
+                (libc::EPOLLIN | libc::EPOLLET) as u32,
+                cookie(Kind::WakePipe, self),
+            );
         }
     }
 }

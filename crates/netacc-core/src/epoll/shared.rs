@@ -248,7 +248,7 @@ fn move_kick(e: &'static Epoll, from: Option<i32>) {
         reserved_fds::close(waker);
     }
     let _ = e.enter(EPOLL_CTL_ADD, kick, (EPOLLIN | EPOLLET) as u32, cookie(Kind::Kick, e));
-    e.enter_bell();
+    e.enter_wake_pipe();
 }
 
 /// Enters a registration into our own set, out of the program's set `from` if it was there.

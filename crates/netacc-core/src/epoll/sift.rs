@@ -10,7 +10,7 @@ use crate::object::instance::{DISABLED, Epoll, FRESH, GONE, LISTENED, Registrati
 use crate::object::reference::{Ref, at};
 use crate::object::socket::Socket;
 use crate::object::subscription::Subscription;
-use crate::operator::hearing;
+use crate::operator::requests;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use netacc_transport::shm::Link;
@@ -95,7 +95,7 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
     match named {
         Named::Kick | Named::Program => {}
         // What is asked for is done by the next round of the wait, which holds no lock.
-        Named::Bell => hearing::silence(),
+        Named::WakePipe => requests::drain_wake_pipe(),
         Named::Waker(w) => {
             activate_own(e, w);
             // The thread that noticed the link's end has written every waker after that. The event of the control

@@ -12,7 +12,7 @@ use crate::epoll::threads::{hand_off, plain};
 use crate::epoll::{fairness, shared};
 use crate::fd::{later, table};
 use crate::object::instance::Epoll;
-use crate::operator::hearing;
+use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::switch::queued_connects;
 use core::mem::MaybeUninit;
@@ -139,7 +139,7 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
     let mut steps = 0u32;
     loop {
         progress::progress();
-        hearing::heed();
+        requests::check();
         let (brought, switched) = poll_round(e, call, stashed);
         let n = stashed + brought;
         if n > 0 {
@@ -225,7 +225,7 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
             bounded = true;
         }
     }
-    if let Some(due) = hearing::due() {
+    if let Some(due) = requests::due() {
         let due = i64::try_from(due.saturating_sub(time::now())).unwrap_or(i64::MAX);
         if !(0..=due).contains(&left) {
             left = due;

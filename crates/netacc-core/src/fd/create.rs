@@ -7,7 +7,7 @@ use crate::fd::table::Entry;
 use crate::fd::{closing, fd_cache, later, table};
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, HANDED, KEEPABLE, NONBLOCK, PLACEHOLDER, Path, REPLACED, Socket};
-use crate::operator::hearing;
+use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::switch::demote;
 use crate::{process_fallback, startup};
@@ -41,7 +41,7 @@ pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
     let Some(rt) = startup::ensure() else {
         return Outcome::Pass;
     };
-    hearing::heed();
+    requests::check();
     // If nothing is accelerated, a socket is the kernel's from the start, and is entered only so that the stats page
     // shows the reason.
     let (made, mark) = if rt.conf.accelerates() && process_fallback::reason().is_none() {

@@ -8,7 +8,7 @@ use crate::fd::table::Entry;
 use crate::object::listener::{LISTENERS, SHARED_BY_FORK, remote_names};
 pub use crate::object::listener::{Listener, tcp_ready};
 use crate::object::socket::{ConnState, ListenState, NONBLOCK, Path, Socket};
-use crate::operator::hearing;
+use crate::operator::requests;
 use crate::options::{kernel_options, remember};
 use crate::outcome::Outcome;
 use crate::{process_fallback, runtime};
@@ -26,7 +26,7 @@ use netacc_wire::{Name, Scope};
 
 /// listen(2).
 pub fn listen(fd: i32, backlog: i32) -> Outcome {
-    hearing::heed();
+    requests::check();
     let Some(r) = table::socket(fd) else {
         return Outcome::Pass;
     };

@@ -1,81 +1,82 @@
-//! What a process does for an operator (`netacc_ctl`): it goes to the kernel as a whole while its connections live, and is
+//! Carries out an operator's request (`netacc_ctl`): the whole process switches to the kernel while its connections live, or is
 //! accelerated again.
 //!
-//! The thread that hears of it does the work, a slice of time in each call, so that no call of the program is held up for long. A
-//! connection that cannot go yet stops no other one: it is tried again later, by whatever thread is in a call of ours then.
+//! The thread that receives the request does the work, for a slice of time in each of its calls, so that no call of the program
+//! takes much longer. A connection that cannot switch yet delays no other one: it is tried again later, in a later call of any
+//! thread.
 
 use crate::fd::table::Entry;
 use crate::fd::{fd_cache, placeholder, table};
 use crate::listen::{adopt, opening};
 use crate::object::reference::Ref;
 use crate::object::socket::{Path, Socket};
-use crate::operator::hearing;
+use crate::operator::requests;
 use crate::switch::{demote, redispatch};
 use crate::{process_fallback, timeouts};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use netacc_stats::{ControlState, Reason, Wish, page};
+use netacc_stats::{ControlCommand, ControlState, Reason, page};
 use netacc_sys::{lock, time};
 
 const SLICE: u64 = time::ns(timeouts::OPERATOR_SLICE);
 const RETRY_FIRST: u64 = time::ns(timeouts::OPERATOR_RETRY_FIRST);
 const RETRY_LONGEST: u64 = time::ns(timeouts::OPERATOR_RETRY_LONGEST);
 
-/// The number at which the next slice begins. The words from here on are those of the working thread.
+/// Descriptor at which the next slice begins. Only the working thread uses the words from here on.
 static FROM: AtomicUsize = AtomicUsize::new(0);
-/// Number of connections of this round that could not go.
+/// Number of connections that could not switch in this round.
 static LEFT: AtomicU32 = AtomicU32::new(0);
-/// How long after this round the next one begins.
+/// Time (ns) between this round and the next one.
 static PAUSE: AtomicU64 = AtomicU64::new(0);
 
 static WORK: fn() = work;
 
-/// To be called when the library starts: from then on requests are carried out.
+/// Called when the library starts: from then on requests are carried out.
 pub fn start() {
-    hearing::on_request(&WORK);
+    requests::on_request(&WORK);
 }
 
-/// In the child of a fork, which has a page of its own: it is as its parent was.
+/// Called in the child of a fork, which has a page of its own: the child is on or off as its parent was.
 pub(crate) fn after_fork() {
-    let unfinished = hearing::after_fork();
-    if !hearing::is_off() {
+    let unfinished = requests::after_fork();
+    if !requests::is_off() {
         return;
     }
     FROM.store(0, Ordering::Relaxed);
     LEFT.store(0, Ordering::Relaxed);
     page().control().set_state(if unfinished { ControlState::GoingOff } else { ControlState::Off }, 0);
     if unfinished {
-        hearing::left_until(0);
+        requests::left_until(0);
     }
 }
 
-/// Does what an operator asks for, or goes on with it.
+/// Begins the work of a new request, or continues that of the current one.
 fn work() {
-    if let Some(request) = hearing::take() {
-        match Wish::of(request) {
-            // A process that has confined itself uses the kernel alone, and a system call may end it.
+    if let Some(request) = requests::take() {
+        match ControlCommand::of(request) {
+            // A confined process (seccomp) uses the kernel alone, and a further system call might kill it.
             _ if process_fallback::reason() == Some(Reason::Confined) => {}
-            Some(Wish::Off) if hearing::is_off() => {}
-            Some(Wish::Off) => off(),
-            Some(Wish::On) => on(),
+            Some(ControlCommand::Off) if requests::is_off() => {}
+            Some(ControlCommand::Off) => off(),
+            Some(ControlCommand::On) => on(),
             None => {}
         }
     }
-    if !hearing::is_off() {
-        return hearing::done();
+    if !requests::is_off() {
+        return requests::done();
     }
     match slice() {
-        Some(due) => hearing::left_until(due),
-        None => hearing::done(),
+        Some(due) => requests::left_until(due),
+        None => requests::done(),
     }
 }
 
-/// Nothing more is accelerated, listeners are left to the kernel, and connections begin to go there.
+/// Ends acceleration: listeners are left to the kernel, and the switches of the connections begin.
 fn off() {
     netacc_log::log!(
         Info,
         "process: switched off by an operator; its connections and its listeners go to kernel TCP, new ones begin there"
     );
-    hearing::set_off();
+    requests::set_off();
     table::each_socket(|fd, r| {
         if r.obj.path() == Path::Listener
             && let Some(_pin) = r.pin()
@@ -91,9 +92,9 @@ fn off() {
     PAUSE.store(RETRY_FIRST, Ordering::Relaxed);
 }
 
-/// New sockets and listeners are accelerated again, as far as nothing else is against it.
+/// Accelerates new sockets and listeners again, unless the process has another reason not to.
 fn on() {
-    hearing::set_on();
+    requests::set_on();
     if process_fallback::reason() == Some(Reason::Operator) {
         process_fallback::clear();
     }
@@ -113,7 +114,8 @@ fn on() {
     );
 }
 
-/// Takes connections to the kernel for a slice of time. `None`: all have gone; else when the next slice is due.
+/// Switches connections to the kernel for a slice of time. `None`: all have switched; else the time at which the next slice is
+/// due.
 fn slice() -> Option<u64> {
     let began = time::now();
     let mut next = None;
@@ -148,7 +150,7 @@ fn slice() -> Option<u64> {
     Some(time::now().saturating_add(pause))
 }
 
-/// Number of connections from number `at` on that have not been looked at.
+/// Number of connections with descriptors from `at` on, which this round has not visited.
 fn rest(at: usize) -> u32 {
     let mut n = 0;
     table::each(at, usize::MAX, |_, e| {
@@ -157,7 +159,7 @@ fn rest(at: usize) -> u32 {
     n
 }
 
-/// Takes a connection to the kernel, without waiting for its peer. False: it is to be tried again.
+/// Switches a connection to the kernel without waiting for its peer. False: it has to be tried again.
 fn has_gone(fd: i32, r: Ref<Socket>) -> bool {
     if lock::interrupted() {
         return false;
@@ -165,7 +167,7 @@ fn has_gone(fd: i32, r: Ref<Socket>) -> bool {
     let Some(_pin) = r.pin() else { return true };
     let leaving = |r: Ref<Socket>| r.obj.is_shm() && r.obj.endpoint().is_some_and(|ep| ep.is_leaving());
     if leaving(r) {
-        // The peer has left already. The program reads what is in the ring first, and needs no other process for that.
+        // The peer has left already. The program first reads what is in the ring, for which it needs no other process.
         redispatch::complete_switch(r);
         return !r.obj.is_shm();
     }

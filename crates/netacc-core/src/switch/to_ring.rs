@@ -6,7 +6,7 @@ use crate::fd::table;
 use crate::limits::PROMOTION_TAIL;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, Socket};
-use crate::operator::hearing;
+use crate::operator::requests;
 use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::raw;
@@ -55,7 +55,7 @@ pub(crate) fn number(fd: i32, r: Ref<Socket>) -> Option<i32> {
 }
 
 pub(crate) fn promoted(fd: i32, s: &'static Socket, ep: &'static ShmEndpoint) {
-    hearing::recheck();
+    requests::check_again();
     let entry = s.stats();
     page().promoted(entry.map_or(Reason::None, |e| e.reason()));
     let transport = shown::transport(ep);

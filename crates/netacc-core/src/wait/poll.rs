@@ -12,7 +12,7 @@ use crate::listen::adopt;
 use crate::object::listener::tcp_ready;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, Path, Socket};
-use crate::operator::hearing;
+use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::switch::{promote, queued_connects};
 use crate::wait::held::Held;
@@ -367,7 +367,7 @@ pub unsafe fn poll(
         return Outcome::Pass;
     }
     let Some(deadline) = deadline() else { return Outcome::Pass };
-    hearing::heed();
+    requests::check();
     run(&mut fds, deadline, sigmask).into()
 }
 
@@ -431,5 +431,5 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Result<usiz
 /// Whether the kernel alone cannot determine a descriptor's readiness, or a thread that waits for it has to hear of an
 /// operator.
 pub fn is_ours(fd: i32) -> bool {
-    ours(fd).is_some() || is_candidate(fd) || (hearing::is_off() && table::knows(fd))
+    ours(fd).is_some() || is_candidate(fd) || (requests::is_off() && table::knows(fd))
 }

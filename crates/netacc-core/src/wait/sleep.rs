@@ -1,6 +1,6 @@
 //! Sleeping in the kernel, with the work that is due before and after a sleep.
 
-use crate::operator::hearing;
+use crate::operator::requests;
 use crate::wait::held::Held;
 use core::ffi::c_void;
 use netacc_stats::{Counter, page};
@@ -32,7 +32,7 @@ pub(crate) fn sleep_before(
     disarm: impl FnOnce(&WaitSet),
     makes_progress: bool,
 ) -> Result<usize> {
-    let bell = hearing::listen(set);
+    let wake_pipe = requests::watch(set);
     let token = progress::arm(set, scope);
     let slept = if matches!(token, ArmOutcome::Ready) {
         set.sleep(Deadline::Now, sigmask)
@@ -45,7 +45,7 @@ pub(crate) fn sleep_before(
     if let ArmOutcome::Yes(token) = token {
         progress::disarm(token, set, makes_progress);
     }
-    hearing::after_sleep(set, bell);
+    requests::after_sleep(set, wake_pipe);
     slept
 }
 
@@ -66,9 +66,9 @@ pub(crate) fn for_kernel(ours: &Held, deadline: Deadline) -> Result<()> {
         }
         let mut set = WaitSet::new();
         set.add(ours.fd(), libc::POLLIN);
-        let bell = hearing::listen(&mut set);
+        let wake_pipe = requests::watch(&mut set);
         let slept = set.sleep(deadline, core::ptr::null());
-        hearing::after_sleep(&set, bell);
+        requests::after_sleep(&set, wake_pipe);
         match slept {
             Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
             Ok(0) => {}

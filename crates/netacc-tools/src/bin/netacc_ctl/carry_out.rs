@@ -1,56 +1,57 @@
-//! Asks the processes, and waits until they have followed.
+//! Sends requests to processes, and waits until they have been carried out.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use netacc_stats::Wish;
+use netacc_stats::ControlCommand;
 use netacc_stats_reader::{self as reader, Control, Controller, Refusal};
 
 use crate::before_page;
 use crate::find::Target;
 use crate::show::is_plain;
 
-/// How often the processes are looked at.
-const LOOK: Duration = Duration::from_millis(2);
+/// Interval between two checks of the processes.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Asks all of them, and waits together for them. What is not done then, in words.
-pub(crate) fn carry_out(targets: &[Target], wish: Wish, patience: Duration) -> Vec<String> {
+/// Sends a request to each process, and waits for all of them together. Returns a sentence for each that has not followed
+/// within `limit`.
+pub(crate) fn carry_out(targets: &[Target], command: ControlCommand, limit: Duration) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut asked = Vec::new();
     for target in targets {
-        match ask(target, wish) {
+        match ask(target, command) {
             Ok(Some(controller)) => asked.push((target, controller)),
             Ok(None) => {}
             Err(why) => complaints.push(target.about(why)),
         }
     }
-    let until = Instant::now() + patience;
-    while asked.iter().any(|(target, controller)| !follows(target, controller, wish)) && Instant::now() < until {
-        sleep(LOOK);
+    let until = Instant::now() + limit;
+    while asked.iter().any(|(target, controller)| !follows(target, controller, command)) && Instant::now() < until {
+        sleep(POLL_INTERVAL);
     }
     for (target, controller) in &asked {
-        if !follows(target, controller, wish)
+        if !follows(target, controller, command)
             && let Ok(control) = controller.read()
         {
-            complaints.push(target.about(why_not(target, &control, wish)));
+            complaints.push(target.about(why_not(target, &control, command)));
         }
     }
     complaints
 }
 
-/// Asks one. `None`: it will find what is asked of it, and need not be waited for.
-fn ask(target: &Target, wish: Wish) -> Result<Option<Controller>, String> {
+/// Sends a request to one process. `None`: the process finds it later, and there is nothing to wait for.
+fn ask(target: &Target, command: ControlCommand) -> Result<Option<Controller>, String> {
     let Some(page) = &target.page else {
-        before_page::mark(target.pid, wish)?;
+        before_page::mark(target.pid, command)?;
         // It may have opened its first socket just now.
         let Ok((page, _)) = reader::hold(target.pid) else { return Ok(None) };
-        let _ = before_page::mark(target.pid, Wish::On);
-        return ask_page(&page, wish).map(Some);
+        let _ = before_page::mark(target.pid, ControlCommand::On);
+        return ask_page(&page, command).map(Some);
     };
-    ask_page(page, wish).map(Some)
+    ask_page(page, command).map(Some)
 }
 
-fn ask_page(page: &reader::Page, wish: Wish) -> Result<Controller, String> {
+fn ask_page(page: &reader::Page, command: ControlCommand) -> Result<Controller, String> {
     let controller = page.control().map_err(|refusal| match refusal {
         Refusal::Busy => "is being switched by another netacc_ctl at this moment; try again when that has ended".into(),
         Refusal::Denied => "belongs to another user or is protected; run netacc_ctl as that user or as root".into(),
@@ -61,30 +62,30 @@ fn ask_page(page: &reader::Page, wish: Wish) -> Result<Controller, String> {
     if now.state == 0 {
         return Err("runs an older NetACC, which follows no netacc_ctl; restart it".into());
     }
-    controller.ask(wish).map_err(|error| error.to_string())?;
+    controller.request(command).map_err(|error| error.to_string())?;
     Ok(controller)
 }
 
-/// Whether the process has followed, has nothing that would have to follow, or is there no more.
-fn follows(target: &Target, controller: &Controller, wish: Wish) -> bool {
+/// Whether the process has followed, has no connection that would have to switch, or has ended.
+fn follows(target: &Target, controller: &Controller, command: ControlCommand) -> bool {
     let page = || target.page.as_ref().and_then(|page| page.read().ok());
     controller.read().is_ok_and(|control| control.is_settled())
         || state(target.pid).is_none_or(|state| "ZX".contains(state))
-        || (wish == Wish::Off && page().is_some_and(|page| is_plain(&page)))
+        || (command == ControlCommand::Off && page().is_some_and(|page| is_plain(&page)))
 }
 
-/// The kernel's letter for what the process does.
+/// The state of a process (proc_pid_stat(5), field 3).
 fn state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
 /// Why a process has not followed.
-fn why_not(target: &Target, control: &Control, wish: Wish) -> String {
+fn why_not(target: &Target, control: &Control, command: ControlCommand) -> String {
     if state(target.pid).is_some_and(|state| "Tt".contains(state)) {
         return "is stopped; it follows when it goes on".into();
     }
-    if wish == Wish::Off && control.left > 0 {
+    if command == ControlCommand::Off && control.left > 0 {
         let (many, have) = if control.left == 1 { ("connection", "has") } else { ("connections", "have") };
         return format!(
             "is going off: {} {many} {have} not reached kernel TCP, since what is under way there is to be read first or the \

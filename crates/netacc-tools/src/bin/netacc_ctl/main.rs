@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use netacc_stats::Wish;
+use netacc_stats::ControlCommand;
 use netacc_tools::args::ctl::{Action, Args};
 use netacc_tools::terminal::{Style, print};
 
@@ -31,13 +31,13 @@ fn run(args: &Args) -> Result<bool, String> {
     let found = find::find(&args.who()).map_err(|error| format!("/proc cannot be read: {error}"))?;
     let mut done = found.complaints.is_empty();
     found.complaints.iter().for_each(note);
-    let wish = match args.action {
-        Action::Off => Some(Wish::Off),
-        Action::On => Some(Wish::On),
+    let command = match args.action {
+        Action::Off => Some(ControlCommand::Off),
+        Action::On => Some(ControlCommand::On),
         Action::Status => None,
     };
-    if let Some(wish) = wish {
-        for complaint in carry_out::carry_out(&found.targets, wish, args.wait) {
+    if let Some(command) = command {
+        for complaint in carry_out::carry_out(&found.targets, command, args.wait) {
             done = false;
             note(complaint);
         }

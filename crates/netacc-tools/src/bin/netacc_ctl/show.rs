@@ -1,6 +1,6 @@
 //! How far the processes are.
 
-use netacc_stats::{ControlState, Transport, Wish};
+use netacc_stats::{ControlCommand, ControlState, Transport};
 use netacc_stats_reader::{Snapshot, Sock};
 use netacc_tools::columns::{Align, lines};
 use netacc_tools::terminal::Style;
@@ -46,7 +46,11 @@ fn in_a_word(page: &Snapshot) -> &'static str {
         Some(ControlState::GoingOff) => "going off",
         Some(ControlState::Off) if asked => "off, asked",
         Some(ControlState::Off) => "off",
-        Some(ControlState::On) if asked && Wish::of(control.request) == Some(Wish::Off) && is_plain(page) => "off",
+        Some(ControlState::On)
+            if asked && ControlCommand::of(control.request) == Some(ControlCommand::Off) && is_plain(page) =>
+        {
+            "off"
+        }
         Some(ControlState::On) if asked => "on, asked",
         Some(ControlState::On) => "on",
         None => "unknown",

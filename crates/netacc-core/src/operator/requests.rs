@@ -1,8 +1,8 @@
-//! How a process hears of an operator (`netacc_ctl`): by a byte of its statistics page, at which every call of ours looks, and
-//! by a pipe on which threads that sleep in calls of ours wait too.
+//! How a process receives an operator's request (`netacc_ctl`): every intercepted call that moves bytes or waits compares a
+//! byte of the statistics page, and threads that sleep in such calls also wait on a pipe.
 //!
-//! What is done then is [`crate::operator::work`]'s, which is above all that it needs; this module is below whatever sleeps. See
-//! `docs/decisions/0020-a-byte-and-a-pipe-for-the-operator.md`.
+//! [`crate::operator::work`] carries the request out. It uses all of the socket layer, while this module is below every file
+//! that sleeps. See `docs/decisions/0020-a-byte-and-a-pipe-for-the-operator.md`.
 
 use crate::process_fallback;
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -11,26 +11,26 @@ use netacc_sys::{lock, raw, reserved_fds, time};
 use netacc_transport::WaitSet;
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// The request that needs no more work; [`BUSY`] while a request does.
+/// The request that has been carried out; [`BUSY`] while one is being carried out.
 static SEEN: AtomicU16 = AtomicU16::new(0);
 
-/// No request has this number: each call looks whether work is due.
+/// A value that no request has, so that each call checks whether work is due.
 const BUSY: u16 = 0x100;
 
-/// When ([`time::now`]) the work that is left is due.
+/// Time ([`time::now`]) at which the remaining work is due.
 static DUE: AtomicU64 = AtomicU64::new(0);
 
-/// Not 0 while a thread does the work.
+/// Nonzero while a thread does the work.
 static WORKING: AtomicU32 = AtomicU32::new(0);
 
-/// How long (ns) a thread that goes to sleep while another one does the work sleeps before it looks again.
+/// Time (ns) after which a thread that goes to sleep while another one does the work checks again.
 const BESIDE_WORK: u64 = 5_000_000;
 
-/// What does the work, once the process has its runtime.
+/// The function that does the work, set when the library starts.
 static CARRY_OUT: AtomicPtr<fn()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The ends of the pipe as [`ends`] packs them; 0: there is none.
-static BELL: AtomicU64 = AtomicU64::new(0);
+/// The ends of the pipe as [`ends`] packs them; 0: it was not made yet.
+static WAKE_PIPE: AtomicU64 = AtomicU64::new(0);
 
 /// Largest number of times that one call of the program looks for a further request. A process that stores one after the
 /// other keeps no thread here.
@@ -46,7 +46,7 @@ const fn of_ends(word: u64) -> (i32, i32) {
     ((word >> 32) as i32 - 1, word as u32 as i32 - 1)
 }
 
-/// Not 0: an operator has switched the process off.
+/// Nonzero while the process is switched off by an operator.
 static OFF: AtomicU32 = AtomicU32::new(0);
 
 /// Whether an operator has switched the process off. Its threads then sleep in calls of ours even where the kernel alone
@@ -55,7 +55,7 @@ pub(crate) fn is_off() -> bool {
     OFF.load(Ordering::Relaxed) != 0
 }
 
-/// Nothing more is accelerated.
+/// Ends the acceleration of new sockets.
 pub(crate) fn set_off() {
     OFF.store(1, Ordering::Relaxed);
     if process_fallback::reason().is_none() {
@@ -63,12 +63,12 @@ pub(crate) fn set_off() {
     }
 }
 
-/// The process is no longer switched off.
+/// Ends the state in which the process is switched off.
 pub(crate) fn set_on() {
     OFF.store(0, Ordering::Relaxed);
 }
 
-/// To be called once the process has its page. `off`: an operator has switched it off before.
+/// Called once the process has its page. `off`: an operator switched it off before that.
 pub(crate) fn begin(off: bool) {
     if off {
         set_off();
@@ -76,10 +76,10 @@ pub(crate) fn begin(off: bool) {
     }
 }
 
-/// Looks whether an operator asks for something, and does it: to be called without locks.
+/// Carries out an operator's request if there is one. The caller holds no lock.
 #[inline]
-pub fn heed() {
-    // Relaxed: a thread that sees an old word looks at the next call.
+pub fn check() {
+    // Relaxed: a thread that sees an old value checks again in its next call.
     if u16::from(page().control().request()) != SEEN.load(Ordering::Relaxed) {
         carry_out();
     }
@@ -92,19 +92,19 @@ fn carry_out() {
     // SAFETY: null or a function in static memory. Acquire pairs with `on_request`.
     let Some(work) = (unsafe { CARRY_OUT.load(Ordering::Acquire).as_ref() }) else { return };
     let idle = SEEN.load(Ordering::Relaxed) == BUSY && time::now() < DUE.load(Ordering::Relaxed);
-    // A handler that interrupted a holder of locks leaves the work to the next call.
+    // A signal handler that interrupted a lock holder leaves the work to a later call.
     if lock::interrupted() || (idle && u16::from(page().control().request()) == latest()) {
         return;
     }
-    // Acquire and Release: the words that only the working thread uses pass from one to the next.
+    // Acquire and Release: the words that only the working thread uses pass from one such thread to the next.
     if WORKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return;
     }
     for _ in 0..AT_ONCE {
-        silence();
+        drain_wake_pipe();
         work();
         WORKING.store(0, Ordering::Release);
-        // A thread that was woken meanwhile found this one at work.
+        // A thread that was woken by a further request meanwhile found this one at work, and did nothing.
         if u16::from(page().control().request_now()) == latest()
             || WORKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
@@ -115,47 +115,47 @@ fn carry_out() {
     left_until(0);
 }
 
-/// Says what does the work. It is called by one thread at a time, without locks.
+/// Sets the function that does the work. One thread at a time calls it, and holds no lock.
 pub fn on_request(work: &'static fn()) {
     CARRY_OUT.store(core::ptr::from_ref(work).cast_mut(), Ordering::Release);
 }
 
-/// The request that was begun last.
+/// The most recent request whose work was begun.
 static LATEST: AtomicU16 = AtomicU16::new(0);
 
 fn latest() -> u16 {
     LATEST.load(Ordering::Relaxed)
 }
 
-/// The request that is to be begun now, if there is one. For the working thread.
+/// A request whose work has not been begun, if there is one. Called by the working thread.
 pub(crate) fn take() -> Option<u8> {
     let request = page().control().request_now();
-    // Relaxed: only the working thread writes it.
+    // Relaxed: only the working thread writes this.
     (LATEST.swap(request.into(), Ordering::Relaxed) != u16::from(request)).then_some(request)
 }
 
-/// The request is carried out. For the working thread.
+/// Notes that the request has been carried out. Called by the working thread.
 pub(crate) fn done() {
     SEEN.store(latest(), Ordering::Relaxed);
     page().control().set_done(latest() as u8);
 }
 
-/// Some of the work is left, and is due at this time ([`time::now`]). For the working thread.
+/// Notes that work remains, which is due at this time ([`time::now`]). Called by the working thread.
 pub(crate) fn left_until(due: u64) {
     DUE.store(due, Ordering::Relaxed);
     SEEN.store(BUSY, Ordering::Relaxed);
 }
 
-/// A connection has just begun on a faster path. Where an operator has switched the process off meanwhile, the connection goes to
-/// the kernel like those that were there.
-pub(crate) fn recheck() {
-    // Relaxed: the working thread sets this first and looks for connections afterwards, each under its locks.
+/// Called when a connection has just begun on a faster path. If an operator has switched the process off meanwhile, the
+/// connection switches to the kernel like all others.
+pub(crate) fn check_again() {
+    // Relaxed: the working thread sets the reason first and then visits the connections, each under its locks.
     if process_fallback::reason() == Some(Reason::Operator) {
         left_until(0);
     }
 }
 
-/// When ([`time::now`]) a thread that sleeps has to wake, since work is due.
+/// Time ([`time::now`]) at which a sleeping thread has to wake because work is due.
 pub(crate) fn due() -> Option<u64> {
     (SEEN.load(Ordering::Relaxed) == BUSY && !lock::interrupted()).then(|| match WORKING.load(Ordering::Relaxed) {
         0 => DUE.load(Ordering::Relaxed),
@@ -164,36 +164,36 @@ pub(crate) fn due() -> Option<u64> {
 }
 
 /// Adds the pipe to the set on which a thread is about to sleep. Returns its index there for [`after_sleep`].
-pub(crate) fn listen(set: &mut WaitSet) -> Option<usize> {
+pub(crate) fn watch(set: &mut WaitSet) -> Option<usize> {
     if let Some(due) = due() {
         set.wake_at(due);
     }
-    // The thread that works has emptied the pipe; what is in it by now is for that thread too.
-    let bell = if WORKING.load(Ordering::Relaxed) == 0 && !lock::interrupted() { bell() } else { -1 };
-    (bell >= 0).then(|| set.add(bell, libc::POLLIN))
+    // The working thread has emptied the pipe, and handles bytes that have arrived since.
+    let pipe = if WORKING.load(Ordering::Relaxed) == 0 && !lock::interrupted() { wake_pipe() } else { -1 };
+    (pipe >= 0).then(|| set.add(pipe, libc::POLLIN))
 }
 
 /// To be called after a sleep, without locks. A byte is taken out of the pipe even if no request is due: a busy thread may
 /// have seen the request before the controller wrote the byte. If the byte stayed, no thread could sleep any more.
 pub(crate) fn after_sleep(set: &WaitSet, at: Option<usize>) {
     if at.is_some_and(|at| set.revents(at) != 0) {
-        silence();
+        drain_wake_pipe();
     }
-    heed();
+    check();
 }
 
-/// The reading end of the pipe by which the process is woken, or -1.
+/// The read end of the pipe by which the process is woken, or -1.
 #[inline]
-pub(crate) fn bell() -> i32 {
-    // Acquire pairs with `make_bell`.
-    match BELL.load(Ordering::Acquire) {
-        0 => make_bell(),
+pub(crate) fn wake_pipe() -> i32 {
+    // Acquire pairs with `make_wake_pipe`.
+    match WAKE_PIPE.load(Ordering::Acquire) {
+        0 => make_wake_pipe(),
         word => of_ends(word).0,
     }
 }
 
 #[cold]
-fn make_bell() -> i32 {
+fn make_wake_pipe() -> i32 {
     // Without a page no controller finds the process.
     if page().control().state().is_none() || is_confined() {
         return -1;
@@ -209,13 +209,13 @@ fn make_bell() -> i32 {
     };
     // Each thread that finds no pipe makes one, and the first one stays: a thread that did not wait for it, and had none,
     // would hear of nothing for as long as it sleeps.
-    if let Err(word) = BELL.compare_exchange(0, ends(r, w), Ordering::AcqRel, Ordering::Acquire) {
+    if let Err(word) = WAKE_PIPE.compare_exchange(0, ends(r, w), Ordering::AcqRel, Ordering::Acquire) {
         reserved_fds::close(r);
         reserved_fds::close(w);
         return of_ends(word).0;
     }
-    page().control().set_bell(Some(w));
-    // A request that came before the pipe rings nobody. The caller looks before it sleeps only if it looks now.
+    page().control().set_wake_pipe(Some(w));
+    // A request that came before the pipe woke no thread, and the caller does not check again before it sleeps.
     if u16::from(page().control().request_now()) != SEEN.load(Ordering::Relaxed) {
         let _ = raw::write(w, b"!".as_ptr(), 1);
     }
@@ -227,9 +227,9 @@ fn is_confined() -> bool {
     process_fallback::reason() == Some(Reason::Confined)
 }
 
-/// Takes what rang the pipe out of it: a controller asks before it rings, so what was asked for is seen afterwards.
-pub(crate) fn silence() {
-    let fd = if is_confined() { -1 } else { of_ends(BELL.load(Ordering::Acquire)).0 };
+/// Empties the pipe. A controller stores its request before it writes to the pipe, so the request is visible afterwards.
+pub(crate) fn drain_wake_pipe() {
+    let fd = if is_confined() { -1 } else { of_ends(WAKE_PIPE.load(Ordering::Acquire)).0 };
     let mut buf = [0u8; 64];
     // Bounded: a process that writes on and on keeps no thread here.
     for _ in 0..16 {
@@ -239,13 +239,13 @@ pub(crate) fn silence() {
     }
 }
 
-/// In the child of a fork, whose page is its own: the pipe is the parent's, and so is a request that the parent carries out.
-/// True if the parent had something left to do, which the child has to do for itself.
+/// Called in the child of a fork, which has a page of its own: the pipe and a request in progress are the parent's. Returns
+/// whether the parent had work left, which the child has to do for itself.
 pub(crate) fn after_fork() -> bool {
     let unfinished = SEEN.swap(0, Ordering::Relaxed) == BUSY;
     LATEST.store(0, Ordering::Relaxed);
     WORKING.store(0, Ordering::Relaxed);
-    let (reading, writing) = of_ends(BELL.swap(0, Ordering::Relaxed));
+    let (reading, writing) = of_ends(WAKE_PIPE.swap(0, Ordering::Relaxed));
     [reading, writing].into_iter().filter(|fd| *fd >= 0).for_each(reserved_fds::close);
     unfinished
 }
