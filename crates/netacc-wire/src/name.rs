@@ -70,6 +70,11 @@ impl Name {
         n
     }
 
+    /// Whether the name has a place above the first one, so that several processes may serve the listener.
+    pub fn is_of_several(&self) -> bool {
+        self.as_bytes().contains(&b'+')
+    }
+
     /// The bytes of the name.
     pub fn as_bytes(&self) -> &[u8] {
         self.buf.get(..self.len).unwrap_or(&[])

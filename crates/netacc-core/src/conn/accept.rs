@@ -43,7 +43,15 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
         adopt::wake(fd, r);
     }
     let (s, Some(l)) = (r.obj, r.obj.listener()) else {
-        return if r.obj.is_shm() { Outcome::Failed(Errno::INVAL) } else { Outcome::Pass };
+        return match r.obj.is_shm() {
+            true => Outcome::Failed(Errno::INVAL),
+            false if requests::is_off() => match sleep_while_off(fd, r) {
+                Ok(true) => accept4(fd, p, len, flags),
+                Ok(false) => Outcome::Pass,
+                Err(e) => Outcome::Failed(e),
+            },
+            false => Outcome::Pass,
+        };
     };
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
         return Outcome::Failed(Errno::INVAL);
@@ -286,6 +294,30 @@ fn addresses(s: &Socket, ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
 /// Whether another thread, or an operator, has left the listener to the kernel while a call is under way.
 fn is_left(s: &Socket, l: &'static Listener) -> bool {
     !s.listener().is_some_and(|now| core::ptr::eq(now, l))
+}
+
+/// Waits for a connection at a listener of the kernel's while an operator has switched the process off: the kernel's own
+/// accept(2) would not hear that it is switched on. Returns whether it was; otherwise the kernel makes the call.
+#[cold]
+fn sleep_while_off(fd: i32, r: Ref<Socket>) -> Result<bool> {
+    let blocks = || raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0);
+    // The kernel observes the time limit of a call that has one.
+    if r.obj.rcvtimeo.load(Ordering::Relaxed) != 0 || !adopt::listens(fd) || !blocks() {
+        return Ok(false);
+    }
+    let _pin = r.pin().ok_or(Errno::BADF)?;
+    while requests::is_off() {
+        let mut set = WaitSet::new();
+        let at = set.add(fd, libc::POLLIN);
+        let all = progress::ProgressScope::All;
+        match sleep::sleep(&mut set, all, Deadline::Never, core::ptr::null(), |_| {}) {
+            Ok(_) if set.revents(at) != 0 || table::is_replaced(r, fd) => return Ok(false),
+            Ok(_) => {}
+            Err(Errno::INTR) if sleep::restarts(Deadline::Never) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(true)
 }
 
 fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<()> {

@@ -288,7 +288,8 @@ pub fn claim(
     }
     sweep_all();
     // Processes that share the listener have rendezvous at different places, which are tried one after the other.
-    let place = if view.shared { turn as u16 % rendezvous::PLACES } else { 0 };
+    // The number of links leads round them, since the rotation begins anew with each link.
+    let place = if view.shared { view.count as u16 % rendezvous::PLACES } else { 0 };
     let meant = named.or_else(|| meant.map(|cookie| owner::listener_cookie(any, dest).unwrap_or(cookie)));
     let made = rendezvous::connect_link(any, dest, meant, place);
     if named.is_some() {

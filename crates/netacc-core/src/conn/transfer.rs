@@ -229,11 +229,11 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
         demote::demote(fd, r, Reason::Unsupported)?;
         return Err(Errno::TO_KERNEL);
     }
-    requests::check();
     let s = r.obj;
     if src.bad() {
         return refuse(ep, flags);
     }
+    requests::check();
     let nonblock = flags & MSG_DONTWAIT != 0 || s.has(NONBLOCK);
     let mut sent = 0;
     let mut until = None;

@@ -56,6 +56,8 @@ pub(crate) enum Kind {
     Candidate = 9,
     /// An [`Epoll`]: the program's own set, if our entries are in a separate one (see [`super::shared`]).
     Program = 10,
+    /// An [`Epoll`]: an operator wakes the process.
+    WakePipe = 11,
 }
 
 /// The object that a cookie of this process names.
@@ -71,6 +73,7 @@ pub(super) enum Named {
     Nested(&'static Registration),
     Candidate(&'static Registration),
     Program,
+    WakePipe,
 }
 
 /// What a value in the kernel's set is.
@@ -233,6 +236,7 @@ fn named(data: u64) -> Option<Named> {
         8 => Named::Nested(find(data)?),
         9 => Named::Candidate(find(data)?),
         10 => find::<Epoll>(data).map(|_| Named::Program)?,
+        11 => find::<Epoll>(data).map(|_| Named::WakePipe)?,
         _ => return None,
     })
 }

@@ -101,7 +101,7 @@ impl Epoll {
                 libc::EPOLL_CTL_ADD,
                 wake_pipe,
                 (libc::EPOLLIN | libc::EPOLLET) as u32,
-                cookie(Kind::Kick, self),
+                cookie(Kind::WakePipe, self),
             );
         }
     }

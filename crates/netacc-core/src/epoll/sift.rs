@@ -10,6 +10,7 @@ use crate::object::instance::{DISABLED, Epoll, FRESH, GONE, LISTENED, Registrati
 use crate::object::reference::{Ref, at};
 use crate::object::socket::Socket;
 use crate::object::subscription::Subscription;
+use crate::operator::requests;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use netacc_transport::shm::Link;
@@ -93,6 +94,8 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
     let sock = |reg: &'static Registration| -> Option<&'static Socket> { at(reg.sock.load(Ordering::Acquire)) };
     match named {
         Named::Kick | Named::Program => {}
+        // What is asked for is done by the next round of the wait, which holds no lock.
+        Named::WakePipe => requests::drain_wake_pipe(),
         Named::Waker(w) => {
             activate_own(e, w);
             // The thread that noticed the link's end has written every waker after that. The event of the control

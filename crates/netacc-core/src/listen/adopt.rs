@@ -57,7 +57,8 @@ fn sockets(dir: &OwnedFd, found: &mut [i32]) -> usize {
     n
 }
 
-fn listens(fd: i32) -> bool {
+/// Whether the kernel's socket under the number listens.
+pub(crate) fn listens(fd: i32) -> bool {
     !is_stdio(fd) && raw::getsockopt_int(fd, SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1)
 }
 
@@ -127,7 +128,7 @@ pub(crate) fn reopen(fd: i32, s: &'static Socket) {
     let _g = WAKING.lock();
     if matches!(s.path(), Path::New | Path::Tcp) && !s.is_candidate() && !s.is_inherited() && listens(fd) {
         s.leave_to_kernel();
-        opening::adopt(fd, s, backlog(fd));
+        opening::reopen(fd, s, backlog(fd));
     }
 }
 

@@ -13,6 +13,7 @@ use crate::options::{kernel_options, remember};
 use crate::outcome::Outcome;
 use crate::{process_fallback, runtime};
 use core::net::{IpAddr, SocketAddr};
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use netacc_conf::{Call, Transports};
 use netacc_stats::{Reason, State, Transport, page};
@@ -45,14 +46,20 @@ pub fn listen(fd: i32, backlog: i32) -> Outcome {
     }
     s.leave_to_kernel();
     // Other processes may also have a listener that was inherited or received.
-    let places = if s.end_inheritance() { rendezvous::PLACES } else { 1 };
+    let places = 0..if s.end_inheritance() { rendezvous::PLACES } else { 1 };
     open(fd, s, backlog, places);
     Outcome::Done(0)
 }
 
 /// Opens a rendezvous for a listener that other processes may have too.
 pub fn adopt(fd: i32, s: &'static Socket, backlog: i32) {
-    open(fd, s, backlog, rendezvous::PLACES);
+    open(fd, s, backlog, 0..rendezvous::PLACES);
+}
+
+/// Opens a rendezvous for a listener that was left to the kernel. Its place is not the first one, so that a client knows
+/// from the start that a thread may accept in the kernel alone, and does not rely on its place in a link's queue.
+pub(crate) fn reopen(fd: i32, s: &'static Socket, backlog: i32) {
+    open(fd, s, backlog, 1..rendezvous::PLACES);
 }
 
 /// To be called when the program waits on a listener: registers it, so that clients on other hosts find it in this
@@ -87,12 +94,12 @@ pub fn retry_listeners() {
     }
 }
 
-/// Opens the listener's rendezvous at the first free one of `places` places.
-fn open(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
+/// Opens the listener's rendezvous at the first free one of these places.
+fn open(fd: i32, s: &'static Socket, backlog: i32, places: Range<u16>) {
     let Some(local) = addr::local_of(fd) else {
         return;
     };
-    let adopted = places > 1;
+    let adopted = places.end > 1;
     let reason = match rendezvous_for(fd, s, local, backlog, places) {
         Ok(sock) => match LISTENERS.alloc() {
             Some(l) => {
@@ -180,7 +187,7 @@ fn rendezvous_for(
     s: &Socket,
     local: SocketAddr,
     backlog: i32,
-    places: u16,
+    places: Range<u16>,
 ) -> core::result::Result<i32, Reason> {
     let choice = runtime::get().ok_or(Reason::Disabled)?.choose(Call::Listen(local));
     if !choice.transports.any() {
@@ -204,7 +211,7 @@ fn rendezvous_for(
     let depth = backlog.clamp(16, 1024);
     let at = |place| rendezvous::listen_at(&Name::at(scope, local.port(), place), depth);
     let free = |e: &Errno| *e != Errno::ADDRINUSE;
-    match (0..places).map(at).find(|r| r.as_ref().err().is_none_or(free)).unwrap_or(Err(Errno::ADDRINUSE)) {
+    match places.map(at).find(|r| r.as_ref().err().is_none_or(free)).unwrap_or(Err(Errno::ADDRINUSE)) {
         Ok(sock) => reserved_fds::adopt(sock).map_err(|_| Reason::NoDescriptors),
         Err(Errno::ADDRINUSE) => Err(Reason::NameTaken),
         Err(Errno::MFILE | Errno::NFILE) => Err(Reason::NoDescriptors),

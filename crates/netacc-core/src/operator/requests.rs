@@ -5,7 +5,7 @@
 //! that sleeps. See `docs/decisions/0020-a-byte-and-a-pipe-for-the-operator.md`.
 
 use crate::process_fallback;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{ControlState, Reason, page};
 use netacc_sys::{lock, raw, reserved_fds, time};
 use netacc_transport::WaitSet;
@@ -29,16 +29,28 @@ const BESIDE_WORK: u64 = 5_000_000;
 /// The function that does the work, set when the library starts.
 static CARRY_OUT: AtomicPtr<fn()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The read and the write end (+ 1) of the pipe; 0: there is none.
-static WAKE_PIPE: [AtomicI32; 2] = [const { AtomicI32::new(0) }; 2];
+/// The ends of the pipe as [`ends`] packs them; 0: it was not made yet.
+static WAKE_PIPE: AtomicU64 = AtomicU64::new(0);
 
-/// Nonzero once a thread has tried to make the pipe, also if that failed.
-static WAKE_PIPE_TRIED: AtomicU32 = AtomicU32::new(0);
+/// Largest number of times that one call of the program looks for a further request. A process that stores one after the
+/// other keeps no thread here.
+const AT_ONCE: usize = 4;
+
+/// Packs the reading and the writing end of the pipe in a word.
+const fn ends(reading: i32, writing: i32) -> u64 {
+    (reading as u64 + 1) << 32 | (writing as u64 + 1)
+}
+
+/// The ends in a word of [`ends`]; -1: there is none.
+const fn of_ends(word: u64) -> (i32, i32) {
+    ((word >> 32) as i32 - 1, word as u32 as i32 - 1)
+}
 
 /// Nonzero while the process is switched off by an operator.
 static OFF: AtomicU32 = AtomicU32::new(0);
 
-/// Whether an operator has switched the process off.
+/// Whether an operator has switched the process off. Its threads then sleep in calls of ours even where the kernel alone
+/// could serve them, so that they hear of it when the process is switched on.
 pub(crate) fn is_off() -> bool {
     OFF.load(Ordering::Relaxed) != 0
 }
@@ -88,7 +100,7 @@ fn carry_out() {
     if WORKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return;
     }
-    loop {
+    for _ in 0..AT_ONCE {
         drain_wake_pipe();
         work();
         WORKING.store(0, Ordering::Release);
@@ -99,6 +111,8 @@ fn carry_out() {
             return;
         }
     }
+    WORKING.store(0, Ordering::Release);
+    left_until(0);
 }
 
 /// Sets the function that does the work. One thread at a time calls it, and holds no lock.
@@ -149,35 +163,39 @@ pub(crate) fn due() -> Option<u64> {
     })
 }
 
-/// Adds to a sleep what wakes it for an operator: the pipe, and the time at which work is due. Returns the pipe's descriptor,
-/// or -1 if the sleep does not wait on it.
-pub(crate) fn watch(set: &mut WaitSet) -> i32 {
+/// Adds the pipe to the set on which a thread is about to sleep. Returns its index there for [`after_sleep`].
+pub(crate) fn watch(set: &mut WaitSet) -> Option<usize> {
     if let Some(due) = due() {
         set.wake_at(due);
     }
     // The working thread has emptied the pipe, and handles bytes that have arrived since.
-    let wake_pipe = if WORKING.load(Ordering::Relaxed) == 0 && !lock::interrupted() { wake_pipe() } else { -1 };
-    if wake_pipe >= 0 {
-        set.add(wake_pipe, libc::POLLIN);
+    let pipe = if WORKING.load(Ordering::Relaxed) == 0 && !lock::interrupted() { wake_pipe() } else { -1 };
+    (pipe >= 0).then(|| set.add(pipe, libc::POLLIN))
+}
+
+/// To be called after a sleep, without locks. A byte is taken out of the pipe even if no request is due: a busy thread may
+/// have seen the request before the controller wrote the byte. If the byte stayed, no thread could sleep any more.
+pub(crate) fn after_sleep(set: &WaitSet, at: Option<usize>) {
+    if at.is_some_and(|at| set.revents(at) != 0) {
+        drain_wake_pipe();
     }
-    wake_pipe
+    check();
 }
 
 /// The read end of the pipe by which the process is woken, or -1.
 #[inline]
 pub(crate) fn wake_pipe() -> i32 {
-    let [reading, _] = &WAKE_PIPE;
-    // Acquire: the descriptor is stored after the pipe was made.
-    match reading.load(Ordering::Acquire) {
+    // Acquire pairs with `make_wake_pipe`.
+    match WAKE_PIPE.load(Ordering::Acquire) {
         0 => make_wake_pipe(),
-        fd => fd - 1,
+        word => of_ends(word).0,
     }
 }
 
 #[cold]
 fn make_wake_pipe() -> i32 {
-    // Without a page no controller finds the process. A thread that loses the race sleeps once without the pipe.
-    if page().control().state().is_none() || is_confined() || WAKE_PIPE_TRIED.swap(1, Ordering::Relaxed) != 0 {
+    // Without a page no controller finds the process.
+    if page().control().state().is_none() || is_confined() {
         return -1;
     }
     let Ok((r, w)) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK) else { return -1 };
@@ -189,9 +207,13 @@ fn make_wake_pipe() -> i32 {
         reserved_fds::close(r);
         return -1;
     };
-    let [reading, writing] = &WAKE_PIPE;
-    writing.store(w + 1, Ordering::Relaxed);
-    reading.store(r + 1, Ordering::Release);
+    // Each thread that finds no pipe makes one, and the first one stays: a thread that did not wait for it, and had none,
+    // would hear of nothing for as long as it sleeps.
+    if let Err(word) = WAKE_PIPE.compare_exchange(0, ends(r, w), Ordering::AcqRel, Ordering::Acquire) {
+        reserved_fds::close(r);
+        reserved_fds::close(w);
+        return of_ends(word).0;
+    }
     page().control().set_wake_pipe(Some(w));
     // A request that came before the pipe woke no thread, and the caller does not check again before it sleeps.
     if u16::from(page().control().request_now()) != SEEN.load(Ordering::Relaxed) {
@@ -206,9 +228,8 @@ fn is_confined() -> bool {
 }
 
 /// Empties the pipe. A controller stores its request before it writes to the pipe, so the request is visible afterwards.
-fn drain_wake_pipe() {
-    let [reading, _] = &WAKE_PIPE;
-    let fd = if is_confined() { -1 } else { reading.load(Ordering::Acquire) - 1 };
+pub(crate) fn drain_wake_pipe() {
+    let fd = if is_confined() { -1 } else { of_ends(WAKE_PIPE.load(Ordering::Acquire)).0 };
     let mut buf = [0u8; 64];
     // Bounded: a process that writes on and on keeps no thread here.
     for _ in 0..16 {
@@ -224,12 +245,7 @@ pub(crate) fn after_fork() -> bool {
     let unfinished = SEEN.swap(0, Ordering::Relaxed) == BUSY;
     LATEST.store(0, Ordering::Relaxed);
     WORKING.store(0, Ordering::Relaxed);
-    WAKE_PIPE_TRIED.store(0, Ordering::Relaxed);
-    for end in &WAKE_PIPE {
-        let fd = end.swap(0, Ordering::Relaxed) - 1;
-        if fd >= 0 {
-            reserved_fds::close(fd);
-        }
-    }
+    let (reading, writing) = of_ends(WAKE_PIPE.swap(0, Ordering::Relaxed));
+    [reading, writing].into_iter().filter(|fd| *fd >= 0).for_each(reserved_fds::close);
     unfinished
 }

@@ -97,6 +97,10 @@ fn on() {
     requests::set_on();
     if process_fallback::reason() == Some(Reason::Operator) {
         process_fallback::clear();
+    }
+    // A process that has slept in the kernel since another one left their listener, and so has not seen that it was
+    // switched off, takes the listener up again as well.
+    if process_fallback::reason().is_none() {
         table::each_socket(|fd, r| {
             if let Some(_pin) = r.pin() {
                 adopt::reopen(fd, r.obj);

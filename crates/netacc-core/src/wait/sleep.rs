@@ -32,7 +32,7 @@ pub(crate) fn sleep_before(
     disarm: impl FnOnce(&WaitSet),
     makes_progress: bool,
 ) -> Result<usize> {
-    requests::watch(set);
+    let wake_pipe = requests::watch(set);
     let token = progress::arm(set, scope);
     let slept = if matches!(token, ArmOutcome::Ready) {
         set.sleep(Deadline::Now, sigmask)
@@ -45,7 +45,7 @@ pub(crate) fn sleep_before(
     if let ArmOutcome::Yes(token) = token {
         progress::disarm(token, set, makes_progress);
     }
-    requests::check();
+    requests::after_sleep(set, wake_pipe);
     slept
 }
 
@@ -68,11 +68,12 @@ pub(crate) fn for_kernel(ours: &Held, deadline: Deadline) -> Result<()> {
         set.add(ours.fd(), libc::POLLIN);
         let wake_pipe = requests::watch(&mut set);
         let slept = set.sleep(deadline, core::ptr::null());
-        requests::check();
+        requests::after_sleep(&set, wake_pipe);
         match slept {
             Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
             Ok(0) => {}
-            Ok(_) if set.only_reported(wake_pipe) => {}
+            // Only the pipe has reported something.
+            Ok(_) if set.revents(0) == 0 => {}
             Ok(_) => return Ok(()),
             Err(Errno::INTR) if restarts(deadline) => {}
             Err(e) => return Err(e),

@@ -215,14 +215,20 @@ pub fn connect_link(
     mapping::affordable().map_err(NoLink::Resources)?;
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).map_err(res)?;
     pass_credentials(fd.as_fd());
-    let made = find(&fd, from, dest, member, place).and_then(|found| Ok((client_link(&fd, from, dest, found)?, found)));
+    let made =
+        find(&fd, from, dest, member, place).and_then(|found| Ok((client_link(&fd, from, dest, found.0)?, found)));
     match made {
-        Ok((Made { mapped, uid, pid, listener }, found)) => {
+        Ok((Made { mapped, uid, pid, listener }, (found, several))) => {
             let link =
                 reserved_fds::adopt(fd).and_then(|control| Link::new(Side::Client, mapped, control, trusted(uid), pid));
             let link = link.inspect_err(|_| mapped.discard()).map_err(NoLink::Resources)?;
             link.set_peer_uid(uid);
             link.member.store(found, Ordering::Relaxed);
+            // The server says so as well, but only when it takes the link, and it may be asleep in the kernel until then.
+            // If the name does not say so, the word is left alone: the server may have written it already.
+            if several {
+                link.set_many(true);
+            }
             link.listener.store(listener, Ordering::Relaxed);
             Ok(link)
         }
@@ -233,16 +239,22 @@ pub fn connect_link(
     }
 }
 
-/// Connects `fd` to a rendezvous: returns the cookie of a listener that may share its port, 0 for one that is alone.
+/// Connects `fd` to a rendezvous: returns the cookie of a listener that may share its port, 0 for one that is alone, and
+/// whether its name says that several processes may serve the listener.
 fn find(
     fd: &OwnedFd,
     from: SocketAddr,
     dest: SocketAddr,
     member: Option<u64>,
     place: u16,
-) -> core::result::Result<u64, NoLink> {
-    match search(from, dest, member, place, |name| dial(fd, name))? {
-        Some(found) => Ok(found),
+) -> core::result::Result<(u64, bool), NoLink> {
+    let mut several = false;
+    let connects = |name: &Name| {
+        several = name.is_of_several();
+        dial(fd, name)
+    };
+    match search(from, dest, member, place, connects)? {
+        Some(found) => Ok((found, several)),
         None if member.is_none() && meets_other_version(fd, dest) => Err(NoLink::Version),
         None => Err(NoLink::Nobody),
     }
@@ -282,10 +294,19 @@ pub fn search<E, F: FnMut(&Name) -> core::result::Result<bool, E>>(
         }
         Ok(None)
     };
-    if place > 0
-        && let Some(found) = at(&mut there, place, member)?
-    {
-        return Ok(Some(found));
+    // Mostly a few processes have the listener, and their places are the lowest ones. A place that is empty stands for
+    // one of the lower half, so that each process gets its share of the links.
+    let lower = core::iter::successors(Some(PLACES), |n| Some(n / 2)).take_while(|n| *n > 1);
+    let mut tried = 0;
+    for at_most in lower {
+        let place = place % at_most;
+        if place == 0 || place == tried {
+            continue;
+        }
+        tried = place;
+        if let Some(found) = at(&mut there, place, member)? {
+            return Ok(Some(found));
+        }
     }
     if let Some(found) = at(&mut there, 0, member)? {
         return Ok(Some(found));

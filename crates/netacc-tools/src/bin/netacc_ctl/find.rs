@@ -2,9 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use netacc_stats_reader::{self as reader, Error, Page};
 use netacc_tools::args::ctl::Who;
+
+/// How long a process may take after a fork until it has its own page.
+const FORKING: Duration = Duration::from_millis(500);
+
+/// How often such a process is looked at.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// A process to which a request can be sent.
 #[derive(Debug)]
@@ -38,7 +46,7 @@ pub(crate) fn find(whom: &[Who]) -> io::Result<Found> {
     let mut all = None;
     for who in whom {
         match who {
-            Who::Pid(pid) => match target(*pid) {
+            Who::Pid(pid) => match patiently(*pid) {
                 Ok(target) => drop(found.insert(*pid, target)),
                 Err(error) => complaints.push(about(*pid, &name_of(*pid), in_words(&error))),
             },
@@ -79,6 +87,17 @@ fn everybody() -> io::Result<(Vec<u32>, usize)> {
     let listing = reader::list_processes()?;
     let with_page = listing.processes.iter().map(|page| page.pid);
     Ok((with_page.chain(reader::list_unused()?).collect(), listing.hidden))
+}
+
+/// Looks at a process again for a moment if it was forked just now: it makes its page before its program goes on.
+fn patiently(pid: u32) -> Result<Target, Error> {
+    let until = Instant::now() + FORKING;
+    loop {
+        match target(pid) {
+            Err(Error::Inherited(_) | Error::Starting) if Instant::now() < until => sleep(LOOK),
+            found => return found,
+        }
+    }
 }
 
 fn target(pid: u32) -> Result<Target, Error> {
