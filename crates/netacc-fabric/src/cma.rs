@@ -1,119 +1,22 @@
 //! librdmacm.
 
+use crate::address::{address, route, tcp};
+use crate::channel::{Channel, descriptor, ready};
 use crate::device::{self, Note};
 use crate::fail;
-use crate::queue::{Channel, QueuePair, descriptor, ready};
-use crate::state::{Context, Id, Phase, State, lock};
-use crate::thread::{forget, is_about, raised};
+use crate::id::{Id, Phase};
+use crate::queue::QueuePair;
+use crate::state::{Context, State, lock};
+use crate::thread::{forget, is_about};
 use crate::wire::{Frame, Kind};
 use core::ffi::{c_int, c_uint, c_void};
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use netacc_verbs::sys::*;
 use rustix::event::epoll::EventFlags;
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::sockopt;
 use std::collections::VecDeque;
-
-impl Id {
-    /// A new identifier.
-    pub fn new(number: u64, channel: *mut rdma_event_channel, context: *mut c_void) -> Id {
-        // SAFETY: numbers and pointers, for which zeroes are values.
-        let mut cm: rdma_cm_id = unsafe { core::mem::zeroed() };
-        (cm.channel, cm.context, cm.ps, cm.port_num) = (channel, context, RDMA_PS_TCP, 1);
-        Id {
-            cm,
-            number,
-            note: None,
-            phase: Phase::Idle,
-            socket: None,
-            listener: 0,
-            local: None,
-            peer: None,
-            reuse: false,
-            v6_only: false,
-            request: Vec::new(),
-            input: Vec::new(),
-            output: VecDeque::new(),
-            told: false,
-            left: false,
-            received: 0,
-            acknowledged: 0,
-            confirmed: 0,
-            due: 0,
-            ack_due: 0,
-            kept_back: false,
-            waiting: 0,
-        }
-    }
-
-    /// Sets the addresses, as the program sees them too. IPv4 stays IPv4 where it came to an IPv6 socket.
-    pub fn set_addresses(&mut self, local: Option<SocketAddr>, peer: Option<SocketAddr>) {
-        let plain = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
-        if let Some(local) = local.map(plain) {
-            self.local = Some(local);
-            self.cm.route.addr.src_storage = storage(local);
-        }
-        if let Some(peer) = peer.map(plain) {
-            self.peer = Some(peer);
-            self.cm.route.addr.dst_storage = storage(peer);
-        }
-    }
-}
-
-/// The address as the kernel's structure of its family.
-fn storage(a: SocketAddr) -> sockaddr_storage {
-    let mut bytes = [0u8; 128];
-    let kind = if a.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u16;
-    bytes[..2].copy_from_slice(&kind.to_ne_bytes());
-    bytes[2..4].copy_from_slice(&a.port().to_be_bytes());
-    match a.ip() {
-        IpAddr::V4(ip) => bytes[4..8].copy_from_slice(&ip.octets()),
-        IpAddr::V6(ip) => bytes[8..24].copy_from_slice(&ip.octets()),
-    }
-    sockaddr_storage { bytes }
-}
-
-/// # Safety
-/// Null or a socket address.
-unsafe fn address(at: *mut sockaddr) -> Option<SocketAddr> {
-    // SAFETY: the caller guarantees null or a socket address.
-    unsafe { at.cast::<libc::sockaddr>().as_ref() }?;
-    // SAFETY: as large as the family says.
-    unsafe {
-        let family = c_int::from((*at.cast::<libc::sockaddr>()).sa_family);
-        match family {
-            libc::AF_INET => {
-                let a = &*at.cast::<libc::sockaddr_in>();
-                Some(SocketAddr::new(IpAddr::from(a.sin_addr.s_addr.to_ne_bytes()), u16::from_be(a.sin_port)))
-            }
-            libc::AF_INET6 => {
-                let a = &*at.cast::<libc::sockaddr_in6>();
-                Some(SocketAddr::new(IpAddr::from(a.sin6_addr.s6_addr), u16::from_be(a.sin6_port)))
-            }
-            _ => None,
-        }
-    }
-}
-
-fn family(a: SocketAddr) -> AddressFamily {
-    if a.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
-}
-
-fn tcp(a: SocketAddr) -> Result<OwnedFd, Errno> {
-    let socket =
-        rustix::net::socket_with(family(a), SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
-    let _ = sockopt::set_tcp_nodelay(&socket, true);
-    Ok(raised(socket))
-}
-
-/// The address by which this host reaches `to`.
-fn route(to: SocketAddr) -> Result<IpAddr, Errno> {
-    let socket = rustix::net::socket_with(family(to), SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    rustix::net::connect(&socket, &to)?;
-    let own: SocketAddr = rustix::net::getsockname(&socket)?.try_into()?;
-    Ok(own.ip())
-}
 
 fn done(result: Result<(), Errno>) -> c_int {
     result.map_or_else(|e| fail(e.raw_os_error()), |()| 0)

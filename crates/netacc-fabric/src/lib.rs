@@ -16,8 +16,12 @@
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc, reason = "the manual page of that name says what a caller promises")]
 
+mod address;
+mod channel;
 mod cma;
 mod device;
+mod frames;
+mod id;
 mod queue;
 mod state;
 mod strings;

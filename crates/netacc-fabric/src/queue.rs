@@ -1,4 +1,4 @@
-//! Event channels, completion queues and queue pairs.
+//! Completion queues and queue pairs.
 
 use crate::device::{Note, Page};
 use crate::state::{Context, State, now};
@@ -7,81 +7,7 @@ use crate::wire::{Frame, IMMEDIATE, Kind, SOLICITED};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use netacc_verbs::sys::*;
-use rustix::fd::{BorrowedFd, IntoRawFd};
 use std::collections::VecDeque;
-
-/// Events of one kind that wait, and a descriptor that is readable as long as any does.
-pub struct Channel<T> {
-    /// Where the C structure has the descriptor; the program may give it another number.
-    fd: *const c_int,
-    events: VecDeque<T>,
-}
-
-/// A new descriptor for a channel.
-pub fn descriptor() -> Option<c_int> {
-    use rustix::event::{EventfdFlags, eventfd};
-    Some(eventfd(0, EventfdFlags::CLOEXEC).ok()?.into_raw_fd())
-}
-
-impl<T> Channel<T> {
-    /// A channel whose descriptor is at `fd`.
-    pub fn new(fd: *const c_int) -> Channel<T> {
-        Channel { fd, events: VecDeque::new() }
-    }
-
-    fn borrowed(&self) -> BorrowedFd<'_> {
-        // SAFETY: the structure lives as long as the channel, whose descriptor is closed with it.
-        unsafe { BorrowedFd::borrow_raw((*self.fd).max(0)) }
-    }
-
-    /// Adds one.
-    pub fn push(&mut self, event: T) {
-        self.events.push_back(event);
-        let _ = rustix::io::write(self.borrowed(), &1u64.to_ne_bytes());
-    }
-
-    /// Takes the first one.
-    pub fn pop(&mut self) -> Option<T> {
-        let event = self.events.pop_front();
-        self.settle();
-        event
-    }
-
-    /// Removes those that `gone` names.
-    pub fn retain(&mut self, gone: impl FnMut(&T) -> bool) -> Vec<T> {
-        let mut gone = gone;
-        let (out, kept): (Vec<T>, Vec<T>) = self.events.drain(..).partition(|e| gone(e));
-        self.events = kept.into();
-        self.settle();
-        out
-    }
-
-    /// The descriptor is readable only while something waits.
-    fn settle(&mut self) {
-        if self.events.is_empty() && ready(self.borrowed(), 0) {
-            let _ = rustix::io::read(self.borrowed(), &mut [0u8; 8]);
-        }
-    }
-
-    /// Whether a caller that finds nothing waits: the descriptor is not non-blocking.
-    pub fn blocks(&self) -> bool {
-        rustix::fs::fcntl_getfl(self.borrowed()).is_ok_and(|f| !f.contains(rustix::fs::OFlags::NONBLOCK))
-    }
-
-    /// The descriptor's number at this moment.
-    pub fn number(&self) -> c_int {
-        // SAFETY: the structure lives as long as the channel.
-        unsafe { *self.fd }
-    }
-}
-
-/// Whether the descriptor is readable within `ms`; -1 waits for ever.
-pub fn ready(fd: BorrowedFd<'_>, ms: i64) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-    let timeout = Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
-    poll(&mut fds, (ms >= 0).then_some(&timeout)).is_ok_and(|n| n > 0)
-}
 
 /// What a completion queue is armed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -1,12 +1,12 @@
 //! What the process has: devices, identifiers, queue pairs. One lock for all of it.
 
-use crate::device::{Note, Page};
-use crate::queue::{Channel, CompQueue, QueuePair};
+use crate::channel::Channel;
+use crate::device::Page;
+use crate::id::Id;
+use crate::queue::{CompQueue, QueuePair};
 use crate::thread::Server;
-use core::net::SocketAddr;
 use netacc_verbs::sys::*;
-use rustix::fd::OwnedFd;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, Once};
 
 /// An open device: what `ibv_context` is the beginning of.
@@ -30,66 +30,6 @@ pub struct Context {
 #[repr(C)]
 pub struct Device {
     pub verbs: ibv_device,
-}
-
-/// Where an identifier stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Made; perhaps bound or resolved.
-    Idle,
-    /// Takes requests.
-    Listening,
-    /// Accepted by the kernel; its request has not come. No program knows of it.
-    Expected,
-    /// Its TCP connection is being made.
-    Connecting,
-    /// The request is sent.
-    Requested,
-    /// The request has come; the program has to decide.
-    Asked,
-    /// The answer is sent; the other side has not said that it has it.
-    Accepted,
-    /// Connected.
-    Connected,
-    /// Over.
-    Ended,
-}
-
-/// An identifier: what `rdma_cm_id` is the beginning of.
-#[repr(C)]
-pub struct Id {
-    pub cm: rdma_cm_id,
-    pub number: u64,
-    pub note: Option<Note>,
-    pub phase: Phase,
-    pub socket: Option<OwnedFd>,
-    /// Of one that came with a request, until the program has it: its listener.
-    pub listener: u64,
-    pub local: Option<SocketAddr>,
-    pub peer: Option<SocketAddr>,
-    pub reuse: bool,
-    pub v6_only: bool,
-    /// Private data that goes out with the request once the connection is there.
-    pub request: Vec<u8>,
-    pub input: Vec<u8>,
-    pub output: VecDeque<u8>,
-    /// Whether the program has been told of the end.
-    pub told: bool,
-    /// Whether this side has disconnected.
-    pub left: bool,
-    /// Number of messages received, and the number that was acknowledged.
-    pub received: u32,
-    pub acknowledged: u32,
-    /// Number of messages of this side that the other one has acknowledged.
-    pub confirmed: u32,
-    /// When (ms of the monotonic clock) what is kept back is due; 0: nothing is.
-    pub due: u64,
-    /// When (ms) an acknowledgement that is kept back is due; 0: none is.
-    pub ack_due: u64,
-    /// Whether the first message of `input` was kept back already.
-    pub kept_back: bool,
-    /// Since when (ms) messages of this side wait to be acknowledged; 0: none does.
-    pub waiting: u64,
 }
 
 /// An event that waits on an event channel.

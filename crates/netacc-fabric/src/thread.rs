@@ -1,11 +1,10 @@
 //! The thread that serves the connections: what hardware would do by itself.
 
+use crate::channel::{LOWEST_FD, descriptor, raised};
 use crate::device::{self, Page};
-use crate::queue::descriptor;
-use crate::state::{Context, Event, Id, Locked, Phase, State, lock, now, page_of};
-use crate::trace::{self, Direction};
-use crate::wire::{Frame, HEAD, Kind};
-use core::sync::atomic::Ordering;
+use crate::id::{Id, Phase};
+use crate::state::{Context, Event, Locked, State, lock, now, page_of};
+use crate::wire::{Frame, Kind};
 use netacc_verbs::sys::*;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -16,12 +15,10 @@ use std::os::unix::ffi::OsStrExt;
 /// Numbers of what is not an identifier.
 const WAKER: u64 = 0;
 const FOLDER: u64 = 1;
-/// Descriptors of this library are at least this, out of the way of programs that count on small numbers.
-const LOWEST: i32 = 600;
-/// Time (ms) after which a message that is not acknowledged counts as lost for good.
-const GIVE_UP: u64 = 3000;
-/// Time (ms) between two looks while anything is under way.
-const LOOK: i64 = 20;
+/// Time after which a message that is not acknowledged counts as lost for good.
+const UNACKNOWLEDGED_MS: u64 = 3000;
+/// Time between two looks while anything is under way.
+const LOOK_INTERVAL_MS: i64 = 20;
 
 /// The thread's descriptors.
 pub struct Server {
@@ -35,11 +32,6 @@ impl Server {
     pub fn wake(&self) {
         let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
     }
-}
-
-/// Gives a descriptor a number that is out of the way.
-pub fn raised(fd: OwnedFd) -> OwnedFd {
-    rustix::io::fcntl_dupfd_cloexec(&fd, LOWEST).unwrap_or(fd)
 }
 
 impl State {
@@ -115,7 +107,7 @@ fn run() {
     let (epoll, waker, folder) = {
         let state = lock();
         let Some(server) = &state.server else { return };
-        let dup = |fd: BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, LOWEST);
+        let dup = |fd: BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, LOWEST_FD);
         let (Ok(epoll), Ok(waker)) = (dup(server.epoll.as_fd()), dup(server.waker.as_fd())) else { return };
         (epoll, waker, server.folder.as_ref().and_then(|fd| dup(fd.as_fd()).ok()))
     };
@@ -153,7 +145,7 @@ impl Locked {
             // SAFETY: listed, so they exist; the lock is held.
             || self.ids.values().any(|id| unsafe { (**id).due != 0 || !(**id).output.is_empty() });
         self.asleep = !busy;
-        busy.then_some(LOOK)
+        busy.then_some(LOOK_INTERVAL_MS)
     }
 }
 
@@ -186,7 +178,8 @@ impl State {
                 Some(p) if !p.sends.is_empty() && p.state == IBV_QPS_RTS => {
                     if id.waiting == 0 {
                         id.waiting = time;
-                    } else if time - id.waiting > GIVE_UP && !page_of(id).is_some_and(Page::retries_for_ever) {
+                    } else if time - id.waiting > UNACKNOWLEDGED_MS && !page_of(id).is_some_and(Page::retries_for_ever)
+                    {
                         self.flush(pair, IBV_WC_RETRY_EXC_ERR);
                         self.hang_up(number);
                     }
@@ -265,179 +258,6 @@ impl State {
         }
     }
 
-    /// Deals with the frames that have come.
-    fn parse(&mut self, number: u64) {
-        loop {
-            let Some(raw) = self.ids.get(&number).copied() else { return };
-            // SAFETY: listed, so it exists; the lock is held.
-            let id = unsafe { &mut *raw };
-            if id.due > now() {
-                return;
-            }
-            let frame = match Frame::decode(&id.input) {
-                Ok(Some(frame)) if id.input.len() >= HEAD + frame.len as usize => frame,
-                Ok(_) => break,
-                Err(()) => return self.over(number),
-            };
-            let rest = id.input.split_off(HEAD + frame.len as usize);
-            let body = core::mem::replace(&mut id.input, rest).split_off(HEAD);
-            if !self.handle(raw, &frame, &body) {
-                return;
-            }
-        }
-        self.acknowledge(number);
-    }
-
-    /// Tells the other side how many of its messages have come.
-    fn acknowledge(&mut self, number: u64) {
-        let Some(id) = self.ids.get(&number).copied() else { return };
-        // SAFETY: listed, so it exists; the lock is held.
-        let id = unsafe { &mut *id };
-        if id.received != id.acknowledged {
-            let late = page_of(id).map_or(0, |page| page.late_acks.load(Ordering::Relaxed));
-            if late != 0 && id.ack_due == 0 {
-                id.ack_due = now() + late;
-            }
-            if id.ack_due > now() {
-                id.due = id.ack_due;
-                return;
-            }
-            id.ack_due = 0;
-            id.acknowledged = id.received;
-            let frame = Frame { count: id.received, ..Frame::bare(Kind::Ack) };
-            self.write(number, &frame, &[]);
-        }
-    }
-
-    /// One frame. False: the rest has to wait, or there is nothing any more.
-    fn handle(&mut self, raw: *mut Id, frame: &Frame, body: &[u8]) -> bool {
-        // SAFETY: listed, so it exists; the lock is held.
-        let id = unsafe { &mut *raw };
-        let (number, pair) = (id.number, self.pair_of(id));
-        let none = core::ptr::null_mut();
-        // Messages may be kept back; those have their line when they count as arrived.
-        if !matches!(frame.kind, Kind::Send | Kind::Nothing) {
-            trace::message(pair, Direction::In, frame);
-        }
-        match (frame.kind, id.phase) {
-            (Kind::Request, Phase::Expected) => {
-                let Some(listener) = self.ids.get(&id.listener).copied() else {
-                    self.over(number);
-                    return false;
-                };
-                id.phase = Phase::Asked;
-                id.cm.verbs = self.context_of(id.local.map(|a| a.ip())).cast();
-                if id.cm.verbs.is_null() {
-                    self.over(number);
-                    return false;
-                }
-                let data = id.padded(body, 56);
-                self.tell(raw, RDMA_CM_EVENT_CONNECT_REQUEST, 0, &data, listener);
-            }
-            (Kind::Accept, Phase::Requested) => {
-                id.phase = Phase::Connected;
-                if let Some(pair) = self.pairs.get_mut(&pair) {
-                    pair.state = IBV_QPS_RTS;
-                }
-                let data = id.padded(body, 196);
-                self.write(number, &Frame::bare(Kind::Ready), &[]);
-                self.tell(raw, RDMA_CM_EVENT_ESTABLISHED, 0, &data, none);
-            }
-            (Kind::Reject, Phase::Requested) => {
-                id.phase = Phase::Ended;
-                let data = id.padded(body, 148);
-                // 28: by the program (IB_CM_REJ_CONSUMER_DEFINED).
-                self.tell(raw, RDMA_CM_EVENT_REJECTED, 28, &data, none);
-            }
-            (Kind::Ready, Phase::Accepted) => {
-                id.phase = Phase::Connected;
-                self.tell(raw, RDMA_CM_EVENT_ESTABLISHED, 0, &[], none);
-            }
-            (Kind::Send | Kind::Nothing, Phase::Connected) => {
-                let late = page_of(id).map_or(0, |page| page.late_messages.load(Ordering::Relaxed));
-                if late != 0 && !id.kept_back {
-                    // Put back in front, and looked at again when it is due.
-                    let mut again = Vec::new();
-                    frame.encode(&mut again);
-                    again.extend_from_slice(body);
-                    again.append(&mut id.input);
-                    id.input = again;
-                    (id.kept_back, id.due) = (true, now() + late);
-                    return false;
-                }
-                id.kept_back = false;
-                trace::message(pair, Direction::In, frame);
-                if frame.kind == Kind::Send && page_of(id).is_some_and(|page| Page::comes_due(&page.fail_receive_after))
-                {
-                    id.received = id.received.wrapping_add(1);
-                    self.write(number, &Frame { count: id.received, ..Frame::bare(Kind::Ack) }, &[]);
-                    self.flush(pair, IBV_WC_WR_FLUSH_ERR);
-                    self.hang_up(number);
-                    return false;
-                }
-                if frame.kind == Kind::Send && !self.received(pair, frame, body) {
-                    self.write(number, &Frame::bare(Kind::NoReceive), &[]);
-                    self.flush(pair, IBV_WC_WR_FLUSH_ERR);
-                    return false;
-                }
-                id.received = id.received.wrapping_add(1);
-            }
-            (Kind::Ack, Phase::Connected | Phase::Accepted) => {
-                let news = frame.count.wrapping_sub(id.confirmed);
-                (id.confirmed, id.waiting) = (frame.count, 0);
-                self.acknowledged(pair, news);
-            }
-            (Kind::NoReceive, Phase::Connected) => self.flush(pair, IBV_WC_RNR_RETRY_EXC_ERR),
-            (Kind::Disconnect, Phase::Connected | Phase::Accepted) => self.disconnected(raw),
-            _ => {
-                self.over(number);
-                return false;
-            }
-        }
-        true
-    }
-
-    /// The other side has disconnected, or is gone.
-    fn disconnected(&mut self, raw: *mut Id) {
-        // SAFETY: listed, so it exists; the lock is held.
-        let id = unsafe { &mut *raw };
-        let context = id.cm.verbs.cast::<Context>();
-        // SAFETY: connected, so it is on an open device.
-        if id.left || unsafe { context.as_ref() }.is_some_and(|c| c.iwarp) {
-            // On InfiniBand the receives of a side stay until it disconnects as well.
-            self.flush(self.pair_of(id), IBV_WC_WR_FLUSH_ERR);
-        }
-        if !id.told {
-            id.told = true;
-            self.tell(raw, RDMA_CM_EVENT_DISCONNECTED, 0, &[], core::ptr::null_mut());
-        }
-    }
-
-    /// The TCP connection has ended.
-    fn over(&mut self, number: u64) {
-        let Some(raw) = self.ids.get(&number).copied() else { return };
-        // SAFETY: the identifier is listed, so it exists; the lock is held.
-        let id = unsafe { &mut *raw };
-        drop(id.socket.take());
-        let none = core::ptr::null_mut();
-        match id.phase {
-            Phase::Expected => {
-                self.ids.remove(&number);
-                // SAFETY: no program knows of it.
-                drop(unsafe { Box::from_raw(raw) });
-            }
-            Phase::Requested => {
-                id.phase = Phase::Ended;
-                self.tell(raw, RDMA_CM_EVENT_UNREACHABLE, -libc::ECONNRESET, &[], none);
-            }
-            Phase::Accepted | Phase::Connected => {
-                self.disconnected(raw);
-                id.phase = Phase::Ended;
-            }
-            _ => id.phase = Phase::Ended,
-        }
-    }
-
     /// Devices may have been removed.
     fn devices_changed(&mut self) {
         let gone: Vec<*mut Context> = self
@@ -465,61 +285,6 @@ impl State {
                 self.tell(raw, RDMA_CM_EVENT_DEVICE_REMOVAL, 0, &[], core::ptr::null_mut());
             }
         }
-    }
-}
-
-impl Id {
-    /// Sends what there is to send, as far as the connection takes it.
-    pub fn pump(&mut self) -> Result<(), ()> {
-        if page_of(self).is_some_and(|page| page.silent.load(Ordering::Relaxed) != 0) {
-            return Ok(());
-        }
-        while !self.output.is_empty() {
-            let Some(socket) = &self.socket else {
-                self.output.clear();
-                return Ok(());
-            };
-            let (first, _) = self.output.as_slices();
-            match rustix::net::send(socket, first, rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT)
-            {
-                Ok(n) => drop(self.output.drain(..n)),
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(Errno::INTR) => {}
-                // The thread finds the end when it reads.
-                Err(_) => {
-                    self.output.clear();
-                    return Err(());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes in what has come. True: the connection is over.
-    fn pull(&mut self) -> bool {
-        let mut buffer = [0u8; 65536];
-        loop {
-            let Some(socket) = &self.socket else { return false };
-            match rustix::net::recv(socket, &mut buffer[..], rustix::net::RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return true,
-                Ok((n, _)) => self.input.extend_from_slice(&buffer[..n]),
-                Err(Errno::AGAIN) => return false,
-                Err(Errno::INTR) => {}
-                Err(_) => return true,
-            }
-        }
-    }
-
-    /// Private data as the other side sees it: InfiniBand's has the length of its field.
-    fn padded(&self, data: &[u8], field: usize) -> Vec<u8> {
-        let context = self.cm.verbs.cast::<Context>();
-        // SAFETY: null or an open context.
-        let exact = unsafe { context.as_ref() }.is_some_and(|c| c.iwarp);
-        let mut data = data.to_vec();
-        if !exact && data.len() < field {
-            data.resize(field, 0);
-        }
-        data
     }
 }
 

@@ -1,10 +1,10 @@
 //! libibverbs.
 
+use crate::channel::{Channel, descriptor, raised, ready};
 use crate::device::{self, Described, page};
 use crate::fail;
-use crate::queue::{Armed, Channel, CompQueue, descriptor, ready};
+use crate::queue::{Armed, CompQueue};
 use crate::state::{Context, Device, Locked, State, lock};
-use crate::thread::raised;
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::net::IpAddr;
 use netacc_verbs::sys::*;
