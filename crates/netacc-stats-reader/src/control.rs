@@ -63,7 +63,7 @@ impl Control {
 pub struct Controller {
     pid: u32,
     file: OwnedFd,
-    /// Who made the page.
+    /// User that owns the page's file (`st_uid`).
     owner: u32,
 }
 

@@ -7,6 +7,8 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU8, AtomicU32};
 
+use crate::table::numbered;
+
 /// The soft limit RLIMIT_LOCKS of a process that an operator has switched off before it opened its first TCP socket. Such a
 /// process has no page yet, and NetACC must not cost it one. The kernel keeps this limit and has enforced
 /// nothing by it since Linux 2.4.25 (getrlimit(2)), prlimit(2) lets the same user and root change it, and a child of
@@ -44,28 +46,15 @@ impl Command {
     }
 }
 
-/// How far a process is with a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum State {
-    /// The process is accelerated as its configuration says.
-    On = 1,
-    /// An operator has switched the process off, and some connections have not switched to the kernel yet.
-    GoingOff = 2,
-    /// An operator has switched the process off.
-    Off = 3,
-}
-
-impl State {
-    /// The state with this number.
-    #[must_use]
-    pub const fn from_u32(number: u32) -> Option<Self> {
-        match number {
-            1 => Some(Self::On),
-            2 => Some(Self::GoingOff),
-            3 => Some(Self::Off),
-            _ => None,
-        }
+numbered! {
+    /// How far a process is with a request.
+    pub enum State {
+        /// The process is accelerated as its configuration says.
+        On = 1, "on";
+        /// An operator has switched the process off, and some connections have not switched to the kernel yet.
+        GoingOff = 2, "going off";
+        /// An operator has switched the process off.
+        Off = 3, "off";
     }
 }
 

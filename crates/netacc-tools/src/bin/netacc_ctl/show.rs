@@ -43,16 +43,14 @@ fn in_a_word(page: &Snapshot) -> &'static str {
     let control = page.control;
     let asked = u32::from(control.request) != control.done;
     match control.state() {
-        Some(ControlState::GoingOff) => "going off",
         Some(ControlState::Off) if asked => "off, asked",
-        Some(ControlState::Off) => "off",
         Some(ControlState::On)
             if asked && ControlCommand::of(control.request) == Some(ControlCommand::Off) && is_plain(page) =>
         {
             "off"
         }
         Some(ControlState::On) if asked => "on, asked",
-        Some(ControlState::On) => "on",
+        Some(state) => state.name(),
         None => "unknown",
     }
 }

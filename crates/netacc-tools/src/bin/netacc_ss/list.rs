@@ -118,12 +118,7 @@ fn table(pages: &[Snapshot], style: Style, out: &mut String) {
 
 /// What an operator has made of the process (netacc_ctl).
 pub(crate) fn state(page: &Snapshot) -> &'static str {
-    match page.control.state() {
-        Some(ControlState::On) => "on",
-        Some(ControlState::GoingOff) => "going off",
-        Some(ControlState::Off) => "off",
-        None => "?",
-    }
+    page.control.state().map_or("?", ControlState::name)
 }
 
 fn one(page: &Snapshot) -> Value {
