@@ -4,6 +4,7 @@ are is tests/lib/suites.py's. tests/run calls this.
 """
 
 import collections
+import itertools
 import json
 import os
 import pathlib
@@ -208,6 +209,8 @@ class Report:
         self.seconds = collections.defaultdict(float)
         self.processor = {}
         self.logs = set()
+        # Lines that say which cases have failed and why, for the end of the report.
+        self.failures = []
         self.begun = time.monotonic()
         if self.active:
             LOGS.mkdir(parents=True, exist_ok=True)
@@ -254,6 +257,9 @@ class Report:
             # Which of xdist's workers it was says nothing.
             first, *more = [line for line in said.splitlines() if not line.startswith("[gw")] or [""]
             print(f"\nFAIL {title}: {first[:400]}", *(f"    {line[:300]}" for line in more[:40]), sep="\n", flush=True)
+            # Of what a case found, its parts come first, and the output of its programs last.
+            parts = itertools.takewhile(lambda line: not line.startswith("  "), more[:20])
+            self.failures += [f"FAIL {title}: {first[:1000]}", *(f"    {line[:300]}" for line in parts)]
 
     def pytest_terminal_summary(self, terminalreporter):
         if not self.active:
@@ -273,4 +279,6 @@ class Report:
                                       for of in (self.seconds, self.processor))
                 write(f"{name:16}" + "".join(f"{counts[k]:8}" for k in WORDS) + f"{seconds:9.0f}{processor:10.0f}")
         (LOGS / "counts.json").write_text(json.dumps({name: dict(counts) for name, counts in self.counts.items()}))
+        for line in self.failures:
+            write(line)
         write(f"seed {self.config.option.seed}, {time.monotonic() - self.begun:.0f} s")

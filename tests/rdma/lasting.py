@@ -3,6 +3,7 @@
 As remote.py: each end ends with status 0 if everything was as kernel TCP has it.
 """
 
+import itertools
 import os
 import select
 import signal
@@ -11,8 +12,37 @@ import sys
 import threading
 import time
 
-from remote import data, main, receive
+from remote import Pieces, Polls, data, main, receive
 from handed import fill
+
+
+def told():
+    """Whether standard input has ended."""
+    return bool(select.select([sys.stdin], [], [], 0)[0])
+
+
+class PollsOn(Polls):
+    """The same until the client's standard input ends."""
+
+    def rounds(self):
+        return itertools.takewhile(lambda _: not told(), itertools.count())
+
+
+class PiecesOn(Pieces):
+    """The same until the client's standard input ends; before each turn the client says that there is one."""
+
+    def server(self, listener):
+        s, _ = listener.accept()
+        while s.recv(1):
+            self.both_ways(s, 10, 20)
+
+    def client(self, connect):
+        s = connect()
+        while not told():
+            s.sendall(b"+")
+            self.both_ways(s, 20, 10)
+        s.shutdown(socket.SHUT_WR)
+        assert s.recv(1) == b""
 
 
 class Silent:

@@ -1,5 +1,7 @@
 """Programs on two hosts, joined by RDMA: what they say arrives, and the devices' own counters show by which way."""
 
+import os
+
 import harness
 import monitor
 import world
@@ -57,8 +59,9 @@ def redis_benchmark(ctx):
 
 
 def converse(ctx, what, roles=("server", "client"), family="address", options=(), client_options=(), limit=80, at=None,
-             script="remote.py"):
-    """Both ends of one of the script's conversations, to their end. The server listens `at` another address than it is known by."""
+             script="remote.py", until=None):
+    """Both ends of one of the script's conversations, to their end. The server listens `at` another address than it is known by.
+    The client's standard input ends once `until` says so."""
     ctx.accelerated = roles
     script = str(harness.ROOT / "tests" / "rdma" / script)
     address, port = getattr(ctx.server_end, family), ctx.port()
@@ -67,9 +70,17 @@ def converse(ctx, what, roles=("server", "client"), family="address", options=()
     wait_until(lambda: "ready" in server.stdout() or not server.running(), 60, "the server's listener")
     if len(roles) == 2:
         ctx.await_listener(server, port + 20000)
+    read_end, write_end = os.pipe()
     client = ctx.spawn(["python3", script, what, "client", address, port], role="client",
-                       env={**dict(options), **dict(client_options)})
-    wait_until(lambda: not (client.running() and server.running()), limit, "one of them ends")
+                       env={**dict(options), **dict(client_options)}, stdin=read_end)
+    os.close(read_end)
+    ended = lambda: not (client.running() and server.running())
+    try:
+        if until:
+            wait_until(lambda: until() or ended(), limit, "it has gone on for long enough")
+    finally:
+        os.close(write_end)
+    wait_until(ended, limit, "one of them ends")
     server.result(limit)
     client.result(limit)
 
@@ -78,10 +89,15 @@ MB = 1 << 20
 
 
 def by_rdma(ctx, what, messages, payload=0, senders=("client",), **how):
-    """A conversation of which RDMA carries so much. On a machine as slow as this the way is not always found out in time, and
-    a connection goes by TCP: then once more."""
+    """A conversation of which RDMA carries so much."""
+    return carried(ctx, lambda: converse(ctx, what, **how), messages, payload, senders)
+
+
+def carried(ctx, talk, messages, payload=0, senders=("client",)):
+    """RDMA carries so much of what `talk` says. On a slow machine the way is not always found out in time, and a connection goes by
+    TCP; on a quick one what begins on TCP may be over before RDMA takes over: then once more."""
     for attempt in range(4):
-        converse(ctx, what, **how)
+        talk()
         try:
             return [ctx.prove(messages, payload, sender) for sender in senders]
         except harness.Failure as failure:
