@@ -94,7 +94,7 @@ pub struct Socket {
     pub(crate) member: AtomicU64,
     /// Number of calls that were made while the connection was a candidate for promotion.
     pub(crate) calls: AtomicU32,
-    /// Number of times that the connect was redispatched to another link.
+    /// Number of times that the connect was redispatched since its link was refused, or its process died.
     pub(crate) redispatched: AtomicU32,
     /// Number of bytes that the kernel sent while the connection was a candidate.
     pub(crate) kernel_sent: AtomicU64,

@@ -183,6 +183,8 @@ pub fn redispatch(r: Ref<Socket>) {
             && let Some(old) = orphan
             && old.withdraw()
         {
+            // Only this counts. A connect that is moved because its process is busy has been refused by nobody.
+            s.redispatched.fetch_add(1, Ordering::Relaxed);
             move_on(r, old, why);
         }
         drop((rx, tx));
@@ -298,12 +300,12 @@ pub fn bypass(r: Ref<Socket>) {
     drop((rx, tx));
 }
 
-/// Number of links over which a connect is made again before it goes by TCP: a server may refuse each link.
+/// Number of links over which a connect is made again after a link was refused, or its process died, before it goes by TCP.
 const LINKS_TRIED: u32 = 3;
 
 /// Makes the connect once more over a link other than that of `old`.
 fn reconnect(s: &'static Socket, old: &ShmEndpoint) -> core::result::Result<&'static ShmEndpoint, Reason> {
-    if s.redispatched.fetch_add(1, Ordering::Relaxed) >= LINKS_TRIED {
+    if s.redispatched.load(Ordering::Relaxed) > LINKS_TRIED {
         if let Some(target) = s.peer.get()
             && old.link().is_turned_away()
         {
