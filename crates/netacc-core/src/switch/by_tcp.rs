@@ -61,12 +61,24 @@ pub(super) fn dial_or_not(s: &Socket, fd: i32, target: SocketAddr) -> Result<()>
         Err(Errno::TIMEDOUT) => {}
         done => return done,
     }
+    // The handshake must not complete between the look at the state and the caller's close, or the server would accept a
+    // connection that nobody uses. Segments that are dropped before are sent again.
+    ignore_segments(fd)?;
     if tcp_state(fd) == Some(TCP_ESTABLISHED) {
-        return Ok(());
+        return raw::setsockopt_int(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0);
     }
     // The caller closes the socket, which ends the pending connect: the kernel answers a late reply with a reset.
     FULL_SINCE.store(time::now(), Ordering::Relaxed);
     Err(Errno::TIMEDOUT)
+}
+
+/// Has the kernel drop each segment that comes to the socket, by a filter of one instruction (`SO_ATTACH_FILTER` of
+/// socket(7)): return the length 0.
+fn ignore_segments(fd: i32) -> Result<()> {
+    let mut drop_all = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut drop_all };
+    let len = size_of::<libc::sock_fprog>() as u32;
+    raw::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, (&raw const program).cast(), len)
 }
 
 /// State of an established connection in TCP_INFO (linux/tcp.h).
