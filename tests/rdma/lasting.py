@@ -293,6 +293,15 @@ class Accepting:
             print("back:", receive(s, len(line)).decode(), end="", flush=True)
 
 
+class AcceptingByIPv4(Accepting):
+    """The same where the program listens for IPv6 at the same port too, and no client comes there."""
+
+    def server(self, listener):
+        port = listener.getsockname()[1]
+        with socket.create_server(("::", port), family=socket.AF_INET6):
+            super().server(listener)
+
+
 class AcceptingByEpoll(Accepting):
     """The same by epoll."""
 

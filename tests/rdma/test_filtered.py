@@ -156,6 +156,12 @@ def a_companion_comes_to_the_listeners_own_port_by_ipv6(ctx):
 
 
 @case(limit=250)
+def a_companion_comes_to_one_of_two_listeners(ctx):
+    """The listener for IPv4 is as good as if there were none for IPv6 at its port."""
+    by_own_port(ctx, "AcceptingByIPv4")
+
+
+@case(limit=250)
 def a_companion_comes_to_another_process(ctx):
     """A child that was there before accepts it, and the parent has the queue pair; and so for further connections."""
     by_own_port(ctx, "AcceptingElsewhere")

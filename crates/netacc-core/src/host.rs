@@ -72,8 +72,8 @@ impl Host for Program {
         ports::is_doubted(ip)
     }
 
-    fn takes_companions(&self, port: u16) -> OwnPort {
-        opening::takes_companions(port)
+    fn takes_companions(&self, at: SocketAddr) -> OwnPort {
+        opening::takes_companions(at)
     }
 
     fn each_conn(&self, f: &mut dyn FnMut(&ProgramConn)) {

@@ -98,8 +98,8 @@ pub trait Host: Sync {
     fn learn(&self, dest: SocketAddr, what: Reachability);
     /// Whether no queue pair was established after the host's last answer ([`Reachability::Broken`]).
     fn is_doubted(&self, ip: IpAddr) -> bool;
-    /// Whether a companion may connect to this port, at which the program listens.
-    fn takes_companions(&self, port: u16) -> OwnPort;
+    /// Whether a companion may connect to this address of this host, at whose port the program listens.
+    fn takes_companions(&self, at: SocketAddr) -> OwnPort;
 
     /// Calls `f` with each connection of the program that is in a ring.
     fn each_conn(&self, f: &mut dyn FnMut(&ProgramConn));

@@ -236,19 +236,20 @@ pub fn take_all() {
     });
 }
 
-/// Whether the companion of a queue pair may connect to this port, at which the program listens. The library can remove
-/// it from the results of accept(2), but not from a report of poll(2), nor from accept(2) in a process without this
-/// library.
-pub fn takes_companions(port: u16) -> OwnPort {
+/// Whether the companion of a queue pair may connect to this address of this host, at whose port the program listens. The
+/// library can remove it from the results of accept(2), but not from a report of poll(2), nor from accept(2) in a process
+/// without this library.
+pub fn takes_companions(at: SocketAddr) -> OwnPort {
     let mut answer = None;
     table::each(0, usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
         let s = r.obj;
         let Some(l) = s.listener().filter(|_| s.path() == Path::Listener) else { return };
-        if s.local.get().is_none_or(|local| local.port() != port) {
+        let kernel = l.kernel_fd(fd);
+        if !s.local.get().is_some_and(|local| is_reached(kernel, local, at)) {
             return;
         }
-        let grouped = raw::getsockopt_int(l.kernel_fd(fd), libc::SOL_SOCKET, libc::SO_REUSEPORT) != Ok(0);
+        let grouped = raw::getsockopt_int(kernel, libc::SOL_SOCKET, libc::SO_REUSEPORT) != Ok(0);
         // A program to which poll(2) has reported the companion would hang in a blocking accept(2) that skips it.
         let hangs = !s.has(NONBLOCK) && l.polled.load(Ordering::Relaxed) != 0;
         let this = if grouped || l.many.load(Ordering::Relaxed) > SHARED_BY_FORK {
@@ -258,16 +259,28 @@ pub fn takes_companions(port: u16) -> OwnPort {
         } else if hangs {
             OwnPort::Blocking
         } else if l.many.load(Ordering::Relaxed) != 0 {
-            engine::shared_answer(port)
+            engine::shared_answer(at.port())
         } else {
             OwnPort::Come
         };
-        // If several listeners have the port, all of them have to permit it, since the kernel chooses by address.
+        // If the kernel may choose among several listeners, all of them have to permit it.
         if matches!(answer, None | Some(OwnPort::Come)) {
             answer = Some(this);
         }
     });
     answer.unwrap_or(OwnPort::Closed)
+}
+
+/// Whether a connection to `at` may come to the listener with the kernel socket `fd`, which is bound to `local`. A program
+/// often has one listener for IPv4 and one for IPv6 at the same port, and each gets the connections of its family.
+fn is_reached(fd: i32, local: SocketAddr, at: SocketAddr) -> bool {
+    let by_address = match (scope_of(fd, local.ip()), at.ip().to_canonical()) {
+        (Scope::Any4, ip) => ip.is_ipv4(),
+        (Scope::Any6, ip) => ip.is_ipv6(),
+        (Scope::Dual, _) => true,
+        (_, ip) => local.ip().to_canonical() == ip,
+    };
+    local.port() == at.port() && by_address
 }
 
 /// Ends a listener whose kernel socket no longer listens (shutdown(2), connect(2) with AF_UNSPEC): the socket becomes

@@ -29,7 +29,7 @@ use crate::rdma::engine::companions::watch::{KIND, Watch};
 use crate::rdma::engine::qp::{QpRecord, RESETS, tag};
 use crate::rdma::engine::qps::Qps;
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use libc::{EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT};
 use netacc_sys::addr;
 use netacc_sys::{raw, reserved_fds, time};
@@ -246,8 +246,9 @@ impl Companions {
             // The peer keeps sending requests and leaves no room for the answer.
             return false;
         }
-        let (port, token) = (qp.port, qp.companion.awaits().copied());
-        let answer = token.map_or(OwnPort::Closed, |token| self.await_at_own_port(qps.index, port, &token));
+        let address = qp.ips.map(|(ours, _)| SocketAddr::new(ours, qp.port));
+        let awaited = address.zip(qp.companion.awaits().copied());
+        let answer = awaited.map_or(OwnPort::Closed, |(to, token)| self.await_at_own_port(qps.index, to, &token));
         let generation = answer.code();
         let Some(qp) = qps.table.get_mut(at) else { return true };
         qp.resets.push_back(Frame {
@@ -265,8 +266,8 @@ impl Companions {
 
     /// Awaits a companion at the listener's own port, if it may come there. Where the client asks once more it is awaited
     /// already.
-    fn await_at_own_port(&mut self, index: usize, port: u16, token: &[u8; TOKEN]) -> OwnPort {
-        let answer = host().map_or(OwnPort::Closed, |host| host.takes_companions(port));
+    fn await_at_own_port(&mut self, index: usize, to: SocketAddr, token: &[u8; TOKEN]) -> OwnPort {
+        let answer = host().map_or(OwnPort::Closed, |host| host.takes_companions(to));
         own_port::give_up(token);
         if answer != OwnPort::Come {
             return answer;
