@@ -414,6 +414,44 @@ class Piecemeal:
         print("ended", flush=True)
 
 
+class Crowd:
+    """More connects than the listener has room for, before the server accepts the first: each is answered in the end."""
+
+    COUNT, BACKLOG = 24, 4
+
+    def server(self, listener):
+        listener.listen(self.BACKLOG)
+        s, _ = listener.accept()
+        receive(s, 1)
+        for _ in range(self.COUNT):
+            other, _ = listener.accept()
+            other.sendall(receive(other, 1))
+            other.close()
+        s.sendall(b"!")
+
+    def client(self, connect):
+        first = connect()
+        socks = [socket.socket(first.family) for _ in range(self.COUNT)]
+        for s in socks:
+            s.setblocking(False)
+            s.connect_ex(first.getpeername())
+        poll = select.poll()
+        for s in socks:
+            poll.register(s, select.POLLOUT)
+        # Those that have a place.
+        while poll.poll(300):
+            for fd, events in poll.poll(0):
+                assert events == select.POLLOUT, events
+                poll.modify(fd, 0)
+        first.sendall(b"!")
+        for s in socks:
+            s.setblocking(True)
+        for s in socks:
+            s.sendall(b"x")
+            assert receive(s, 1) == b"x"
+        assert receive(first, 1) == b"!"
+
+
 class Owned(Piecemeal):
     """Five bytes, which are answered; after the end of the client's standard input once more, and half of them at a time."""
 

@@ -50,6 +50,11 @@ def more_connections_than_a_link_has_room_for(ctx):
     held.server.result(60)
 
 
+@case(limit=150)
+def more_connects_than_the_listener_has_room_for(ctx):
+    converse(ctx, "Crowd", script="lasting.py")
+
+
 @case(modes=("rxe",), limit=300)
 def connections_per_queue_pair(ctx):
     # The first connects may have gone by TCP, where the answer took its time.
