@@ -5,7 +5,7 @@ use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::View;
 use crate::shm::sharers::Direction;
 use crate::shm::side::Side;
-use crate::shm::side_state::{CORKED, CUT, HOLDS, LARGE_USED, MORE, Switch, SwitchEvent};
+use crate::shm::side_machines::{CORKED, CUT, HOLDS, LARGE_USED, MORE, Switch, SwitchEvent};
 use core::sync::atomic::Ordering;
 use netacc_ring::{CLOSED, FIN, GONE, HOLDING, LARGE, RESET, Violation};
 use netacc_sys::errno::{Errno, Result};

@@ -5,7 +5,7 @@ use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
 use crate::shm::segment::WIPED;
 use crate::shm::side::Side;
-use crate::shm::side_state::{PEER_GONE, RX_SHUT};
+use crate::shm::side_machines::{PEER_GONE, RX_SHUT};
 use crate::shm::waiters::{READS, WRITES};
 use crate::wait::WaitSet;
 use core::sync::atomic::Ordering;

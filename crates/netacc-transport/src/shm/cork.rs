@@ -13,7 +13,7 @@
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::View;
 use crate::shm::side::Side;
-use crate::shm::side_state::{CORKED, HOLDS, MORE, SHARED, Switch, SwitchEvent};
+use crate::shm::side_machines::{CORKED, HOLDS, MORE, SHARED, Switch, SwitchEvent};
 use crate::wait::WaitSet;
 use core::sync::atomic::Ordering;
 use netacc_ring::HOLDING;

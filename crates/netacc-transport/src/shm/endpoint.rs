@@ -7,7 +7,8 @@ use crate::shm::link::Link;
 use crate::shm::machine::{Machine, Place};
 use crate::shm::segment::{CONNECT_QUEUED, CONNECT_REFUSED, CONNECT_TAKEN, CONNECT_WITHDRAWN, Segment, Slot, WIPED};
 use crate::shm::side::Side;
-use crate::shm::side_state::{Ends, EndsEvent, Life, LifeEvent, SideState, StateWord, Switch, SwitchEvent};
+use crate::shm::side_machines::{Ends, EndsEvent, Life, LifeEvent, Switch, SwitchEvent};
+use crate::shm::side_state::{SideState, StateWord};
 use crate::shm::waiters::Waiters;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::{

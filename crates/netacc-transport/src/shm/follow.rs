@@ -9,7 +9,7 @@ use crate::shm::passing::{pass_descriptors, take_out};
 use crate::shm::registry;
 use crate::shm::sharers::{Direction, FORKED, GIVING};
 use crate::shm::side::Side;
-use crate::shm::side_state::{LivenessSocket, PEER_GONE, RX_SHUT, Switch, SwitchEvent};
+use crate::shm::side_machines::{LivenessSocket, PEER_GONE, RX_SHUT, Switch, SwitchEvent};
 use crate::shm::sockets::{SWITCH_DRAIN, empty, end_at_close, reset_at_close, send_all};
 use core::sync::atomic::Ordering;
 use netacc_ring::Consumer;

@@ -18,7 +18,7 @@ use crate::limits::ACCEPTS_PER_LOOK;
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::View;
 use crate::shm::guard::{FirstMessage, dismiss_shared, first_message, refuse_descriptors};
-use crate::shm::side_state::{ARRIVED, LivenessSocket, LivenessSocketEvent, PEER_GONE, PEER_LIVENESS_CHANGED};
+use crate::shm::side_machines::{ARRIVED, LivenessSocket, LivenessSocketEvent, PEER_GONE, PEER_LIVENESS_CHANGED};
 use crate::timeouts;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};

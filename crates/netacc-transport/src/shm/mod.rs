@@ -63,6 +63,7 @@ mod replay;
 pub mod segment;
 pub mod sharers;
 mod side;
+mod side_machines;
 mod side_state;
 pub mod slots;
 mod sockets;

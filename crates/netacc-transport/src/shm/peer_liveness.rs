@@ -5,7 +5,7 @@ use crate::shm::control::Unread;
 use crate::shm::endpoint::View;
 use crate::shm::guard::dismiss_shared;
 use crate::shm::side::Side;
-use crate::shm::side_state::{PEER_GONE, SHARED, UNTOLD};
+use crate::shm::side_machines::{PEER_GONE, SHARED, UNTOLD};
 use crate::shm::wait_budget::WaitBudget;
 use core::sync::atomic::Ordering;
 use netacc_ring::SWITCHED;

@@ -8,7 +8,7 @@
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::View;
 use crate::shm::segment::CONNECT_QUEUED;
-use crate::shm::side_state::{Life, LifeEvent};
+use crate::shm::side_machines::{Life, LifeEvent};
 use core::sync::atomic::Ordering;
 use netacc_sys::time;
 

@@ -18,7 +18,9 @@ use crate::shm::liveness;
 use crate::shm::procfs;
 use crate::shm::segment::LIVENESS_WAKER;
 use crate::shm::side::Side;
-use crate::shm::side_state::{LivenessSocket, LivenessSocketEvent, PEER_GONE, RING_OWED, SHARED, Switch, SwitchEvent};
+use crate::shm::side_machines::{
+    LivenessSocket, LivenessSocketEvent, PEER_GONE, RING_OWED, SHARED, Switch, SwitchEvent,
+};
 use crate::shm::wait_budget::WaitBudget;
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicU32, Ordering, fence};

@@ -5,7 +5,7 @@ use crate::shm::ShmEndpoint;
 use crate::shm::edges::EdgeSeq;
 use crate::shm::endpoint::View;
 use crate::shm::side::Side;
-use crate::shm::side_state::Ends;
+use crate::shm::side_machines::Ends;
 use core::sync::atomic::{Ordering, fence};
 use netacc_sys::errno::Errno;
 

@@ -12,7 +12,7 @@
 use crate::limits::RELAY_WAIT_MS;
 use crate::shm::endpoint::View;
 use crate::shm::segment::{LENDING_UNKNOWN, REFUSES_LENT, TAKES_LENT};
-use crate::shm::side_state::{AHEAD, PEER_GONE};
+use crate::shm::side_machines::{AHEAD, PEER_GONE};
 use crate::shm::slots::CONTROL_SLOT;
 use crate::shm::users::are_trusted_by;
 use crate::shm::{Link, ShmEndpoint, Side};

@@ -24,7 +24,7 @@ use crate::shm::endpoint::View;
 use crate::shm::passing::{enclosed, pass_descriptors};
 use crate::shm::sharers::Direction;
 use crate::shm::side::Side;
-use crate::shm::side_state::{RX_SHUT, UNTOLD};
+use crate::shm::side_machines::{RX_SHUT, UNTOLD};
 use crate::shm::sockets::{SWITCH_DRAIN, empty, end_at_close, reset_at_close, reset_pair, send_all};
 use crate::shm::wait_budget::WaitBudget;
 use core::sync::atomic::Ordering;
