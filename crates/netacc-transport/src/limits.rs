@@ -7,6 +7,9 @@ pub const CONTROL_TRIES: u32 = 20;
 /// operation copies at most a window.
 pub const OWNER_YIELDS: u32 = 20_000;
 
+/// Number of pauses, a millisecond each, between two checks of a sharer that is stopped in the middle of an operation.
+pub const OWNER_PAUSES: u32 = 50;
+
 /// Number of milliseconds for which a process waits for relays of its connection before it writes. Afterwards it writes
 /// ahead of them.
 pub const RELAY_WAIT_MS: u32 = 50;

@@ -9,7 +9,7 @@
 use crate::shm::ShmEndpoint;
 use crate::shm::guard::{FirstMessage, first_message};
 use crate::shm::passing::{PASSES, PASSES_OLD_SUBFLOW, receive_descriptors};
-use crate::shm::sharers::WAKE;
+use crate::shm::wake_peer::WAKE;
 use netacc_sys::errno::Errno;
 use netacc_sys::lock::Guard;
 use netacc_sys::raw;

@@ -11,9 +11,7 @@ use crate::shm::side_machines::{Ends, EndsEvent, Life, LifeEvent, Switch, Switch
 use crate::shm::side_state::{SideState, StateWord};
 use crate::shm::waiters::Waiters;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use netacc_ring::{
-    Area, CLOSED, Consumer, FIN, HOLDING, OPEN, Producer, RESET, Ring, SWITCHED, notify_data, notify_room,
-};
+use netacc_ring::{Area, CLOSED, Consumer, FIN, HOLDING, OPEN, Producer, RESET, SWITCHED};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::cpu;
 use netacc_sys::errno::Errno;
@@ -382,37 +380,10 @@ impl ShmEndpoint {
         ended(fin()) && self.peer_died(v) && ended(fin()) && self.peer_left_unread(v) != Some(0)
     }
 
-    #[inline]
-    pub(super) fn announce_data(&self, v: &View) {
-        let peer = v.me.other();
-        let ready_set = |n| {
-            let c = v.seg.ready_set(peer, n)?;
-            // The moment of the first news counts, as in the kernel's ready list.
-            if !c.has(v.index) {
-                line!(v, producer, v.me).when.store(cpu::ticks(), Ordering::Relaxed);
-            }
-            Some(c)
-        };
-        let r = notify_data(line!(v, side, peer), v.index, ready_set);
-        if r != Ring::default() {
-            self.ring(v, r);
-        }
-    }
-
     /// When the peer had news for us (ticks): it orders events of several connections, and is no more than a claim.
     #[inline]
     pub fn arrived(&self) -> u64 {
         self.view().map_or(0, |v| line!(v, producer, v.me.other()).when.load(Ordering::Relaxed))
-    }
-
-    #[inline]
-    pub(super) fn announce_room(&self, v: &View, always: bool) {
-        let peer = v.me.other();
-        let enough = || always || self.rx.room_to_announce(line!(v, consumer, v.me), line!(v, producer, peer));
-        let r = notify_room(line!(v, side, peer), v.index, |n| v.seg.ready_set(peer, n), enough);
-        if r != Ring::default() {
-            self.ring(v, r);
-        }
     }
 
     /// Server: takes a queued connect. False if the client withdrew it.

@@ -75,6 +75,7 @@ pub mod users;
 pub mod wait_budget;
 mod waiters;
 mod wake;
+mod wake_peer;
 mod waker;
 
 pub use after_fork::reset_locks;

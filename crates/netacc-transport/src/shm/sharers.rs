@@ -9,7 +9,7 @@
 //! The parent's link stays the parent's. A child rings the peer's wakers that it inherited, and is itself
 //! woken by a byte on its liveness socket.
 
-use crate::limits::OWNER_YIELDS;
+use crate::limits::{OWNER_PAUSES, OWNER_YIELDS};
 use crate::shm::ShmEndpoint;
 use crate::shm::delays::{Next, Wait};
 use crate::shm::drain::LivenessEvent;
@@ -18,24 +18,16 @@ use crate::shm::liveness;
 use crate::shm::procfs;
 use crate::shm::segment::LIVENESS_WAKER;
 use crate::shm::side::Side;
-use crate::shm::side_machines::{
-    LivenessSocket, LivenessSocketEvent, PEER_GONE, RING_OWED, SHARED, Switch, SwitchEvent,
-};
+use crate::shm::side_machines::{LivenessSocket, LivenessSocketEvent, PEER_GONE, SHARED, Switch, SwitchEvent};
 use crate::shm::wait_budget::WaitBudget;
 use crate::wait::WaitSet;
-use core::sync::atomic::{AtomicU32, Ordering, fence};
-use netacc_ring::{Consumer, Producer, Ring, SWITCHED, Violation};
+use core::sync::atomic::{AtomicU32, Ordering};
+use netacc_ring::{Consumer, Producer, SWITCHED, Violation};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds, time};
 use netacc_wire::Message;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
-/// The byte that wakes: no text begins with it.
-pub(super) const WAKE: u8 = 0x01;
-
-/// And so often (a millisecond apart) afterwards, until it asks again.
-const STOPPED: u32 = 50;
 
 /// Value of a side's word `forked`, if it is not 0: the connection has a liveness socket.
 pub(super) const FORKED: u32 = 1;
@@ -121,7 +113,7 @@ impl ShmEndpoint {
                 Err(p) if looks > OWNER_YIELDS || self.has_sharer(p) => time::pause(),
                 Err(_) => return Err(Violation),
             }
-            looks = if looks == OWNER_YIELDS + STOPPED { OWNER_YIELDS } else { looks + 1 };
+            looks = if looks == OWNER_YIELDS + OWNER_PAUSES { OWNER_YIELDS } else { looks + 1 };
         }
     }
 
@@ -449,74 +441,5 @@ impl ShmEndpoint {
         core::sync::atomic::fence(Ordering::SeqCst);
         let r = crate::Endpoint::readiness(self);
         r.readable() || (write && r.writable())
-    }
-
-    /// Rings the peer's wakers that a publication asked for.
-    #[cold]
-    pub(super) fn ring(&self, v: &View, ring: Ring) {
-        for id in [ring.ready_set, ring.thread] {
-            if id == 0 {
-                continue;
-            }
-            if id == LIVENESS_WAKER {
-                self.wake_sharers(v);
-            } else if !v.link.is_inherited() {
-                v.link.ring_peer(id);
-            } else if !v.link.ring_known(id) {
-                self.poke_liveness();
-            }
-        }
-    }
-}
-
-impl ShmEndpoint {
-    /// Wakes the peer by our liveness socket. A peer whose connection to the liveness socket is still to come looks
-    /// after it has made that.
-    fn poke_liveness(&self) {
-        self.accept_peer();
-        if !self.liveness_listens() {
-            let _using = self.using();
-            poke(self.liveness_to_poll());
-        }
-    }
-
-    /// Wakes one of the peer's sharers that has no link of its own and sleeps on the other end of our peer liveness socket.
-    ///
-    /// The peer sent the peer liveness socket before it forked that process, so it is in the control socket, or in the
-    /// hands of another thread that reads there: that thread rings then ([`ShmEndpoint::ring_if_owed`]), and nothing is
-    /// waited for. The peer can write the word without having forked; all that this costs is one look into the control
-    /// socket.
-    fn wake_sharers(&self, v: &View) {
-        // A process without the link is not told of the peer liveness socket; the sleeper has the other end of our
-        // liveness socket then.
-        let may_come = !v.link.is_inherited() && line!(v, side, v.me.other()).forked.load(Ordering::Relaxed) != 0;
-        if may_come && self.peer_liveness_fd() < 0 {
-            self.state.set(RING_OWED);
-            // SeqCst: this side leaves the mark and then looks for the peer liveness socket, the thread that takes the
-            // peer liveness socket in stores it and then looks for the mark. One of them sees the other.
-            fence(Ordering::SeqCst);
-            v.link.service();
-        }
-        match self.peer_liveness_fd() {
-            -1 => self.poke_liveness(),
-            fd => poke(fd),
-        }
-    }
-
-    /// After the peer liveness socket has been taken in: rings the peer's process that asked for it when it was not there.
-    pub(super) fn ring_if_owed(&self) {
-        // SeqCst: see [`ShmEndpoint::wake_sharers`].
-        fence(Ordering::SeqCst);
-        if self.state.glance().has(RING_OWED) && self.state.clear(RING_OWED) {
-            poke(self.peer_liveness_fd());
-        }
-    }
-}
-
-/// Sends a byte that wakes every thread that polls the other end; a full socket is readable there already.
-fn poke(fd: i32) {
-    if fd >= 0 {
-        let byte = [WAKE];
-        let _ = raw::send(fd, byte.as_ptr(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
     }
 }

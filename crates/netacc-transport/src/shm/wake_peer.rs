@@ -1,0 +1,112 @@
+//! Waking the peer: an epoll instance that watches the connection, a thread that sleeps on one of its wakers, or one of its
+//! processes that sleeps on a liveness socket.
+
+use crate::shm::ShmEndpoint;
+use crate::shm::endpoint::View;
+use crate::shm::segment::LIVENESS_WAKER;
+use crate::shm::side::Side;
+use crate::shm::side_machines::RING_OWED;
+use core::sync::atomic::{Ordering, fence};
+use netacc_ring::{Ring, notify_data, notify_room};
+use netacc_sys::{cpu, raw};
+
+/// The byte that wakes: no text begins with it.
+pub(super) const WAKE: u8 = 0x01;
+
+impl ShmEndpoint {
+    /// Tells the peer that there are bytes for it.
+    #[inline]
+    pub(super) fn announce_data(&self, v: &View) {
+        let peer = v.me.other();
+        let ready_set = |n| {
+            let c = v.seg.ready_set(peer, n)?;
+            // The moment of the first news counts, as in the kernel's ready list.
+            if !c.has(v.index) {
+                line!(v, producer, v.me).when.store(cpu::ticks(), Ordering::Relaxed);
+            }
+            Some(c)
+        };
+        let r = notify_data(line!(v, side, peer), v.index, ready_set);
+        if r != Ring::default() {
+            self.ring(v, r);
+        }
+    }
+
+    /// Tells the peer that there is room for its bytes, if that is enough for a writer to go on with, or `always`.
+    #[inline]
+    pub(super) fn announce_room(&self, v: &View, always: bool) {
+        let peer = v.me.other();
+        let enough = || always || self.rx.room_to_announce(line!(v, consumer, v.me), line!(v, producer, peer));
+        let r = notify_room(line!(v, side, peer), v.index, |n| v.seg.ready_set(peer, n), enough);
+        if r != Ring::default() {
+            self.ring(v, r);
+        }
+    }
+
+    /// Rings the peer's wakers that a publication asked for.
+    #[cold]
+    pub(super) fn ring(&self, v: &View, ring: Ring) {
+        for id in [ring.ready_set, ring.thread] {
+            if id == 0 {
+                continue;
+            }
+            if id == LIVENESS_WAKER {
+                self.wake_sharers(v);
+            } else if !v.link.is_inherited() {
+                v.link.ring_peer(id);
+            } else if !v.link.ring_known(id) {
+                self.poke_liveness();
+            }
+        }
+    }
+
+    /// Wakes the peer by our liveness socket. A peer whose connection to the liveness socket is still to come looks
+    /// after it has made that.
+    fn poke_liveness(&self) {
+        self.accept_peer();
+        if !self.liveness_listens() {
+            let _using = self.using();
+            poke(self.liveness_to_poll());
+        }
+    }
+
+    /// Wakes one of the peer's sharers that has no link of its own and sleeps on the other end of our peer liveness socket.
+    ///
+    /// The peer sent the peer liveness socket before it forked that process, so it is in the control socket, or in the
+    /// hands of another thread that reads there: that thread rings then ([`ShmEndpoint::ring_if_owed`]), and nothing is
+    /// waited for. The peer can write the word without having forked; all that this costs is one look into the control
+    /// socket.
+    fn wake_sharers(&self, v: &View) {
+        // A process without the link is not told of the peer liveness socket; the sleeper has the other end of our
+        // liveness socket then.
+        let may_come = !v.link.is_inherited() && line!(v, side, v.me.other()).forked.load(Ordering::Relaxed) != 0;
+        if may_come && self.peer_liveness_fd() < 0 {
+            self.state.set(RING_OWED);
+            // SeqCst: this side leaves the mark and then looks for the peer liveness socket, the thread that takes the
+            // peer liveness socket in stores it and then looks for the mark. One of them sees the other.
+            fence(Ordering::SeqCst);
+            v.link.service();
+        }
+        match self.peer_liveness_fd() {
+            -1 => self.poke_liveness(),
+            fd => poke(fd),
+        }
+    }
+
+    /// After the peer liveness socket has been taken in: rings the peer's process that asked for it when it was not there.
+    pub(super) fn ring_if_owed(&self) {
+        // SeqCst: see [`ShmEndpoint::wake_sharers`].
+        fence(Ordering::SeqCst);
+        if self.state.glance().has(RING_OWED) && self.state.clear(RING_OWED) {
+            poke(self.peer_liveness_fd());
+        }
+    }
+}
+
+/// Sends a byte that wakes every thread that polls the other end; a full socket is readable there already.
+fn poke(fd: i32) {
+    if fd >= 0 {
+        let byte = [WAKE];
+        let _ = raw::send(fd, byte.as_ptr(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    }
+}
