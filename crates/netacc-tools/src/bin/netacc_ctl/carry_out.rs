@@ -13,26 +13,47 @@ use crate::show::is_plain;
 /// Interval between two checks of the processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
+/// Why a request cannot be sent.
+enum Refused {
+    /// Another controller is at work, and will have ended soon.
+    Busy,
+    /// A sentence about the process.
+    Because(String),
+}
+
 /// Sends a request to each process, and waits for all of them together. Returns a sentence for each that has not followed
-/// within `limit`.
+/// within `limit`. A process that has followed is free for other controllers at once, so two of them that want the same
+/// processes in another order do not wait for each other.
 pub(crate) fn carry_out(targets: &[Target], command: ControlCommand, limit: Duration) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut asked = Vec::new();
-    for target in targets {
-        match ask(target, command) {
-            Ok(Some(controller)) => asked.push((target, controller)),
-            Ok(None) => {}
-            Err(why) => complaints.push(target.about(why)),
-        }
-    }
+    let mut waiting: Vec<&Target> = targets.iter().collect();
     let until = Instant::now() + limit;
-    while asked.iter().any(|(target, controller)| !follows(target, controller, command)) && Instant::now() < until {
+    loop {
+        waiting.retain(|target| match ask(target, command) {
+            Ok(Some(controller)) => {
+                asked.push((*target, controller));
+                false
+            }
+            Ok(None) => false,
+            Err(Refused::Busy) => true,
+            Err(Refused::Because(why)) => {
+                complaints.push(target.about(why));
+                false
+            }
+        });
+        asked.retain(|(target, controller)| !follows(target, controller, command));
+        if (waiting.is_empty() && asked.is_empty()) || Instant::now() >= until {
+            break;
+        }
         sleep(POLL_INTERVAL);
     }
+    for target in waiting {
+        let why = "is being switched by another netacc_ctl at this moment; try again when that has ended";
+        complaints.push(target.about(why));
+    }
     for (target, controller) in &asked {
-        if !follows(target, controller, command)
-            && let Ok(control) = controller.read()
-        {
+        if let Ok(control) = controller.read() {
             complaints.push(target.about(why_not(target, &control, command)));
         }
     }
@@ -40,9 +61,9 @@ pub(crate) fn carry_out(targets: &[Target], command: ControlCommand, limit: Dura
 }
 
 /// Sends a request to one process. `None`: the process finds it later, and there is nothing to wait for.
-fn ask(target: &Target, command: ControlCommand) -> Result<Option<Controller>, String> {
+fn ask(target: &Target, command: ControlCommand) -> Result<Option<Controller>, Refused> {
     let Some(page) = &target.page else {
-        before_page::mark(target.pid, command)?;
+        before_page::mark(target.pid, command).map_err(|why| Refused::Because(why.to_string()))?;
         // It may have opened its first socket just now.
         let Ok((page, _)) = reader::hold(target.pid) else { return Ok(None) };
         let _ = before_page::mark(target.pid, ControlCommand::On);
@@ -51,18 +72,19 @@ fn ask(target: &Target, command: ControlCommand) -> Result<Option<Controller>, S
     ask_page(page, command).map(Some)
 }
 
-fn ask_page(page: &reader::Page, command: ControlCommand) -> Result<Controller, String> {
+fn ask_page(page: &reader::Page, command: ControlCommand) -> Result<Controller, Refused> {
+    let because = |why: &str| Refused::Because(why.into());
     let controller = page.control().map_err(|refusal| match refusal {
-        Refusal::Busy => "is being switched by another netacc_ctl at this moment; try again when that has ended".into(),
-        Refusal::Denied => "belongs to another user or is protected; run netacc_ctl as that user or as root".into(),
-        Refusal::NoPage => "has a damaged statistics page; restart the process".into(),
-        Refusal::Io(error) => format!("cannot be asked: {error}"),
+        Refusal::Busy => Refused::Busy,
+        Refusal::Denied => because("belongs to another user or is protected; run netacc_ctl as that user or as root"),
+        Refusal::NoPage => because("has a damaged statistics page; restart the process"),
+        Refusal::Io(error) => Refused::Because(format!("cannot be asked: {error}")),
     })?;
-    let now = controller.read().map_err(|error| error.to_string())?;
+    let now = controller.read().map_err(|error| because(&error.to_string()))?;
     if now.state == 0 {
-        return Err("runs an older NetACC, which follows no netacc_ctl; restart it".into());
+        return Err(because("runs an older NetACC, which follows no netacc_ctl; restart it"));
     }
-    controller.request(command).map_err(|error| error.to_string())?;
+    controller.request(command).map_err(|error| because(&error.to_string()))?;
     Ok(controller)
 }
 
