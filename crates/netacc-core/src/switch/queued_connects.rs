@@ -22,6 +22,8 @@ use netacc_transport::shm::ShmEndpoint;
 
 const QUEUED_CONNECT: u64 = time::ns(timeouts::QUEUED_CONNECT);
 
+const QUEUED_CONNECTS_TOGETHER: u64 = time::ns(timeouts::QUEUED_CONNECTS_TOGETHER);
+
 /// Time (ns) between the searches for another process that waits for connects, where the connect is made again sooner.
 const STEP: u64 = 10_000_000;
 
@@ -79,6 +81,11 @@ fn make_what_is_due(before: impl Fn()) -> (bool, bool) {
 
 fn is_orphaned(r: Ref<Socket>) -> bool {
     with_endpoint(r, ShmEndpoint::orphaned).unwrap_or(false)
+}
+
+/// Whether other connects wait, or have waited, in the same queue.
+fn is_behind_others(r: Ref<Socket>) -> bool {
+    with_endpoint(r, |ep| ep.link().segment().is_some_and(|segment| segment.queued() > 1)).unwrap_or(false)
 }
 
 /// Makes a connect by TCP, since a thread that waits for something else would not do so. A connect whose server has a
@@ -158,10 +165,12 @@ fn serve_part(part: &[QueuedConnect], now: u64) {
                 *due = late.then_some((r, true));
                 continue;
             }
-            if idle >= STEP {
-                *due = Some((r, idle >= QUEUED_CONNECT));
+            if idle < STEP {
+                continue;
             }
-            if idle >= QUEUED_CONNECT {
+            let long = idle >= if is_behind_others(r) { QUEUED_CONNECTS_TOGETHER } else { QUEUED_CONNECT };
+            *due = Some((r, long));
+            if long {
                 // If TCP does not connect at once either, the connect is tried again.
                 e.since.store(now, Ordering::Relaxed);
             }
