@@ -25,8 +25,12 @@ EITHER = ("more-than-credits", "unknown-connection", "window-never-used", "garba
 
 
 def stranger(ctx, scenario, port, *more):
-    return ctx.spawn([ctx.built("rdma_stranger"), scenario, ctx.server_end.address, port + 20000, port, *more],
-                     role="stranger")
+    """A stranger that stays until it is killed, or the case is over: then the other end of its standard input is closed."""
+    read_end, _ = os.pipe()
+    proc = ctx.spawn([ctx.built("rdma_stranger"), scenario, ctx.server_end.address, port + 20000, port, *more],
+                     role="stranger", stdin=read_end)
+    os.close(read_end)
+    return proc
 
 
 def queue_pairs(ctx):
