@@ -45,12 +45,7 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
     let (s, Some(l)) = (r.obj, r.obj.listener()) else {
         return match r.obj.is_shm() {
             true => Outcome::Failed(Errno::INVAL),
-            false if requests::is_off() => match sleep_while_off(fd, r) {
-                Ok(true) => accept4(fd, p, len, flags),
-                Ok(false) => Outcome::Pass,
-                Err(e) => Outcome::Failed(e),
-            },
-            false => Outcome::Pass,
+            false => accept_by_kernel(fd, r, p, len, flags),
         };
     };
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
@@ -83,8 +78,21 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
             return Outcome::Failed(e);
         }
         if is_left(s, l) {
-            return Outcome::Pass;
+            return accept_by_kernel(fd, r, p, len, flags);
         }
+    }
+}
+
+/// accept(2) at a listener that is the kernel's alone. While an operator has switched the process off, the thread waits in a
+/// call of ours: it may be the only one that hears of the next request, or that goes on with what remains of this one.
+fn accept_by_kernel(fd: i32, r: Ref<Socket>, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
+    if !requests::is_off() {
+        return Outcome::Pass;
+    }
+    match sleep_while_off(fd, r) {
+        Ok(true) => accept4(fd, p, len, flags),
+        Ok(false) => Outcome::Pass,
+        Err(e) => Outcome::Failed(e),
     }
 }
 

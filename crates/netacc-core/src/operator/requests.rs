@@ -140,10 +140,16 @@ pub(crate) fn done() {
     page().control().set_done(latest() as u8);
 }
 
-/// Notes that work remains, which is due at this time ([`time::now`]). Called by the working thread.
+/// Notes that work remains, which is due at this time ([`time::now`]), and passes it on: the calling thread may not call us
+/// again for long, or sleep in the kernel's call on a connection that is the kernel's by now. A thread that sleeps in a call
+/// of ours takes the byte, and sleeps no longer than until the work is due.
 pub(crate) fn left_until(due: u64) {
     DUE.store(due, Ordering::Relaxed);
     SEEN.store(BUSY, Ordering::Relaxed);
+    let (_, writing) = if is_confined() { (-1, -1) } else { of_ends(WAKE_PIPE.load(Ordering::Acquire)) };
+    if writing >= 0 {
+        let _ = raw::write(writing, b"!".as_ptr(), 1);
+    }
 }
 
 /// Called when a connection has just begun on a faster path. If an operator has switched the process off meanwhile, the
