@@ -1,7 +1,7 @@
 // A process with many connections, whose only thread in a call on a socket sleeps in accept: switched off, that thread goes on with
 // all of them, though its listener is one of the first things that go to the kernel.
 #include "ctl.h"
-enum { PAIRS = 250 };
+enum { PAIRS = 250, TIMES = 40 };
 static int lsn, port, conn[PAIRS][2];
 static void *sleeper(void *x)
 {
@@ -36,11 +36,19 @@ int main(void)
 	swaps();
 	volatile pid_t tid = 0;
 	pthread_t t;
-	CHECK(!pthread_create(&t, NULL, sleeper, (void *)&tid));
+	pthread_attr_t small;
+	EQ(pthread_attr_init(&small), 0);
+	EQ(pthread_attr_setstacksize(&small, 65536), 0);
+	CHECK(!pthread_create(&t, &small, sleeper, (void *)&tid));
 	while (!tid)
 		usleep(100);
 	let_it_block(getpid(), tid);
 	ctl("off", getpid());
+	// However often: the sleeper's stack does not grow.
+	for (int i = 0; i < TIMES; i++) {
+		ctl("on", getpid());
+		ctl("off", getpid());
+	}
 	int c = connect_to(port);
 	char b[4];
 	recv_all(c, b, 4);

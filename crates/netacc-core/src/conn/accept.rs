@@ -36,25 +36,36 @@ const BELIEVED: u64 = 150_000;
 pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
     later::close_later();
     requests::check();
+    // A loop, since an operator may switch the process off and on any number of times while the thread sleeps.
+    loop {
+        if let Some(outcome) = accept_while_switched(fd, p, len, flags) {
+            return outcome;
+        }
+    }
+}
+
+/// The call as long as the listener stays where it is. `None`: an operator has switched the process on, and the call begins
+/// again.
+fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Option<Outcome> {
     let Some(r) = table::socket(fd) else {
-        return Outcome::Pass;
+        return Some(Outcome::Pass);
     };
     if r.obj.sleeps() {
         adopt::wake(fd, r);
     }
     let (s, Some(l)) = (r.obj, r.obj.listener()) else {
         return match r.obj.is_shm() {
-            true => Outcome::Failed(Errno::INVAL),
-            false => accept_by_kernel(fd, r, p, len, flags),
+            true => Some(Outcome::Failed(Errno::INVAL)),
+            false => accept_by_kernel(fd, r),
         };
     };
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
-        return Outcome::Failed(Errno::INVAL);
+        return Some(Outcome::Failed(Errno::INVAL));
     }
     if !p.is_null()
         && let Err(e) = addr::check(p, len)
     {
-        return Outcome::Failed(e);
+        return Some(Outcome::Failed(e));
     }
     if l.served.load(Ordering::Relaxed) == 0 {
         l.served.store(1, Ordering::Relaxed);
@@ -63,36 +74,37 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
     loop {
         match try_accept(fd, s, l, p, len, flags) {
             Err(Errno::AGAIN) if !s.has(NONBLOCK) => {}
-            Err(Errno::TO_KERNEL) => return Outcome::Pass,
-            Err(Errno::MFILE) if fallback::give_back_descriptors() => return Outcome::Pass,
-            done => return done.into(),
+            Err(Errno::TO_KERNEL) => return Some(Outcome::Pass),
+            Err(Errno::MFILE) if fallback::give_back_descriptors() => return Some(Outcome::Pass),
+            done => return Some(done.into()),
         }
         // Pinned until the end of the call: see `io::sleep`.
         if pin.is_none() {
             pin = r.pin();
         }
         if pin.is_none() {
-            return Outcome::Failed(Errno::BADF);
+            return Some(Outcome::Failed(Errno::BADF));
         }
         if let Err(e) = wait_for_connection(fd, r, l) {
-            return Outcome::Failed(e);
+            return Some(Outcome::Failed(e));
         }
         if is_left(s, l) {
-            return accept_by_kernel(fd, r, p, len, flags);
+            return accept_by_kernel(fd, r);
         }
     }
 }
 
-/// accept(2) at a listener that is the kernel's alone. While an operator has switched the process off, the thread waits in a
+/// The call at a listener that is the kernel's alone. While an operator has switched the process off, the thread waits in a
 /// call of ours: it may be the only one that hears of the next request, or that goes on with what remains of this one.
-fn accept_by_kernel(fd: i32, r: Ref<Socket>, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
+/// `None`: the process is on again.
+fn accept_by_kernel(fd: i32, r: Ref<Socket>) -> Option<Outcome> {
     if !requests::is_off() {
-        return Outcome::Pass;
+        return Some(Outcome::Pass);
     }
     match sleep_while_off(fd, r) {
-        Ok(true) => accept4(fd, p, len, flags),
-        Ok(false) => Outcome::Pass,
-        Err(e) => Outcome::Failed(e),
+        Ok(true) => None,
+        Ok(false) => Some(Outcome::Pass),
+        Err(e) => Some(Outcome::Failed(e)),
     }
 }
 
