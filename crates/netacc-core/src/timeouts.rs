@@ -83,12 +83,6 @@ pub const REDISPATCH_CLOSED: Duration = Duration::from_secs(4);
 /// Longer than a busy server needs, and no longer than a user would notice.
 pub const QUEUED_CONNECT: Duration = Duration::from_millis(200);
 
-/// How long several connects that are queued at one server process wait instead. Those that go by TCP one after the other may be
-/// accepted after others that were made later: a client that waits for the first one's answer, and a server that
-/// serves one connection at a time, would wait for each other. A process that has accepted none for this long is most likely
-/// stopped, and not merely slow.
-pub const QUEUED_CONNECTS_TOGETHER: Duration = Duration::from_secs(1);
-
 /// How long the kernel may take for a connect that bypasses a process which accepts none, and which could also stay
 /// queued there. On a busy host the kernel's own packets may take tens of milliseconds. Afterwards the connect is
 /// queued anew.

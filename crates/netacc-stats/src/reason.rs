@@ -75,6 +75,8 @@ numbered! {
         Rule = 33, "rule";
         /// An operator has switched the process off (netacc_ctl).
         Operator = 34, "switched-off";
+        /// An earlier connect of the process waits in the kernel's queue of the listener.
+        KernelQueue = 35, "kernel-queue";
     }
 }
 
@@ -224,6 +226,10 @@ impl Reason {
             Self::Operator => {
                 "The process was switched off by netacc_ctl; after netacc_ctl on PID, new connections are accelerated, and \
                  those that are open stay on TCP."
+            }
+            Self::KernelQueue => {
+                "An earlier connect of this process to the same listener waits in the kernel's queue, and a server accepts \
+                 the connects of a process in their order; look why the server did not accept for so long."
             }
             Self::Rule => {
                 "A rule of the configuration file permits no faster transport here; change the section [rules] and start \

@@ -117,11 +117,14 @@ fn try_accept(
     flags: i32,
 ) -> Result<i32> {
     loop {
-        let (queued, more) = l.queued_or_more();
-        if more {
-            l.take_links();
+        let (mut queued, more) = l.queued_or_more();
+        if more && l.take_links() {
+            queued = queued || l.queued();
         }
-        if queued {
+        let is_kernels_turn = || l.is_kernels_turn(l.kernel_fd(fd));
+        // A link that was not taken up yet may have an older connect.
+        let kernels_turn = queued && is_kernels_turn() && (!l.take_links() || is_kernels_turn());
+        if queued && !kernels_turn {
             match take_one(s, l, flags) {
                 Ok(Some((new, peer))) => {
                     addr::write(peer, s.domain(), p, len);
@@ -134,13 +137,14 @@ fn try_accept(
         let now = cpu::ticks();
         let asked = l.tcp_checked.load(Ordering::Relaxed);
         if asked != 0
+            && !kernels_turn
             && now.wrapping_sub(asked) < BELIEVED
             && s.has(NONBLOCK)
             && l.tcp_waits.load(Ordering::Relaxed) == 0
         {
             return Err(Errno::AGAIN);
         }
-        if l.take_links() && l.queued() {
+        if !kernels_turn && l.take_links() && l.queued() {
             continue;
         }
         if l.is_shut() {
@@ -151,14 +155,17 @@ fn try_accept(
         let mut from = addr::Accepted::default();
         match ask_kernel(kernel, s, l, &mut from, flags) {
             // A companion connection belongs to a queue pair, and is never reported to the program.
-            Ok(new) if engine::take_companion(new) => {}
+            Ok(new) if engine::take_companion(new) => l.kernel_turn.accepted(),
             Ok(new) => {
+                l.kernel_turn.accepted();
                 from.give(p, len);
                 opening::retry_listeners();
                 plain(s, new, from.peer(), flags);
                 return Ok(new);
             }
+            Err(Errno::AGAIN) if kernels_turn => l.kernel_turn.end(),
             Err(Errno::AGAIN) => {
+                l.kernel_turn.end();
                 l.tcp_waits.store(0, Ordering::Relaxed);
                 l.tcp_checked.store(now | 1, Ordering::Relaxed);
                 return Err(if l.starves() { Errno::MFILE } else { Errno::AGAIN });

@@ -1,6 +1,6 @@
 //! connect(2): shared memory if the destination is this host and a rendezvous is there, else TCP.
 
-use crate::conn::{abort, pool, ports, shown, transfer};
+use crate::conn::{abort, kernel_queue, pool, ports, shown, transfer};
 use crate::epoll::paths;
 use crate::fd::placeholder::{materialize, to_kernel};
 use crate::fd::table;
@@ -172,6 +172,9 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
     let done = raw::connect(fd, p, len);
     match done {
         Ok(()) | Err(Errno::INPROGRESS) => {
+            if !matches!(reason, Reason::Disabled | Reason::OtherHost | Reason::LinkLocal | Reason::TcpFirst) {
+                kernel_queue::note(SocketAddr::new(rendezvous::destination(dest.ip()), dest.port()));
+            }
             if let Some(e) = s.stats() {
                 e.open(State::Established, Transport::Tcp, reason, time::realtime());
                 let local = addr::local_of(fd).unwrap_or(dest);
@@ -262,6 +265,9 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
     let now = time::coarse();
     if let Some(why) = ports::known_absent(target, now) {
         return Err(why);
+    }
+    if kernel_queue::holds_ours(target) {
+        return Err(Reason::KernelQueue);
     }
     let source = match ports::source_of_connect(target.ip(), now) {
         Ok(source) if choice.transports.shm => source,

@@ -10,6 +10,7 @@ pub mod current;
 pub mod file;
 pub mod held_port;
 pub mod io;
+pub mod kernel_queue;
 pub mod msg;
 pub mod pin;
 pub mod pool;

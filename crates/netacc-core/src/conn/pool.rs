@@ -1,7 +1,7 @@
 //! The pool of links to servers, which later connections to the same destination use again.
 
 use crate::conn::reuseport::{Members, ReuseportGroup};
-use crate::conn::{current, reuseport};
+use crate::conn::{current, kernel_queue, reuseport};
 use crate::fork::descendants;
 use crate::limits::LINKS_TRIED_FOR_IDLE;
 use core::net::SocketAddr;
@@ -102,7 +102,14 @@ fn check_liveness(l: &'static Link) {
 
 /// Removes the links that are known to carry no further connection from the list.
 fn sweep(t: &'static Target) {
-    retain(t, Link::accepting);
+    retain(t, |link| {
+        let accepting = link.accepting();
+        if !accepting && link.is_withdrawn() {
+            // A server process that closes its listener while others have it hands the queued connects on to the kernel.
+            t.dest.get().into_iter().for_each(kernel_queue::note);
+        }
+        accepting
+    });
 }
 
 /// Removes the links for which `keep` is false from the list. Their connections go on.
@@ -413,6 +420,7 @@ pub fn after_fork() {
     POOL.reset();
     TARGETS.reset_lock();
     super::ports::after_fork();
+    super::kernel_queue::after_fork();
     for b in &BUCKET {
         let mut p = b.load(Ordering::Relaxed);
         // SAFETY: the list holds type-stable objects, and the child has a single thread.

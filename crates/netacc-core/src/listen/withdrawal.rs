@@ -9,7 +9,7 @@
 //! A connect of another user's process, or one for which the kernel's queue has no room, is left alone: its client
 //! makes it once more at its next call (see [`crate::switch::redispatch`]).
 
-use crate::switch::{pair, relay};
+use crate::switch::{by_tcp, pair, relay};
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
@@ -46,7 +46,7 @@ pub(crate) fn hand_on(links: impl Iterator<Item = &'static Link> + Clone) {
             Err(e) => {
                 // If one connect found no room, or its client accepts no socket, the next one would wait in vain as
                 // well.
-                able = able && e != Errno::AGAIN && e != Errno::TIMEDOUT;
+                able = able && e != Errno::TIMEDOUT;
                 ep.stir_peer();
             }
         }
@@ -118,21 +118,11 @@ fn bind(fd: &OwnedFd, client: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Connects within the call, as the kernel does on one host, or fails with `EAGAIN` if the listener's queue is full.
+/// Connects, or fails with `ETIMEDOUT` if the kernel's queue of the listener has no room. On one host the kernel connects
+/// within the call, unless the host is so busy that a thread of the kernel's has to deliver the packets.
 fn connect_at_once(fd: &OwnedFd, server: SocketAddr) -> Result<()> {
     let fd = fd.as_raw_fd();
-    match addr::with(server, |p, len| raw::connect(fd, p, len)) {
-        Ok(()) => return Ok(()),
-        Err(Errno::INPROGRESS) => {}
-        Err(e) => return Err(e),
-    }
-    let mut p = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    if raw::ppoll(&raw mut p, 1, &raw mut now, core::ptr::null())? == 0 {
-        return Err(Errno::AGAIN);
-    }
-    match raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR)? {
-        0 => Ok(()),
-        e => Err(Errno(e)),
-    }
+    by_tcp::at_once_or_not(fd, |until| {
+        by_tcp::await_connected(fd, addr::with(server, |p, len| raw::connect(fd, p, len)), until)
+    })
 }

@@ -2,6 +2,7 @@
 //!
 //! [`crate::listen::taking`] takes up links, and [`crate::listen::ending`] ends a listener.
 
+use crate::object::kernel_turn::KernelTurn;
 use crate::object::socket::{NONBLOCK, Socket};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -63,6 +64,8 @@ pub struct Listener {
     pub tcp_waits: AtomicU32,
     /// Time ([`netacc_sys::cpu::ticks`]) at which the kernel was last asked and had no connection.
     pub tcp_checked: AtomicU64,
+    /// When the connections in the kernel's queue have their turn.
+    pub kernel_turn: KernelTurn,
     /// The socket object it belongs to.
     pub owner: AtomicPtr<Socket>,
 }
@@ -94,6 +97,7 @@ impl Listener {
         self.waits.store(0, Ordering::Relaxed);
         self.tcp_waits.store(0, Ordering::Relaxed);
         self.tcp_checked.store(0, Ordering::Relaxed);
+        self.kernel_turn.start();
         self.owner.store(core::ptr::from_ref(owner).cast_mut(), Ordering::Release);
     }
 
@@ -233,8 +237,21 @@ impl Listener {
             return Some((only, slot));
         }
         // Takes the oldest connect of all links, as from the single queue of a kernel listener.
-        let first = self.links().filter_map(|l| Some((l.segment()?.front_time()?, l))).min_by_key(|(when, _)| *when)?.1;
+        let (_, first) = self.oldest()?;
         Some((first, first.pop()?))
+    }
+
+    /// The link with the oldest connect, and when that was queued. Under `lock`.
+    fn oldest(&self) -> Option<(u64, &'static Link)> {
+        self.links().filter_map(|l| Some((l.segment()?.front_time()?, l))).min_by_key(|(when, _)| *when)
+    }
+
+    /// Whether a connection that waits at the kernel's listener `fd` comes before the connects that wait in shared
+    /// memory.
+    pub fn is_kernels_turn(&self, fd: i32) -> bool {
+        let Some(counted_at) = self.kernel_turn.counted(fd) else { return false };
+        let _g = self.lock.lock();
+        self.oldest().is_some_and(|(when, _)| when > counted_at)
     }
 
     /// Whether a connect waits in shared memory.

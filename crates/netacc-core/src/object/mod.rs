@@ -5,6 +5,7 @@
 pub mod address;
 pub mod candidate;
 pub mod instance;
+pub mod kernel_turn;
 pub mod listener;
 pub mod name;
 pub mod reference;

@@ -57,7 +57,17 @@ pub(super) fn is_kernel_full() -> bool {
 /// Connects the kernel socket `fd` if that completes at once. If not, the server will not accept it later, and the
 /// connect may be made elsewhere.
 pub(super) fn dial_or_not(s: &Socket, fd: i32, target: SocketAddr) -> Result<()> {
-    match dial(s, fd, target, Deadline::after(BYPASS_CONNECT)) {
+    let done = at_once_or_not(fd, |until| dial(s, fd, target, until));
+    if done == Err(Errno::TIMEDOUT) {
+        FULL_SINCE.store(time::now(), Ordering::Relaxed);
+    }
+    done
+}
+
+/// Connects the kernel socket `fd` by `dial`, which may take [`timeouts::BYPASS_CONNECT`]. After `ETIMEDOUT` the
+/// connection does not come about later.
+pub(crate) fn at_once_or_not(fd: i32, dial: impl FnOnce(Deadline) -> Result<()>) -> Result<()> {
+    match dial(Deadline::after(BYPASS_CONNECT)) {
         Err(Errno::TIMEDOUT) => {}
         done => return done,
     }
@@ -68,7 +78,6 @@ pub(super) fn dial_or_not(s: &Socket, fd: i32, target: SocketAddr) -> Result<()>
         return raw::setsockopt_int(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0);
     }
     // The caller closes the socket, which ends the pending connect: the kernel answers a late reply with a reset.
-    FULL_SINCE.store(time::now(), Ordering::Relaxed);
     Err(Errno::TIMEDOUT)
 }
 
@@ -146,7 +155,12 @@ fn dial(s: &Socket, fd: i32, target: SocketAddr, until: Deadline) -> Result<()> 
     raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize)?;
     let (mut buf, mut len) = ([0u64; 4], 32u32);
     addr_of(target, s.domain(), &mut buf, &mut len);
-    match raw::connect(fd, buf.as_ptr().cast(), len) {
+    await_connected(fd, raw::connect(fd, buf.as_ptr().cast(), len), until)
+}
+
+/// Waits until the non-blocking socket `fd` is connected, whose connect(2) has returned `begun`.
+pub(crate) fn await_connected(fd: i32, begun: Result<()>, until: Deadline) -> Result<()> {
+    match begun {
         Ok(()) => {}
         Err(Errno::INPROGRESS) => writable(fd, until)?,
         Err(e) => return Err(e),

@@ -90,6 +90,12 @@ pub(super) fn with_endpoint<T>(r: Ref<Socket>, f: impl FnOnce(&'static ShmEndpoi
     })
 }
 
+/// Time ([`netacc_sys::time::now`]) at which the program made the connect of this endpoint.
+pub(super) fn made_at(ep: &ShmEndpoint) -> u64 {
+    let slot = ep.link().segment().and_then(|segment| segment.slot(ep.slot_index()));
+    slot.map_or(0, |slot| slot.open.when.load(Ordering::Relaxed))
+}
+
 /// Adds a queued connect to the list, where it is watched until it is accepted.
 pub fn note(r: Ref<Socket>) {
     let _g = LOCK.lock();

@@ -3,7 +3,8 @@
 //! In the kernel any of these processes accepts the next connect. Here each link leads to one process, and if that one
 //! is stopped, or busy for a long time, a connect would wait for it though others are idle. So a thread that goes to
 //! sleep wakes in time and makes such a connect once more: at a process that waits for connects
-//! ([`redispatch::elsewhere`]), or by TCP ([`redispatch::bypass`]).
+//! ([`redispatch::elsewhere`]), or by TCP ([`redispatch::bypass`]). All of a process's connects that wait at the same one
+//! go by TCP together: one that stayed would be accepted before older ones that have gone.
 //!
 //! Optimistic connects to another host, which has answered a probe only ([`engine::RouteHandle::optimistic`]), are
 //! watched in the same way: if the engine thread does not get to connect their queue pair, no other thread would make
@@ -12,17 +13,16 @@
 use crate::object::reference::Ref;
 use crate::object::socket::Socket;
 use crate::switch::queued::{ANY, LOCK, PART, QueuedConnect, are_there_any, parts, with_endpoint};
-use crate::switch::redispatch;
+use crate::switch::{queued, redispatch};
 use crate::timeouts;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_sys::time::Deadline;
 use netacc_sys::{lock, time};
 use netacc_transport::rdma::engine;
-use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::shm::{Link, ShmEndpoint};
 
 const QUEUED_CONNECT: u64 = time::ns(timeouts::QUEUED_CONNECT);
-
-const QUEUED_CONNECTS_TOGETHER: u64 = time::ns(timeouts::QUEUED_CONNECTS_TOGETHER);
 
 /// Time (ns) between the searches for another process that waits for connects, where the connect is made again sooner.
 const STEP: u64 = 10_000_000;
@@ -83,11 +83,6 @@ fn is_orphaned(r: Ref<Socket>) -> bool {
     with_endpoint(r, ShmEndpoint::orphaned).unwrap_or(false)
 }
 
-/// Whether other connects wait, or have waited, in the same queue.
-fn is_behind_others(r: Ref<Socket>) -> bool {
-    with_endpoint(r, |ep| ep.link().segment().is_some_and(|segment| segment.queued() > 1)).unwrap_or(false)
-}
-
 /// Makes a connect by TCP, since a thread that waits for something else would not do so. A connect whose server has a
 /// queue pair by now keeps waiting, even if that queue pair has no place for it.
 fn make_by_tcp(r: Ref<Socket>) {
@@ -145,7 +140,23 @@ pub fn within(deadline: Deadline) -> Deadline {
 #[cold]
 fn serve(deadline: Deadline) -> Deadline {
     let now = time::now();
-    parts().for_each(|part| serve_part(part, now));
+    let mut bypassed: Vec<&Link> = Vec::new();
+    for due in due_connects(now) {
+        let r = due.socket;
+        if is_remote(r) {
+            make_by_tcp(r);
+        } else if redispatch::elsewhere(r) {
+            // The entry describes the process that the connect has left. If it belongs to another connect by now, that
+            // one is checked from the start.
+            due.entry.since.store(0, Ordering::Relaxed);
+        } else if due.long
+            && let Some(link) = with_endpoint(r, ShmEndpoint::link)
+            && !bypassed.iter().any(|l| core::ptr::eq(*l, link))
+        {
+            bypassed.push(link);
+            redispatch::bypass(&queued_at_link(link));
+        }
+    }
     let left = deadline.left();
     if !are_there_any() || (0..=STEP as i64).contains(&left) {
         return deadline;
@@ -153,39 +164,52 @@ fn serve(deadline: Deadline) -> Deadline {
     Deadline::At(now + STEP)
 }
 
-fn serve_part(part: &[QueuedConnect], now: u64) {
-    let mut due = [None; PART];
+/// A connect that has waited for some time.
+struct DueConnect {
+    entry: &'static QueuedConnect,
+    socket: Ref<Socket>,
+    /// Time at which the program made it.
+    made_at: u64,
+    /// Whether it has waited for so long that it is made by TCP if no other process waits for it.
+    long: bool,
+}
+
+/// The connects that have waited for some time, oldest first: the processes that accept them afterwards do so in the order
+/// in which they are made again.
+fn due_connects(now: u64) -> Vec<DueConnect> {
+    let mut due = Vec::new();
     {
         let _g = LOCK.lock();
-        for (e, due) in part.iter().zip(&mut due) {
-            let Some(r) = e.look() else { continue };
-            let idle = e.idle(r, now);
-            if is_remote(r) {
-                let late = is_orphaned(r) || engine::is_late(now - idle, now);
-                *due = late.then_some((r, true));
-                continue;
+        for entry in parts().flatten() {
+            let Some(socket) = entry.look() else { continue };
+            let idle = entry.idle(socket, now);
+            let remote = is_remote(socket);
+            let long =
+                if remote { is_orphaned(socket) || engine::is_late(now - idle, now) } else { idle >= QUEUED_CONNECT };
+            if long || (!remote && idle >= STEP) {
+                due.push(DueConnect { entry, socket, made_at: made_at(socket), long });
             }
-            if idle < STEP {
-                continue;
-            }
-            let long = idle >= if is_behind_others(r) { QUEUED_CONNECTS_TOGETHER } else { QUEUED_CONNECT };
-            *due = Some((r, long));
-            if long {
+            if long && !remote {
                 // If TCP does not connect at once either, the connect is tried again.
-                e.since.store(now, Ordering::Relaxed);
+                entry.since.store(now, Ordering::Relaxed);
             }
         }
     }
-    for (e, due) in part.iter().zip(&due) {
-        let Some((r, long)) = *due else { continue };
-        if is_remote(r) {
-            make_by_tcp(r);
-        } else if redispatch::elsewhere(r) {
-            // The entry describes the process that the connect has left. If it belongs to another connect by now, that
-            // one is checked from the start.
-            e.since.store(0, Ordering::Relaxed);
-        } else if long {
-            redispatch::bypass(r);
-        }
-    }
+    due.sort_unstable_by_key(|due| due.made_at);
+    due
+}
+
+/// All connects in the list that wait on the link, oldest first.
+fn queued_at_link(link: &Link) -> Vec<Ref<Socket>> {
+    let mut found: Vec<Ref<Socket>> = {
+        let _g = LOCK.lock();
+        let is_there = |r: &Ref<Socket>| with_endpoint(*r, |ep| core::ptr::eq(ep.link(), link)) == Some(true);
+        parts().flatten().filter_map(QueuedConnect::waiting).filter(is_there).collect()
+    };
+    found.sort_by_key(|r| made_at(*r));
+    found
+}
+
+fn made_at(r: Ref<Socket>) -> u64 {
+    with_endpoint(r, queued::made_at).unwrap_or(0)
 }

@@ -4,7 +4,7 @@
 //! connection. So the client connects again, to another process behind the same rendezvous or by TCP, and sends every
 //! byte that it has written so far.
 
-use crate::conn::{pool, ports};
+use crate::conn::{kernel_queue, pool, ports};
 use crate::epoll::paths;
 use crate::fd::placeholder::replace_everywhere;
 use crate::fd::table;
@@ -15,15 +15,18 @@ use crate::switch::by_tcp::{SILENT, by_tcp, dial_or_not, is_kernel_full, note_si
 use crate::switch::queued;
 use crate::switch::to_kernel::accept;
 use crate::timeouts;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::Reason;
-use netacc_sys::errno::Errno;
+use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
-use netacc_sys::{lock, raw, time};
+use netacc_sys::{Guard, lock, raw, time};
 use netacc_transport::Endpoint;
 use netacc_transport::rdma::engine;
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::shm::owner::Owned;
 
 /// Switches a connection that [has to](ShmEndpoint::must_switch): redispatches a queued connect, or accepts the peer's
 /// switch. Takes both direction locks.
@@ -254,50 +257,83 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
     }
 }
 
-/// Makes a connect that has waited too long at its process by TCP, where any of the processes that serve the listener
-/// can accept it. If the kernel does not connect at once, the connect is queued anew. Takes both direction locks.
+/// Makes connects that have waited too long at one process by TCP, where any of the processes that serve the listener
+/// can accept them. `queue` has all connects of this process that wait there, oldest first. Where some of them cannot go,
+/// neither do older ones, since a process takes what remains in its queue before what comes by TCP; so the order in which
+/// connects are accepted stays that in which they were made. Takes both direction locks of each.
 #[cold]
-pub fn bypass(r: Ref<Socket>) {
-    let s = r.obj;
+pub fn bypass(queue: &[Ref<Socket>]) {
+    let Some(target) = queue.first().and_then(|r| r.obj.peer.get()) else { return };
+    let has_room = |found: Owned| found.room() as usize >= queue.len();
+    if is_kernel_full() || !kernel_queue::listener(target).is_none_or(has_room) {
+        return;
+    }
     let _moving = Moving::begin();
-    let (rx, tx) = (s.rx.lock(), s.tx.lock());
-    let Some(old) = s.endpoint().filter(|e| r.valid() && s.is_shm() && e.is_queued()) else { return };
-    if s.has(SHARED) || descendants::under_way() || !old.link().served_by_many() || is_kernel_full() {
-        return;
-    }
-    let (Some(target), Ok(real)) = (s.peer.get(), raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0))
-    else {
-        return;
-    };
-    s.apply_options(real);
-    // The connect is withdrawn first: the server would also accept a TCP connection that turns out not to be needed.
-    if !old.withdraw() {
-        // The server has just accepted the connect.
-    } else if dial_or_not(s, real, target).is_err() {
-        // The socket is closed first: if its handshake completed meanwhile, the server would accept a second
-        // connection.
-        let _ = raw::close(real);
-        move_on(r, old, Reason::LinkLost);
-        return;
-    } else {
-        let bytes = old.written().0;
-        let done = send_drained(s, real, &bytes, old.ended(), Deadline::within(timeouts::REDISPATCH_LOCAL));
-        netacc_log::log!(
-            Info,
-            "fd {}: its server takes nothing, by TCP with {} bytes: {done:?}",
-            s.first_fd(),
-            bytes.len()
-        );
-        if done.and_then(|()| replace_everywhere(s, real)).is_ok() {
-            s.set(PLACEHOLDER, false);
-            old.link().stuck.store(1, Ordering::Relaxed);
-            now_tcp(s, old, Reason::NotTaken);
-        } else {
-            old.fail(Errno::CONNRESET);
+    // The connects are withdrawn first, the youngest before all others: the server would also accept a TCP connection that
+    // turns out not to be needed.
+    let mut leaving: Vec<Leaving> = queue.iter().rev().map_while(|r| Leaving::begin(*r)).collect();
+    leaving.reverse();
+    let mut any = false;
+    let mut refused = false;
+    for connect in leaving {
+        refused = refused || connect.go_by_tcp(target).is_err();
+        if refused {
+            move_on(connect.r, connect.old, Reason::LinkLost);
         }
+        any |= !refused;
     }
-    let _ = raw::close(real);
-    drop((rx, tx));
+    if any {
+        kernel_queue::note(target);
+    }
+}
+
+/// A connect that was withdrawn from the queue of a process, and that no other thread touches until it is made again.
+struct Leaving {
+    r: Ref<Socket>,
+    old: &'static ShmEndpoint,
+    #[expect(dead_code, reason = "the locks are held as long as it lives")]
+    locks: (Guard<'static>, Guard<'static>),
+}
+
+impl Leaving {
+    /// `None`: the connect was just accepted, or has to wait where it is. The locks are only tried, since another thread
+    /// that has one of them may wait for one that this thread has taken for an earlier connect.
+    fn begin(r: Ref<Socket>) -> Option<Leaving> {
+        let s = r.obj;
+        let locks = (s.rx.try_lock()?, s.tx.try_lock()?);
+        let old = s.endpoint().filter(|e| r.valid() && s.is_shm() && e.is_queued())?;
+        let stays = s.has(SHARED) || descendants::under_way() || !old.link().served_by_many();
+        (!stays && old.withdraw()).then_some(Leaving { r, old, locks })
+    }
+
+    /// Fails if the kernel does not connect at once.
+    fn go_by_tcp(&self, target: SocketAddr) -> Result<()> {
+        let (s, old) = (self.r.obj, self.old);
+        let real = raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
+        s.apply_options(real);
+        let dialled = dial_or_not(s, real, target);
+        if dialled.is_ok() {
+            let bytes = old.written().0;
+            let done = send_drained(s, real, &bytes, old.ended(), Deadline::within(timeouts::REDISPATCH_LOCAL));
+            netacc_log::log!(
+                Info,
+                "fd {}: its server takes nothing, by TCP with {} bytes: {done:?}",
+                s.first_fd(),
+                bytes.len()
+            );
+            if done.and_then(|()| replace_everywhere(s, real)).is_ok() {
+                s.set(PLACEHOLDER, false);
+                old.link().stuck.store(1, Ordering::Relaxed);
+                now_tcp(s, old, Reason::NotTaken);
+            } else {
+                old.fail(Errno::CONNRESET);
+            }
+        }
+        // Before the connect is made in another way: if the handshake had completed meanwhile, the server would accept a
+        // second connection.
+        let _ = raw::close(real);
+        dialled
+    }
 }
 
 /// Number of links over which a connect is made again after a link was refused, or its process died, before it goes by TCP.
@@ -331,6 +367,8 @@ fn reconnect(s: &'static Socket, old: &ShmEndpoint) -> core::result::Result<&'st
     };
     if let Some(sl) = link.segment().and_then(|seg| seg.slot(slot)) {
         sl.open.write(local, target);
+        // Its place among the connects of other links is still that of the program's call.
+        sl.open.when.store(queued::made_at(old), Ordering::Relaxed);
     }
     let pushed = claim.push();
     if !pushed || (!link.accepting() && ep.withdraw()) {

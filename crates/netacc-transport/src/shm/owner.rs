@@ -20,6 +20,8 @@ const REQUEST: usize = 16 + 56;
 /// Offsets of `idiag_cookie`, `idiag_uid` and `idiag_inode` in `struct inet_diag_msg`, after the netlink header.
 const COOKIE_AT: usize = 16 + 44;
 const UID_AT: usize = 16 + 64;
+/// `idiag_rqueue`, which of a listener is the number of connections that wait to be accepted.
+const WAITING_AT: usize = 16 + 56;
 /// `idiag_wqueue`, which of a listener is its backlog.
 const BACKLOG_AT: usize = 16 + 60;
 const INODE_AT: usize = 16 + 68;
@@ -48,6 +50,16 @@ pub struct Owned {
     pub inode: u32,
     /// Backlog, if the socket listens.
     pub backlog: u32,
+    /// Number of connections that wait to be accepted, if the socket listens.
+    pub waiting: u32,
+}
+
+impl Owned {
+    /// Number of connections for which the listener's queue has room. Like the kernel, it lets one more wait than the
+    /// backlog says.
+    pub fn room(&self) -> u32 {
+        self.backlog.saturating_add(1).saturating_sub(self.waiting)
+    }
 }
 
 /// The kernel's answer about the listener that a connection would reach.
@@ -234,8 +246,13 @@ fn parse(reply: &[u8]) -> Option<Found> {
     }
     // Two words, the lower one first.
     let cookie = u64::from(word(reply, COOKIE_AT + 4)?) << 32 | u64::from(word(reply, COOKIE_AT)?);
-    let owned =
-        Owned { cookie, uid: word(reply, UID_AT)?, inode: word(reply, INODE_AT)?, backlog: word(reply, BACKLOG_AT)? };
+    let owned = Owned {
+        cookie,
+        uid: word(reply, UID_AT)?,
+        inode: word(reply, INODE_AT)?,
+        backlog: word(reply, BACKLOG_AT)?,
+        waiting: word(reply, WAITING_AT)?,
+    };
     Some(Found { state: *reply.get(17)?, owned })
 }
 
@@ -263,6 +280,22 @@ mod tests {
             drop(l);
             assert_eq!(listener(None, at), Word::Nobody);
         }
+    }
+
+    #[test]
+    fn says_how_many_connections_wait_at_a_listener() {
+        let l = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = l.local_addr().unwrap();
+        let found = || match listener(None, at) {
+            Word::Listener(found) => found,
+            word => panic!("{word:?}"),
+        };
+        let (none, connected) = (found(), [(); 3].map(|()| std::net::TcpStream::connect(at).unwrap()));
+        let three = found();
+        assert_eq!((none.waiting, three.waiting, none.room() - three.room()), (0, 3, 3));
+        drop(l.accept().unwrap());
+        assert_eq!(found().waiting, 2);
+        drop(connected);
     }
 
     #[test]
