@@ -36,6 +36,10 @@ pub trait WakerSource: Sync {
 
     /// Handles the messages of the other process.
     fn service(&'static self);
+
+    /// Counts a sleeping thread as a user of the link, of which the caller knows another user, or no longer (`begins` is
+    /// false). After the last user the link's memory is gone.
+    fn count_sleeper(&'static self, begins: bool);
 }
 
 /// A link this wait is armed on, and the waker borrowed from it.
@@ -46,6 +50,8 @@ struct Borrowed {
     /// Index of its waker in the poll list, which its control socket follows; without a waker, that of the
     /// control socket.
     at: usize,
+    /// Whether the set counts as a user of the link.
+    held: bool,
 }
 
 /// The descriptors of one wait and the wakers borrowed for it.
@@ -165,12 +171,22 @@ impl WaitSet {
         if at == usize::MAX {
             at = control;
         }
-        let b = Borrowed { link, waker, at };
+        let b = Borrowed { link, waker, at, held: false };
         match self.borrowed.iter_mut().find(|b| b.is_none()) {
             Some(cell) => *cell = Some(b),
             None => self.more.push(b),
         }
         waker
+    }
+
+    /// Counts the set as a user of `link`, on which it was armed, as long as it exists. For a wait on a listener, whose links
+    /// other threads may remove meanwhile; a connection that is waited for keeps its link itself.
+    pub fn hold(&mut self, link: &'static dyn WakerSource) {
+        let all = self.borrowed.iter_mut().flatten().chain(&mut self.more);
+        for b in all.filter(|b| !b.held && core::ptr::addr_eq(b.link, link)) {
+            b.link.count_sleeper(true);
+            b.held = true;
+        }
     }
 
     /// Sleeps until something happens on a descriptor, the deadline passes or a signal comes (`EINTR`). Wakers that
@@ -240,6 +256,9 @@ impl Drop for WaitSet {
         for b in self.borrowed() {
             if b.waker != 0 {
                 b.link.return_waker(b.waker);
+            }
+            if b.held {
+                b.link.count_sleeper(false);
             }
         }
     }

@@ -24,7 +24,6 @@ use netacc_sys::{addr, cpu, raw, time};
 use netacc_transport::rdma::engine;
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::shm::ShmEndpoint;
-use netacc_transport::shm::claim::take_slot;
 use netacc_transport::shm::slots::SLOTS;
 use netacc_transport::{Endpoint, WaitSet};
 
@@ -243,8 +242,8 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
     let new = kept.map_or_else(|| placeholder(s.domain(), cloexec), Ok)?;
     // Takes at most as many connects as one queue holds, since all of them may have been withdrawn; then control
     // returns to the caller.
-    let taken = core::iter::from_fn(|| l.pop()).take(SLOTS).find_map(|(link, slot)| {
-        let ep = take_slot(link, slot)?;
+    let taken = core::iter::from_fn(|| l.take_next()).take(SLOTS).find_map(|next| {
+        let ep = next?;
         let told = addresses(s, ep);
         if told.is_none() {
             ep.close(true);

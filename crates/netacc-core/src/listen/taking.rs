@@ -18,7 +18,7 @@ use rustix::fd::{BorrowedFd, IntoRawFd};
 struct Sweep {
     /// Number of clients that may still be examined in this sweep.
     budget: u32,
-    /// The link that was just taken up.
+    /// The link that was just taken up. It is held, since another thread may find its client gone and remove it.
     fresh: Option<&'static Link>,
     /// The idle link that was removed to make room for it.
     gone: Option<&'static Link>,
@@ -57,6 +57,7 @@ impl Listener {
                         let_go(link);
                     }
                 }
+                link.put();
             }
             if !more {
                 return any;
@@ -122,6 +123,7 @@ impl Listener {
                 link.owner.store(core::ptr::from_ref(self) as usize, Ordering::Release);
                 link.set_many(self.many.load(Ordering::Relaxed) != 0);
                 link.next.store(self.links.load(Ordering::Relaxed), Ordering::Relaxed);
+                link.hold();
                 self.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
                 round.fresh = Some(link);
             }
@@ -169,10 +171,13 @@ impl Listener {
     }
 }
 
-/// Ends a link that was removed from its listener's list. Its client makes further connects by TCP.
+/// Lets go of a link that was removed from its listener's list. Its client makes further connects by TCP. Connections that
+/// other threads have accepted meanwhile go on, and have the link as long as they live.
 fn let_go(link: &'static Link) {
     hand_on(core::iter::once(link));
-    link.dismiss();
+    if link.is_idle() {
+        link.dismiss();
+    }
     subscription::link_gone(link);
     link.put();
 }

@@ -10,8 +10,9 @@ use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
 use netacc_sys::{Lock, raw, reserved_fds};
 use netacc_transport::rdma::engine;
-use netacc_transport::shm::Link;
+use netacc_transport::shm::claim::take_slot;
 use netacc_transport::shm::slots::CONTROL_SLOT;
+use netacc_transport::shm::{Link, ShmEndpoint};
 use rustix::fd::{FromRawFd, OwnedFd};
 
 /// Number of places for clients that have connected and not sent their Hello. A silent client keeps its place until
@@ -225,8 +226,10 @@ impl Listener {
         self.links().fold((false, false), |(queued, more), l| (queued || l.has_queued(), more | l.take_more()))
     }
 
-    /// Takes the next connect that waits in shared memory.
-    pub fn pop(&self) -> Option<(&'static Link, u32)> {
+    /// Begins the connection of the next connect that waits in shared memory. `None`: none waits; `Some(None)`: the next one
+    /// was given up by its client. Done under the lock: a link whose connect is no longer queued, and whose connection has
+    /// not begun, would count as idle, and another thread could remove it.
+    pub fn take_next(&self) -> Option<Option<&'static ShmEndpoint>> {
         let _g = self.lock.lock();
         self.waits.store(0, Ordering::Relaxed);
         let mut links = self.links();
@@ -234,11 +237,12 @@ impl Listener {
         if links.next().is_none() {
             let slot = only.pop()?;
             self.waits.store(only.seen_queued().into(), Ordering::Relaxed);
-            return Some((only, slot));
+            return Some(take_slot(only, slot));
         }
         // Takes the oldest connect of all links, as from the single queue of a kernel listener.
         let (_, first) = self.oldest()?;
-        Some((first, first.pop()?))
+        let slot = first.pop()?;
+        Some(take_slot(first, slot))
     }
 
     /// The link with the oldest connect, and when that was queued. Under `lock`.
@@ -280,6 +284,8 @@ impl Listener {
         for l in self.links() {
             if let Some(q) = l.endpoint(CONTROL_SLOT) {
                 ready |= q.arm_queue(set) && l.has_queued();
+                // Another thread may find the client gone and remove the link while this one sleeps.
+                set.hold(l);
             }
         }
         ready

@@ -343,7 +343,7 @@ const LINKS_TRIED: u32 = 3;
 fn reconnect(s: &'static Socket, old: &ShmEndpoint) -> core::result::Result<&'static ShmEndpoint, Reason> {
     if s.redispatched.load(Ordering::Relaxed) > LINKS_TRIED {
         if let Some(target) = s.peer.get()
-            && old.link().is_turned_away()
+            && old.link().was_refused()
         {
             ports::note_absent(target, Reason::Refused, time::coarse());
         }

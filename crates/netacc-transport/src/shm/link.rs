@@ -88,6 +88,8 @@ pub struct Link {
     pub(super) seen: AtomicU64,
     /// The connects up to that position, read at once for the same reason (server side).
     pub(super) batch: [AtomicU32; BATCH],
+    /// Number of references of threads that sleep on the listener ([`crate::WaitSet::hold`]).
+    pub(super) asleep: AtomicU32,
     /// Set when a connect waited here in vain (client side): see [`Link::is_stuck`].
     pub stuck: AtomicU32,
     /// The kernel's cookie for the listener at the other end where several may share its port; 0: it is the only one
@@ -158,6 +160,7 @@ impl Link {
         link.server.store((side == Side::Server).into(), Ordering::Relaxed);
         link.lost.store(0, Ordering::Relaxed);
         link.stuck.store(0, Ordering::Relaxed);
+        link.asleep.store(0, Ordering::Relaxed);
         link.trusted.store(trusted.into(), Ordering::Relaxed);
         link.deaf_until.store(0, Ordering::Relaxed);
         link.peer_pid.store(peer_pid, Ordering::Relaxed);
@@ -281,12 +284,6 @@ impl Link {
         open && !self.is_lost() && self.inherited.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether the peer ended the link without having taken it up (client side).
-    pub fn is_turned_away(&self) -> bool {
-        let pending = |s: Segment| s.header().server.load(Ordering::Relaxed) == SERVER_PENDING;
-        self.is_lost() && self.segment().is_some_and(pending)
-    }
-
     /// Whether the listener lives on in other processes only.
     pub fn is_withdrawn(&self) -> bool {
         self.segment().is_some_and(|s| s.header().server.load(Ordering::SeqCst) == SERVER_WITHDRAWN)
@@ -299,10 +296,10 @@ impl Link {
     }
 
     /// Server: whether no connection is open here, and none waits to be taken. Each has a reference to the link, as
-    /// have the watches, of which each has a ready set.
+    /// have the watches, of which each has a ready set, and the threads that sleep on the listener.
     pub fn is_idle(&self) -> bool {
         // The bit of ready set 0, which no watch has, stands for the listener's own reference.
-        let held = self.ready_sets.load(Ordering::Relaxed).count_ones();
+        let held = self.ready_sets.load(Ordering::Relaxed).count_ones() + self.asleep.load(Ordering::Relaxed);
         self.refs.load(Ordering::Acquire) <= held && self.segment().is_none_or(|s| s.queued() == 0)
     }
 

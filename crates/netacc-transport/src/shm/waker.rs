@@ -32,6 +32,16 @@ impl WakerSource for Link {
     fn service(&'static self) {
         Link::service(self);
     }
+
+    fn count_sleeper(&'static self, begins: bool) {
+        if begins {
+            self.asleep.fetch_add(1, Ordering::Relaxed);
+            self.hold();
+        } else {
+            self.asleep.fetch_sub(1, Ordering::Relaxed);
+            self.put();
+        }
+    }
 }
 
 impl Link {
