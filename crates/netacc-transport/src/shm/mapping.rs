@@ -8,8 +8,8 @@
 //! connection goes by TCP. A block stays mapped at its address until the link ends.
 //!
 //! # Safety
-//! The memfd has its full size from the beginning and is sealed against shrinking, so no access to a mapping of it can fault.
-//! Blocks are published by their address, and unmapped when the last user of the link is gone.
+//! The memfd has its full size from the beginning and is sealed against shrinking, so no access to a mapping of it can
+//! fault. Blocks are published by their address, and unmapped when the last user of the link is gone.
 #![allow(unsafe_code)]
 
 use crate::shm::blocks::{self, FIRST, PAIR, afford, unmap};
@@ -145,8 +145,8 @@ impl Segment {
     pub fn drop_large(&self, slot: usize, producer: Side) {
         let Some(windows) = self.blocks.windows(slot) else { return };
         let at = windows.as_ptr().wrapping_add(producer.index() * LARGE);
-        // SAFETY: the range lies within the mapping; MADV_REMOVE leaves zero pages behind, which is a valid content for raw
-        // bytes.
+        // SAFETY: the range lies within the mapping; MADV_REMOVE leaves zero pages behind, which is a valid content for
+        // raw bytes.
         let _ = unsafe { madvise(at.cast(), LARGE, Advice::LinuxRemove) };
     }
 }

@@ -243,8 +243,8 @@ impl Segment {
             return None;
         }
         let windows = self.blocks.windows(slot)?;
-        // SAFETY: slot < SLOTS, so the small window lies within the first mapping, and the large one in the slot's windows;
-        // both are disjoint from all others.
+        // SAFETY: slot < SLOTS, so the small window lies within the first mapping, and the large one in the slot's
+        // windows; both are disjoint from all others.
         unsafe {
             let small = self.base.cast::<u8>().add(SMALL_AT + slot * SMALL_PAGE + producer.index() * SMALL);
             Some(Area::new(small, windows.add(producer.index() * LARGE)))
