@@ -97,7 +97,7 @@ pub(super) fn first_message(fd: i32) -> FirstMessage {
             let descriptors = control.take_descriptors(used, reserved_fds::drop_raw) > 0 || more;
             let at = control.find(used, libc::SCM_CREDENTIALS);
             let uid = at.and_then(|(at, _)| control.word(at + 4)).map(|uid| uid as u32);
-            // Only by its credentials or descriptors can an empty message be told from the end.
+            // An empty message can be told from the end only by its credentials or descriptors.
             if n == 0 && uid.is_none() && !descriptors {
                 FirstMessage::End
             } else {

@@ -341,7 +341,7 @@ impl Link {
         self.refs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// As [`Link::hold`], for a thread that holds nothing that keeps the link; false if the link has no user.
+    /// Counts one more user, for a thread that holds nothing that keeps the link; false if the link has no user.
     pub fn hold_if_used(&self) -> bool {
         self.refs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| (n != 0).then(|| n + 1)).is_ok()
     }

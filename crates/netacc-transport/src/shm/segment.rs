@@ -28,7 +28,7 @@ pub const BATCH: usize = 32;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Header {
-    /// What has become of the link at the server: a `SERVER_` value. Written by the server.
+    /// State of the link at the server: a `SERVER_` value. Written by the server.
     pub server: AtomicU32,
     /// Largest number of connects that may wait at the listener, one more than its backlog; 0: not known. Written by
     /// the server, and before that by the client, which asks the kernel.
