@@ -19,7 +19,8 @@ pub(super) const PAIR: usize = 2 * LARGE;
 pub(super) const FIRST: usize = 4;
 /// Number of blocks of large windows: [`FIRST`] slots, as many again, and then twice as many each time.
 const BLOCKS: usize = 8;
-/// Granularity (bytes) of a mapping; a multiple of it on machines with larger pages would do as well.
+/// Length (bytes) of what [`Blocks::add`] maps a second time: a page. If the machine's pages are larger, mremap(2)
+/// refuses, and only the first block can be used.
 const PAGE: usize = 4096;
 
 const _: () = assert!(first_of(BLOCKS - 1) + slots_in(BLOCKS - 1) == SLOTS);
@@ -49,7 +50,7 @@ pub(super) struct Blocks {
     next_free: AtomicPtr<Blocks>,
 }
 
-// SAFETY: atomics only; null is "not mapped".
+// SAFETY: all fields are atomics, for which zero is valid: a null address means "not mapped".
 unsafe impl Zeroed for Blocks {}
 
 impl Pooled for Blocks {
@@ -62,12 +63,12 @@ static ALL: Slab<Blocks> = Slab::new();
 /// Bytes of segments that the process has mapped.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// Called in the child of a fork: no other thread is inside the pool any more.
+/// Called in the child of a fork: frees the pool's lock, whose holder does not exist here.
 pub(super) fn reset_after_fork() {
     ALL.reset_lock();
 }
 
-/// The object of a segment that is about to be mapped.
+/// Allocates the object of a segment that is about to be mapped. `ENOMEM`: there is no memory for it.
 pub(super) fn alloc() -> Result<&'static Blocks> {
     ALL.alloc().ok_or(Errno::NOMEM)
 }
@@ -95,7 +96,7 @@ impl Blocks {
     pub(super) fn windows(&self, slot: usize) -> Option<NonNull<u8>> {
         let block = block_of(slot);
         let at = self.get(block)?;
-        // SAFETY: the slot belongs to the block, which is mapped for all of its slots.
+        // SAFETY: the slot belongs to the block, whose mapping has the windows of all of its slots.
         Some(unsafe { at.add((slot - first_of(block)) * PAIR) })
     }
 
@@ -108,16 +109,17 @@ impl Blocks {
         let len = PAGE + slots_in(block) * PAIR;
         afford(len)?;
         if mem::is_locking() {
-            // SAFETY: a page of ours. If the program has locked all of its memory, the block would be locked as this
-            // page is.
+            // SAFETY: the page belongs to our mapping, and munlock(2) does not change its contents. Otherwise the new
+            // mapping would be locked as this page is.
             let _ = unsafe { munlock(last.cast(), PAGE) };
         }
-        // SAFETY: the page is mapped, and a second mapping of it overlaps nothing.
+        // SAFETY: the page is mapped and stays so with an old size of 0, and the kernel chooses a free range for the
+        // second mapping.
         let fresh = unsafe { mremap(last.cast(), 0, len, MremapFlags::MAYMOVE)? };
         let at = fresh.cast::<u8>().wrapping_add(PAGE);
         MAPPED.fetch_add(len, Ordering::Relaxed);
         let cell = self.at.get(block).ok_or(Errno::INVAL)?;
-        // Release: see `get`. Another thread may have been first.
+        // Release: pairs with the Acquire in `get`. If another thread was first, its mapping is used.
         if cell.compare_exchange(ptr::null_mut(), at, Ordering::Release, Ordering::Relaxed).is_err() {
             // SAFETY: the range was just mapped, and no other code knows its address.
             unsafe { unmap(fresh.cast(), len) };
@@ -125,7 +127,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Notes where the first block is.
+    /// Stores the address of the first block.
     pub(super) fn begin(&self, at: *mut u8) {
         if let Some(first) = self.at.first() {
             first.store(at, Ordering::Release);
@@ -164,7 +166,8 @@ pub(super) unsafe fn unmap(at: *mut u8, len: usize) {
     MAPPED.fetch_sub(len, Ordering::Relaxed);
 }
 
-/// Checks that the process may map `len` more bytes of segments.
+/// Checks that the process may map `len` more bytes of segments. `ENOMEM`: the limit of its address space (RLIMIT_AS)
+/// leaves too little.
 pub(super) fn afford(len: usize) -> Result<()> {
     let wanted = MAPPED.load(Ordering::Relaxed).saturating_add(len);
     if mem::is_affordable(wanted) { Ok(()) } else { Err(Errno::NOMEM) }

@@ -48,7 +48,7 @@ impl ShmEndpoint {
         if !self.tx.is_large() {
             return LARGE - SMALL_WRITE_ROOM;
         }
-        // Where a quarter of the window is free, as it mostly is, the peer's words need not be looked at.
+        // If a quarter of the window is free, as it usually is, the exact number of unread bytes is not needed.
         if self.peer_closed(v) || (want <= LARGE / 4 - SMALL_WRITE_ROOM && self.has_room(v)) {
             return want;
         }
@@ -102,7 +102,7 @@ impl ShmEndpoint {
             }
         }
         if n == 0 && state.has(HOLDS) {
-            // There may be room when these are read.
+            // The ring is full, and has bytes that are held back: published, they can be read, which makes room.
             self.release(v);
         }
         Ok(n)
@@ -182,8 +182,8 @@ impl ShmEndpoint {
         done
     }
 
-    /// Fills the ring from `fill(ptr, len) -> bytes`, for sendfile and splice. At most `want` bytes are written; `fill`
-    /// may return fewer, and 0 ends it.
+    /// Fills the ring from `fill(ptr, len) -> bytes`, for sendfile(2) and splice(2). At most `want` bytes are written;
+    /// `fill` may return fewer, and 0 ends the call. `EAGAIN`: there is no room.
     pub fn write_with(&self, want: usize, mut fill: impl FnMut(*mut u8, usize) -> Result<usize>) -> Result<usize> {
         let Some(v) = self.view() else {
             return Err(Errno::PIPE);
@@ -243,7 +243,7 @@ impl ShmEndpoint {
             } else {
                 self.hold(&v, n, n == want);
             }
-            // As in `write`.
+            // SeqCst: a reader that has left the ring saw these bytes, or this thread sees that it left, as in `write`.
             if moved() {
                 self.on::<Switch>(SwitchEvent::PeerLeaves);
             }
@@ -252,7 +252,7 @@ impl ShmEndpoint {
         failed.unwrap_or(Err(Errno::AGAIN))
     }
 
-    /// Empties the ring into `drain(ptr, len) -> bytes`, for splice.
+    /// Empties the ring into `drain(ptr, len) -> bytes`, for splice(2). `EAGAIN`: there is nothing to read.
     pub fn read_with(&self, want: usize, mut drain: impl FnMut(*const u8, usize) -> Result<usize>) -> Result<usize> {
         let Some(v) = self.view().filter(|_| want > 0) else { return Ok(0) };
         loop {
@@ -342,7 +342,8 @@ impl ShmEndpoint {
         Some(if state.is_read_side_over() { Ok(0) } else { Err(Errno::AGAIN) })
     }
 
-    /// Returns the error that comes before any writing, if there is one.
+    /// Returns the error that a write has to report before it writes anything: a stored error, or `EPIPE` after the end
+    /// of our stream.
     pub(super) fn check_writable(&self, v: &View) -> Result<()> {
         if self.observe(v).is_write_side_over() {
             let e = self.error.swap(0, Ordering::AcqRel);
@@ -360,7 +361,7 @@ impl ShmEndpoint {
         // A peer that has only shut both directions down is reset as well.
         line!(v, producer, v.me).fin.fetch_or(RESET, Ordering::SeqCst);
         self.announce_data(v);
-        // This wakes threads that wait edge-triggered, or only for errors.
+        // This also wakes threads that wait edge-triggered, or only for errors.
         self.poke_self();
     }
 
@@ -377,13 +378,13 @@ impl ShmEndpoint {
         let reset = self.has_data(v) || abort || self.is_dead();
         let fin = &line!(v, producer, v.me).fin;
         fin.fetch_or(if reset { RESET } else { FIN }, Ordering::SeqCst);
-        // A peer that leaves the rings stores its mark and then loads our end: one of us sees the other.
+        // A peer that leaves the rings stores its mark and then loads our end: one of the two sees the other.
         if self.peer_switched(v) {
             self.on::<Switch>(SwitchEvent::PeerLeaves);
             return Some(reset);
         }
         fin.fetch_or(CLOSED, Ordering::SeqCst);
-        // No thread of ours is to be woken any more.
+        // No thread of ours has to be woken any more.
         let side = line!(v, side, v.me);
         for w in [&side.subscriber, &side.rx_waiter, &side.tx_waiter, &side.want_room] {
             w.store(0, Ordering::Relaxed);

@@ -21,7 +21,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Queues the connect and wakes the server. False: the queue no longer accepts connects.
+    /// Queues the connect and wakes the server. False: the queue is full.
     pub fn push(self) -> bool {
         let Claim { link, claimed, pending, order } = self;
         if pending && let Some(ep) = link.endpoint(claimed.slot) {
@@ -36,7 +36,8 @@ impl Claim {
     }
 }
 
-/// Begins the server's side of a queued slot. A client that names an impossible slot, or one that is in use, loses its link.
+/// Takes a queued connect and begins the server's side of its slot. `None`: the client has withdrawn it, or it cannot
+/// begin here. A client that names an impossible slot, or one that is in use, loses its link.
 pub fn take_slot(link: &'static Link, slot: u32) -> Option<&'static ShmEndpoint> {
     let ep = link.endpoint(slot as usize).filter(|e| slot != 0 && !e.is_live());
     let generation =

@@ -54,7 +54,7 @@ impl Endpoint for ShmEndpoint {
             match self.read_before(dst, peek) {
                 Err(done) => return done,
                 Ok(0) => {}
-                // The next call gets an error or the end of the ring.
+                // The next call reports an error or the end of the ring.
                 Ok(n) => return Ok(n + self.read(&v, dst, peek).unwrap_or(0)),
             }
         }
@@ -132,7 +132,7 @@ impl Endpoint for ShmEndpoint {
             set.add(self.kernel_fd(), libc::POLLOUT);
         }
         // The registration is a SeqCst exchange, after which the connection is checked; the peer publishes and then
-        // loads the registration. So one of us sees the other.
+        // loads the registration. So one of the two sees the other.
         core::sync::atomic::fence(Ordering::SeqCst);
         let r = self.readiness();
         if interest.read {
@@ -186,7 +186,7 @@ impl Endpoint for ShmEndpoint {
     fn close(&'static self, abort: bool) {
         let Some(v) = self.view() else { return };
         if self.is_pending() {
-            // As in the kernel, the server never sees the connect.
+            // As in the kernel, the server does not accept a connect that was still pending.
             self.withdraw();
         }
         let state = self.observe(&v);
@@ -195,8 +195,8 @@ impl Endpoint for ShmEndpoint {
         }
         let mut wiped = 0;
         if v.peer_released() {
-            // No peer has to be woken. The server's words are in its own cache, so it wipes them here; the client
-            // starts with wiped words. If a side has or had several sharers, the wiping is left to the client.
+            // No peer has to be woken. The server's words are in its own cache, so the server resets them here for the
+            // client's next connection. If a side has or had several sharers, this is left to the client.
             let alone = self.liveness.load(Ordering::Relaxed) == 0 && self.peer_liveness.load(Ordering::Relaxed) == 0;
             if v.me == Side::Server && alone {
                 v.slot.wipe(Side::Server);

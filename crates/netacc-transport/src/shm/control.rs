@@ -1,7 +1,8 @@
 //! The control socket of a link: messages and descriptors.
 //!
 //! # Safety
-//! `recvmsg`/`sendmsg` are given buffers on our own stack with their right lengths.
+//! Descriptors are borrowed by their numbers while a reference to the link, or the caller, keeps them open. Links are
+//! never freed.
 #![allow(unsafe_code)]
 
 use crate::limits::CONTROL_TRIES;
@@ -54,7 +55,7 @@ pub fn send_message(fd: BorrowedFd<'_>, m: Message, pass: Option<BorrowedFd<'_>>
 /// Receives one message without waiting. Descriptors are received close-on-exec; surplus ones are closed.
 pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
     let mut bytes = [0u8; LEN + 1];
-    // The kernel puts the sender's credentials first, if they were requested.
+    // If the sender's credentials were requested, the kernel puts them first.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1), ScmRights(1))];
     let mut anc = RecvAncillaryBuffer::new(&mut space);
     let got = loop {
@@ -103,7 +104,7 @@ pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
 
 const UNRESPONSIVE_PEER: u64 = time::ns(timeouts::UNRESPONSIVE_PEER);
 
-/// Repeats `what` while it returns `EAGAIN`, for a fifth of a second.
+/// Repeats `what` while it returns `EAGAIN`, for up to 200 ms.
 pub(super) fn patiently(mut what: impl FnMut() -> Result<()>) -> Result<()> {
     for _ in 0..CONTROL_TRIES {
         match what() {
@@ -157,7 +158,8 @@ impl Unread {
         core::iter::successors(self.first, |l| next_unread(l))
     }
 
-    /// Lets the sockets be read again, first by this thread: other threads that found a socket busy have returned.
+    /// Lets the sockets be read again, first by this thread, since other threads that found a socket busy have
+    /// returned.
     pub fn go_on(self) {
         let mut next = self.first;
         while let Some(link) = next {
@@ -173,14 +175,14 @@ impl Unread {
 }
 
 fn next_unread(link: &'static Link) -> Option<&'static Link> {
-    // SAFETY: null or a link, which is never freed.
+    // SAFETY: the pointer is null or that of a link, which is never freed.
     unsafe { link.next_unread.load(Ordering::Relaxed).as_ref() }
 }
 
 impl Link {
     fn control_borrowed(&self) -> Option<BorrowedFd<'_>> {
         let fd = self.control_fd();
-        // SAFETY: the descriptor is ours and stays open while the link is held by the caller.
+        // SAFETY: the descriptor is ours and stays open while the caller has its reference to the link.
         (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
@@ -189,7 +191,7 @@ impl Link {
         let Some(c) = self.control_borrowed() else {
             return Err(Errno::PIPE);
         };
-        // SAFETY: the caller's open descriptor.
+        // SAFETY: the caller keeps this descriptor open during the call.
         let pass = pass.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
         send_message(c.as_fd(), m, pass)
     }
@@ -199,8 +201,9 @@ impl Link {
         self.send(Message::Promote { slot, generation }, None)
     }
 
-    /// Sends a message, and waits briefly for a peer whose socket is full. The next fork, which has as many liveness
-    /// sockets to send, does not wait again for an unresponsive peer.
+    /// Sends a message, and waits briefly for a peer whose socket is full. Liveness sockets are not waited for again
+    /// until [`timeouts::UNRESPONSIVE_PEER`] has passed, so that a fork, which sends one per connection, waits for an
+    /// unresponsive peer only once.
     pub(crate) fn send_patiently(&'static self, m: Message, pass: Option<i32>, budget: &WaitBudget) -> Result<()> {
         let first = self.send(m, pass);
         if first != Err(Errno::AGAIN) {
@@ -210,7 +213,7 @@ impl Link {
         let mut sent = Err(Errno::AGAIN);
         budget.wait(self.trusts_peer(), |until| {
             while sent == Err(Errno::AGAIN) && !deaf && time::now() < until {
-                // The peer may be waiting for us to read as well.
+                // The peer may be waiting for us to read its messages.
                 self.service();
                 let mut p = libc::pollfd { fd: self.control_fd(), events: libc::POLLOUT, revents: 0 };
                 let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
@@ -227,10 +230,10 @@ impl Link {
 
     /// Processes all messages that wait in the control socket.
     pub fn service(&'static self) {
-        // One reader at a time keeps messages in order. A thread that finds the socket busy need not wait: the reader
-        // checks once more after it has released the lock, since the notification of a later message may have gone to
-        // the other thread. SeqCst: this thread stores `more` before it tries the lock; the reader releases the lock
-        // before it loads `more`.
+        // There is one reader at a time, so that messages are processed in order. A thread that finds the socket busy
+        // need not wait: the reader checks once more after it has released the lock, since the notification of a later
+        // message may have gone to the other thread. SeqCst: this thread stores `more` before it tries the lock; the
+        // reader releases the lock before it loads `more`.
         self.more.store(1, Ordering::SeqCst);
         while self.more.load(Ordering::SeqCst) != 0 {
             fence(Ordering::SeqCst);
@@ -246,9 +249,10 @@ impl Link {
         }
     }
 
-    /// Reads all waiting messages, under the reader's lock. `Some`: no more is read from this peer.
+    /// Reads the waiting messages, under the reader's lock. `Some`: no more is read from this peer.
     fn read_all(&'static self) -> Option<Received> {
-        // The number is limited: a peer that floods the socket loses the link and does not delay our thread.
+        // The number is limited, so that a peer that floods the socket does not keep our thread: the rest is read at
+        // the next call.
         for _ in 0..4096 {
             let control = self.control_borrowed()?;
             match first_message(control.as_raw_fd()) {
@@ -298,8 +302,8 @@ impl Link {
         }
     }
 
-    /// Marks the link as lost after the peer's end: endpoints report what TCP would report, and all sleeping threads
-    /// check again.
+    /// Marks the link as ended when the peer has ended: endpoints report what TCP would report, and all sleeping
+    /// threads check again.
     pub fn lose(&'static self) {
         let lost = self.has_open_streams();
         self.end(if lost { LOST } else { ENDED });
@@ -326,7 +330,7 @@ impl Link {
         self.ring_all_own();
     }
 
-    /// Whether the peer has a connection whose stream it has not ended. A peer that exits in the ordinary way has none.
+    /// Whether the peer has a connection whose stream it has not ended. A peer that exits normally has none.
     fn has_open_streams(&'static self) -> bool {
         let other = self.side().other().index();
         self.segment().is_some_and(|seg| {
@@ -340,8 +344,8 @@ impl Link {
         })
     }
 
-    /// Notes the user of the last message's sender, on whom trust depends from now on: a server that listened as root
-    /// may run as another user since.
+    /// Notes the user of the last message's sender, on which trust depends from now on: a server that listened as root
+    /// may have become another user.
     fn note_sender(&self, uid: Option<u32>) {
         if self.trusts_peer() && !may_pass(uid, true) {
             self.distrust();
@@ -392,7 +396,8 @@ impl Link {
                     ep.miss(generation);
                 }
             }
-            // The descriptor of a waker was lost, so this side wakes the peer by messages.
+            // Such a message means nothing here, or its descriptor was lost. A peer whose waker was lost is woken by
+            // messages.
             (_, None) => {}
         }
     }

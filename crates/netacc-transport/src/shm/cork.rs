@@ -1,14 +1,14 @@
 //! Bytes that a writer holds back (TCP_CORK of tcp(7), MSG_MORE of send(2)): they are in the ring, but not published to
 //! the reader yet.
 //!
-//! They are held for at most 200 ms, and by then the writer's program may be busy elsewhere. So the reader ends a hold.
-//! The writer stores the position up to which it has written and the time until which that is held (`held` and
+//! They are held for at most 200 ms, after which the writer's program may be busy elsewhere. So the reader ends a hold.
+//! The writer stores the position up to which it has written and the time until which these bytes are held (`held` and
 //! `held_until` in its consumer line), sets [`HOLDING`] beside its head, and wakes a sleeping reader, which finds
 //! nothing to read and sleeps until that time. A reader that checks later, or finds that the writer's process has
 //! ended, publishes the bytes on the writer's behalf.
 //!
-//! A side that several processes share holds no bytes back, since a sharer does not know the others' bytes; nor does a
-//! connection to another host.
+//! A side that several processes share holds no bytes back, since a sharer does not know the others' bytes. On a
+//! connection to another host no bytes are held back either.
 
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::View;
@@ -22,7 +22,7 @@ use netacc_sys::time;
 /// Longest time (ns) for which bytes are held.
 const CEILING: u64 = 200_000_000;
 
-/// Number of bytes that are sent at once: those of a segment over loopback.
+/// Number of bytes that are published at once although more may follow: those of a full segment over loopback.
 const SEGMENT: u64 = 65_483;
 
 impl ShmEndpoint {
@@ -80,12 +80,12 @@ impl ShmEndpoint {
         let (own, said) = (line!(v, producer, v.me), line!(v, consumer, v.me));
         let pos = self.tx.position();
         let over = state.has(HOLDS) && time::now() >= said.held_until.load(Ordering::Relaxed);
-        // The bytes of a hold that has expired are published, and those of this call are held anew.
+        // The bytes of a hold that has expired are published, and a new hold begins for those of this call.
         let before = if over { pos.saturating_sub(n as u64) } else { 0 };
         let head = own.head.load(Ordering::Relaxed).max(before);
         let full = pos.saturating_sub(head) / SEGMENT * SEGMENT;
         if full > 0 || over {
-            // The reader may have published as much, at the end of a hold. SeqCst: as by `publish`.
+            // The reader may have published the same bytes, at the end of a hold. SeqCst: see `Producer::publish`.
             own.head.fetch_max(head + full, Ordering::SeqCst);
         } else if state.has(HOLDS) {
             // SeqCst: a reader that checked before this sleeps until the end of the hold, or that end has passed here
@@ -113,15 +113,15 @@ impl ShmEndpoint {
         line!(v, producer, v.me.other()).fin.load(Ordering::Acquire) & HOLDING != 0
     }
 
-    /// Whether the connection has to be checked at a time for which no wake-up comes: the peer holds bytes back, or the
+    /// Whether the connection has to be checked at a later time without a wake-up: the peer holds bytes back, or the
     /// connect is pending.
     pub fn is_held_back(&self) -> bool {
         // A connect that was pending at the last check is checked, whatever its state is now.
         self.view().is_some_and(|v| self.is_held(&v)) || self.state.glance().is_pending()
     }
 
-    /// Time ([`time::now`]) of the next check for which no wake-up comes: the end of the peer's hold, or the next check
-    /// of a pending connect.
+    /// Time ([`time::now`]) of the next check without a wake-up: the end of the peer's hold, or the next check of a
+    /// pending connect.
     #[inline]
     pub fn held_until(&self) -> Option<u64> {
         let v = self.view()?;
@@ -134,7 +134,7 @@ impl ShmEndpoint {
     #[cold]
     fn left_of_hold(&self, v: &View) -> Option<u64> {
         let until = line!(v, consumer, v.me.other()).held_until.load(Ordering::Relaxed);
-        // A peer may store any time; one that is too late is treated as expired.
+        // A peer may store any time; one that is too far ahead is treated as expired.
         let left = until.saturating_sub(time::now());
         ((1..=CEILING).contains(&left) && !self.peer_died(v)).then_some(until)
     }
@@ -160,8 +160,8 @@ impl ShmEndpoint {
         self.visible(v).saturating_sub(line!(v, producer, v.me.other()).head.load(Ordering::Acquire))
     }
 
-    /// Publishes the bytes of an expired hold. True: there were some. The caller holds the `rx` lock, so that the
-    /// connection does not change.
+    /// Publishes the bytes of an expired hold. True: there were some. The caller holds the `rx` lock, so that the slot
+    /// keeps its connection.
     #[cold]
     pub(super) fn take_overdue(&self, v: &View) -> bool {
         let own = line!(v, producer, v.me.other());

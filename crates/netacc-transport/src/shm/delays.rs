@@ -1,4 +1,4 @@
-//! Limits of the time for which a word that a peer of another user can write may delay our threads.
+//! Limits of the time for which a word that a peer of another user can write may delay the threads of this process.
 
 use crate::shm::procfs;
 use crate::timeouts;
@@ -11,7 +11,7 @@ const STRANGER_DELAY_AT_ONCE: u64 = time::ns(timeouts::STRANGER_DELAY_AT_ONCE);
 const PART: u64 = 100;
 const STRANGER_DELAY_UNCHECKED: u64 = time::ns(timeouts::STRANGER_DELAY_UNCHECKED);
 
-/// The lost time of a connection, stored as the time at which it will be compensated.
+/// The time that a connection has lost, stored as the time ([`time::now`]) at which it will be compensated.
 #[derive(Debug)]
 pub(super) struct Delays(AtomicU64);
 
@@ -35,7 +35,7 @@ pub(super) enum Next {
 impl Delays {
     /// Adds `ns` that were just lost. False: the limit is exceeded.
     fn count(&self, now: u64, ns: u64) -> bool {
-        // Relaxed: if two directions count at once, one of them may be lost.
+        // Relaxed: if the two directions count at once, one count may be lost, which does no harm.
         let from = self.0.load(Ordering::Relaxed).max(now.saturating_sub(STRANGER_DELAY_AT_ONCE * PART));
         let until = from.saturating_add(ns.saturating_mul(PART));
         self.0.store(until, Ordering::Relaxed);
@@ -90,7 +90,7 @@ mod tests {
         // A second later a hundredth of it may be lost.
         assert!(delays.count(1001 * S, S / PART - 1));
         assert!(!delays.count(1001 * S, S / PART));
-        // However long nothing was lost, no more than at once.
+        // After a long time without delays no more is allowed at once than before.
         assert!(!delays.count(9000 * S, STRANGER_DELAY_AT_ONCE + 1));
     }
 }

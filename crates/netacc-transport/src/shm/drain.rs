@@ -1,10 +1,10 @@
-//! Reading a liveness socket of either side: wake-up bytes, the socket on which the connection goes on, the end.
+//! Reading a liveness socket of either side: wake-up bytes, the socket on which the connection goes on, and the end.
 //!
-//! All processes of a side read the same socket. A wake-up byte is meant for whichever of them reads it first. A message
-//! with descriptors is meant for all of them: each one peeks at it, which duplicates the descriptors (unix(7)), and leaves
-//! it in place. A read returns whatever is at the front, so a process that peeks at bytes and then reads might remove a
-//! message that came to the front because another process took those bytes. Therefore only one process at a time may
-//! peek and read.
+//! All processes of a side read the same socket. A wake-up byte is meant for whichever of them reads it first. A
+//! message with descriptors is meant for all of them: each one peeks at it, which duplicates the descriptors (unix(7)),
+//! and leaves it in place. A read returns whatever is at the front, so a process that peeks at bytes and then reads
+//! might remove a message that came to the front because another process took those bytes. Therefore only one process
+//! at a time may peek and read.
 
 use crate::shm::ShmEndpoint;
 use crate::shm::guard::{FirstMessage, first_message};
@@ -52,7 +52,7 @@ impl Drop for Reading<'_> {
     }
 }
 
-/// Takes or frees this process's record lock of a file without waiting. Returns whether it did.
+/// Takes or frees this process's record lock of a file without waiting. Returns whether this succeeded.
 fn set_lock(fd: i32, kind: i32) -> bool {
     let lock = libc::flock { l_type: kind as i16, l_whence: libc::SEEK_SET as i16, l_start: 0, l_len: 0, l_pid: 0 };
     raw::fcntl(fd, libc::F_SETLK, (&raw const lock).addr()).is_ok()
@@ -69,7 +69,7 @@ impl ShmEndpoint {
         let stays = stays && lends;
         let mut reading = None;
         for _ in 0..LOOKS {
-            // Descriptors stay in the socket, which is closed with care.
+            // Descriptors stay in the socket, which is closed by `dismiss_shared`.
             if !lends && matches!(first_message(fd), FirstMessage::Message { descriptors: true, .. }) {
                 self.report("passed descriptors over a liveness socket");
                 return LivenessEvent::Strange;

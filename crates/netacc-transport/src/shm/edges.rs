@@ -1,8 +1,8 @@
 //! Counters of a connection's events, by which edge-triggered epoll recognises new ones.
 //!
 //! Only threads of this process write them. The counters are Relaxed, since each change is followed by a wake-up, whose
-//! fence comes before the sleeper's check. Only the request for room is stored with Release and taken with AcqRel, so
-//! that room is counted once.
+//! fence comes before the sleeper's check. Only the request for room is stored with Release and taken by an AcqRel
+//! exchange: room is counted once for each request, after what the writer did before it.
 
 use crate::shm::side_state::SideState;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -11,10 +11,11 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// which corresponds to a wake-up in the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EdgeSeq {
-    /// Stream position up to which data has arrived, and (above 2^48) the number of times that `SO_RCVLOWAT` found
-    /// enough of it.
+    /// Stream position up to which data has arrived, combined (from bit 48 on, by exclusive or) with the number of
+    /// times that `SO_RCVLOWAT` was set when enough data was there.
     pub data: u64,
-    /// Number of ends, resets and calls of shutdown(2).
+    /// Which ends and resets have been seen (the low eight bits), and the number of calls of shutdown(2) (the bits
+    /// above).
     pub edges: u32,
     /// Number of times that a writer that had found no room could go on.
     pub room: u32,
@@ -25,11 +26,11 @@ pub struct EdgeSeq {
 pub(super) struct Edges {
     /// The value of SO_RCVLOWAT.
     lowat: AtomicU32,
-    /// Number of times that SO_RCVLOWAT was set when enough was there.
+    /// Number of times that SO_RCVLOWAT was set when enough data was there.
     nudges: AtomicU32,
     /// Number of calls of shutdown(2) so far.
     shutdowns: AtomicU32,
-    /// Set when a writer found no room and waits for some.
+    /// Not 0: a writer has found no room and waits for some.
     room_wanted: AtomicU32,
     /// Number of times that such a writer could go on.
     rooms: AtomicU32,
@@ -87,7 +88,7 @@ impl Edges {
         }
     }
 
-    /// The number of ends and shutdowns for [`EdgeSeq::edges`].
+    /// The ends and shutdowns as in [`EdgeSeq::edges`].
     #[inline]
     pub(super) fn ends(&self, state: SideState) -> u32 {
         self.shutdowns.load(Ordering::Relaxed).wrapping_shl(8) | state.ends_seen()

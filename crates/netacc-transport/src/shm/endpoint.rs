@@ -23,14 +23,15 @@ pub struct ShmEndpoint {
     link: AtomicPtr<Link>,
     pub(super) index: AtomicU32,
     pub(super) state: StateWord,
+    /// The error (errno) that the next call reports; 0: none.
     pub(super) error: AtomicI32,
     pub(super) generation: AtomicU32,
     pub(super) tx: Producer,
     pub(super) rx: Consumer,
-    /// Threads of ours that sleep for this endpoint, beside those that the words in shared memory name.
+    /// Threads of this process that wait for the connection, beside those that the words in shared memory name.
     pub(super) waiters: Waiters,
-    /// Set if the other program is on another host; stored when the connection begins, so that a wait touches no
-    /// further line.
+    /// Number + 1 of the RDMA engine that carries the connection, if the other program is on another host; 0: it is on
+    /// this host. Stored when the connection begins, so that a wait touches no further cache line.
     pub(super) remote: AtomicU32,
     /// The socket layer's object for this connection.
     pub owner: AtomicUsize,
@@ -38,48 +39,52 @@ pub struct ShmEndpoint {
     pub registration: AtomicUsize,
     /// Our ready set that watches the endpoint; 0: none.
     pub ready_set: AtomicU32,
-    /// What edge-triggered epoll goes by, and SO_RCVLOWAT.
+    /// The counters by which edge-triggered epoll recognises new events, and SO_RCVLOWAT.
     pub(super) edges: Edges,
-    /// Its position in the connect queue, of one that is pending; see [`super::pending`].
+    /// Position of a pending connect in the connect queue; see [`super::pending`].
     pub(super) queued_at: AtomicU64,
-    /// The end of the peer's liveness socket that the peer passed to us (descriptor + 1), and in the upper half the
-    /// generation of the connection it was passed for: one word, since it may come while the connection begins.
+    /// The peer liveness socket (reserved descriptor + 1), and in the upper half the generation of its connection. It
+    /// is one word, since the socket may be received while the connection begins.
     pub(super) peer_liveness: AtomicU64,
-    /// Number of threads that use the number of `liveness` or `old_subflow` just now; see [`super::numbers`].
+    /// Number of threads that are using the number of `liveness` or `old_subflow`; see [`super::numbers`].
     pub(super) users: AtomicU32,
     /// Held by the thread that reads a liveness socket of either side; see [`super::drain`].
     pub(super) draining: Lock,
     /// The application's descriptor that is our liveness socket (number + 1).
     pub(super) liveness: AtomicI32,
-    /// The socket that was accepted from a liveness socket that listens (private descriptor + 1), and the token that it has to
-    /// send first.
+    /// The socket that was accepted from our listening liveness socket (reserved descriptor + 1).
     pub(super) accepted: AtomicI32,
+    /// The token that the peer has to send first on that socket.
     pub(super) token: AtomicU64,
     /// The token by which the peer's liveness socket is found, if that liveness socket listens; 0 otherwise.
     pub(super) peer_token: AtomicU64,
-    /// Number of times that the peer's liveness socket was connected to. Where our own liveness socket listens: when
-    /// the peer was last looked for.
+    /// Number of connections that were made to the peer's listening liveness socket. While our own liveness socket
+    /// listens and the peer has none: the time (in units of 2^24 ns) of the last check for the peer; see
+    /// [`ShmEndpoint::is_abandoned`].
     pub(super) dialed: AtomicU32,
-    /// The kernel socket whose bytes come before the ring's (number + 1).
+    /// The old subflow, whose bytes come before the ring's (descriptor + 1).
     pub(super) old_subflow: AtomicI32,
-    /// The kernel socket on which a connection that left the rings goes on (private descriptor + 1).
+    /// The kernel socket on which a connection goes on that another process has taken off the rings (reserved
+    /// descriptor + 1; [`super::passed`] has a value for a lost one).
     pub(super) kernel: AtomicI32,
     /// The generation of the connection that `kernel` was passed for.
     pub(super) kernel_generation: AtomicU32,
-    /// The generation of the last connection that this process has left to its other sharers or taken elsewhere: what is
-    /// still passed for it is nobody's here.
+    /// The generation of the last connection that this process has left to its other sharers or switched: descriptors
+    /// that are still passed for it are dropped.
     pub(super) left: AtomicU32,
-    /// The peer's end of that pair, for its other sharers (private descriptor + 1).
+    /// The enclosed copy of the peer's end of that pair, which is sent back for the peer's other sharers (reserved
+    /// descriptor + 1).
     pub(super) sibling_copy: AtomicI32,
-    /// What we sent by TCP and a peer that left the rings has not read (private descriptor + 1).
+    /// The old subflow with bytes that this side has sent and a peer that left the rings has not read (reserved
+    /// descriptor + 1).
     pub(super) unread_return: AtomicI32,
-    /// Number of bytes that we sent by the kernel, for a connection that began there.
+    /// Number of bytes that this side has sent over the old subflow.
     pub(super) sent_before: AtomicU64,
-    /// Time (ns) that our threads lost by the peer's words, in this and earlier connections of the slot.
+    /// Time that our threads have lost by waiting for words of the peer, in this and earlier connections of the slot.
     pub(super) delays: Delays,
 }
 
-/// Everything that an operation needs, looked up once.
+/// The parts of an endpoint that an operation needs, looked up once.
 pub(super) struct View {
     pub(super) slot: &'static Slot,
     pub(super) seg: Segment,
@@ -89,7 +94,7 @@ pub(super) struct View {
 }
 
 impl View {
-    /// What the log calls this side.
+    /// The name of this side in log lines.
     pub(super) fn place(&self) -> Place {
         Place { link: self.link.id(), slot: self.index as u32 }
     }
@@ -104,8 +109,8 @@ impl View {
 }
 
 impl ShmEndpoint {
-    /// Says once and for all which endpoint this is: in fresh memory, perhaps by several threads at once, which store
-    /// the same values.
+    /// Sets the endpoint's link and slot, which never change. Several threads may do so at once in fresh memory: they
+    /// store the same values.
     pub(crate) fn attach(&self, link: &'static Link, index: usize) {
         self.index.store(index as u32, Ordering::Relaxed);
         // Release: a thread that sees the link sees the index.
@@ -117,7 +122,7 @@ impl ShmEndpoint {
         !self.link.load(Ordering::Acquire).is_null()
     }
 
-    /// To be called before its link is used anew.
+    /// To be called before the endpoint's link is used again.
     pub(crate) fn reset(&self) {
         self.state.reset();
         self.left.store(0, Ordering::Relaxed);
@@ -127,16 +132,16 @@ impl ShmEndpoint {
     #[inline]
     #[allow(unsafe_code)]
     pub fn link(&self) -> &'static Link {
-        // SAFETY: set in `attach` before the endpoint is reachable, to a link, which is never freed.
+        // SAFETY: `attach` stores the address before the endpoint is handed out, and links are never freed.
         unsafe { &*self.link.load(Ordering::Relaxed) }
     }
 
-    /// What the log calls this side.
+    /// The name of this side in log lines.
     pub(super) fn place(&self) -> Place {
         Place { link: self.link().id(), slot: self.slot_index() as u32 }
     }
 
-    /// Has an event happen to one of the machines of this side. Returns the state before.
+    /// Applies an event to one of the state machines of this side. Returns the previous state.
     #[cold]
     pub(super) fn on<M: Machine>(&self, event: M::Event) -> SideState {
         self.state.on::<M>(self.place(), event)
@@ -161,8 +166,9 @@ impl ShmEndpoint {
         self.state.look().is_live()
     }
 
-    /// Whether connection `generation` is open here, or is about to begin (server), or waits for the end of the server's
-    /// processes (client; see [`ShmEndpoint::servers_gone`]): then what the peer passes for it is kept.
+    /// Whether descriptors that the peer passes for connection `generation` are kept: it is open here, or is about to
+    /// begin (server), or its slot waits for the end of the server's processes (client; see
+    /// [`ShmEndpoint::servers_gone`]).
     pub(super) fn expects(&self, generation: u32) -> bool {
         let Some(v) = self.view().filter(|_| generation != 0) else { return false };
         let expected = if self.is_live() {
@@ -174,41 +180,41 @@ impl ShmEndpoint {
                 && (v.me == Side::Server || v.link.slots.is_closing(v.index))
         };
         if expected {
-            // This is noted for an open connection, too, which another thread may be about to close.
+            // This is noted for an open connection, too, since another thread may be about to close it.
             v.link.passed.store(1, Ordering::Relaxed);
         }
         expected
     }
 
-    /// Whether connection `generation`, for which something is kept, is not over here: otherwise this process needs no
-    /// socket to go on over, and would keep the stream of the one that it got from ending.
+    /// Whether this process may still go on with connection `generation`, for which descriptors are kept. Otherwise it
+    /// needs no socket, and a socket that it kept would keep the stream from ending.
     pub(super) fn will_go_on(&self, generation: u32) -> bool {
         let left = self.left.load(Ordering::Acquire) == generation;
         self.is_live() || (self.link().side() == Side::Server && !left)
     }
 
-    /// The connection is over in this process, and others may go on with it. What another thread has just taken in for it
-    /// is dropped, too.
+    /// Ends the connection in this process, while others may go on with it. Descriptors that another thread has just
+    /// received for it are dropped, too.
     pub(super) fn leave(&self) {
         self.left.store(self.generation.load(Ordering::Relaxed), Ordering::Release);
         self.state.end(self.place());
         self.drop_kernel();
     }
 
-    /// Drops what the peer passed: the link ends, or this is the child of a fork and the endpoint does not belong to
-    /// the program.
+    /// Drops the descriptors that the peer has passed: the link ends, or this is the child of a fork, and the
+    /// connection does not belong to the program.
     pub fn drop_passed(&self) {
         self.close_peer_liveness();
         self.drop_kernel();
     }
 
-    /// Whether the windows of this slot are mapped, or could be just now: without them no connection can begin.
+    /// Whether the windows of this slot are mapped, or could be mapped now: without them no connection can begin.
     pub fn has_windows(&self) -> bool {
         self.view().is_some_and(|v| v.seg.reach(v.index).is_ok())
     }
 
-    /// Begins a connection in this slot, unless there is one or no room for its windows. The client also wipes the
-    /// shared words; the server then finds them wiped, or else the client lies and hurts itself.
+    /// Begins a connection in this slot. False: there is one, or its windows cannot be mapped. The client also resets
+    /// the shared words; if it does not, it harms only its own connection.
     pub fn begin(&'static self, generation: u32) -> bool {
         let Some(v) = self.view() else { return false };
         if self.is_live() || v.seg.reach(v.index).is_err() {
@@ -219,8 +225,9 @@ impl ShmEndpoint {
             let s = v.slot;
             s.wipe(Side::Client);
             line!(v, side, Side::Client).cpu.store(cpu::current(), Ordering::Relaxed);
-            // A server that closed after us has wiped its own words, which are in its cache. Relaxed: the thread that
-            // claimed the slot has acquired the mark. If the server lies, it hurts its own connection.
+            // A server that closed after us has reset its own words, which are in its cache. Relaxed: the thread that
+            // claimed the slot has loaded the mark with Acquire. A server that sets it wrongly harms only its own
+            // connection.
             let before = s.open.generation.load(Ordering::Relaxed);
             if before == 0 || s.open.server_done.load(Ordering::Relaxed) != before | WIPED {
                 s.wipe(Side::Server);
@@ -230,8 +237,8 @@ impl ShmEndpoint {
             s.open.outcome.store(CONNECT_QUEUED, Ordering::Relaxed);
             s.open.leaving.store(0, Ordering::Relaxed);
         }
-        // A client's slot may still say what its last connection was. A server loads the peer's word here and nowhere else,
-        // and believes it of its own user alone.
+        // At a client the word in the slot may still be that of the last connection. A server loads the client's word
+        // only here, and believes only a client that it trusts.
         let peer_end = match v.me {
             Side::Client => v.link.remote.load(Ordering::Relaxed),
             Side::Server if v.link.trusts_peer() => v.slot.open.remote_engine(),
@@ -254,10 +261,11 @@ impl ShmEndpoint {
         true
     }
 
+    /// Handles a violation by the peer: resets the connection, and returns the error for the current call.
     pub(super) fn violated(&self, v: &View) -> Errno {
         page().count(Counter::ProtocolErrors);
         page().fallback(Reason::ProtocolError);
-        // The peer broke the rules of this connection only: resets it on both sides.
+        // The violation concerns this connection only, which is reset on both sides.
         line!(v, producer, v.me).fin.store(RESET, Ordering::SeqCst);
         self.die(Errno::CONNRESET);
         self.announce_data(v);
@@ -268,8 +276,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// Deals with a violation as `violated` does, for a call that reads: for it a reset that has been reported is the
-    /// end of the stream.
+    /// Handles a violation as `violated` does, for a call that reads: once the reset has been reported, such a call
+    /// finds the end of the stream.
     pub(super) fn violated_for_reader(&self, v: &View) -> netacc_sys::errno::Result<usize> {
         match self.violated(v) {
             Errno::PIPE => Ok(0),
@@ -289,20 +297,21 @@ impl ShmEndpoint {
         self.state.look().is_dead()
     }
 
-    /// What the peer's words and the link's state say about the stream's end.
+    /// Updates the state by the peer's words and the link's state, which show ends, resets and switches, and returns
+    /// it.
     #[inline]
     pub(super) fn observe(&self, v: &View) -> SideState {
         let state = self.state.look();
         // Acquire: a final head was published before the mark.
         let fin = line!(v, producer, v.me.other()).fin.load(Ordering::Acquire);
-        // Nearly every look finds two living sides that go on, and nothing that would change the state.
+        // In nearly every call both sides live and go on, so that nothing changes the state.
         if state.is_settled() && fin & !HOLDING == OPEN && !self.peer_died(v) {
             return state;
         }
         self.observe_change(v)
     }
 
-    /// Looks as [`ShmEndpoint::observe`] does, and notes what has changed. Out of line, so that nearly every look needs few
+    /// The part of [`ShmEndpoint::observe`] that notes changes. It is out of line, so that nearly every call needs few
     /// registers.
     #[cold]
     #[inline(never)]
@@ -312,7 +321,7 @@ impl ShmEndpoint {
             return state;
         }
         if state.is_shared() && !state.has_shut_both() {
-            // Another of our sharers may have ended our stream, or both.
+            // Another of our sharers may have ended our stream, or both streams.
             let fin = line!(v, producer, v.me).fin.load(Ordering::Acquire);
             let both = fin & CLOSED != 0;
             if fin & FIN != 0 && (both || !state.has_shut()) {
@@ -334,7 +343,7 @@ impl ShmEndpoint {
                 None
             };
             if left.is_some() && !v.link.trusts_peer() {
-                self.reset_for(v, "marked the connection as moved");
+                self.reset_for(v, "marked the connection as switched");
                 return self.state.look();
             }
             if let Some(left) = left {
@@ -344,21 +353,22 @@ impl ShmEndpoint {
         if fin & RESET != 0 && self.state.look().ends() == Ends::Closed {
             // Both ends were sent before: there is nothing left that a reset could reach.
         } else if fin & RESET != 0 {
-            // tcp(7): a reset after the peer's end of stream is EPIPE, else ECONNRESET.
+            // A reset after the peer's end of stream is reported as EPIPE, any other as ECONNRESET (tcp(7)).
             self.die(if fin & FIN != 0 { Errno::PIPE } else { Errno::CONNRESET });
         } else if fin & !HOLDING == OPEN
             && self.peer_died(v)
-            // A process that ended or moved the stream said so before it went: look again, now that it is gone.
+            // A process that ended or switched its stream stored its mark before it died, so the mark is loaded again,
+            // now that the process is gone.
             && line!(v, producer, peer).fin.load(Ordering::Acquire) & !HOLDING == OPEN
         {
-            // The peer died without closing. The kernel would have closed its sockets: a reset if it left unread data
-            // behind, else an end of stream. As long as the kernel's socket of a promoted connection has not ended,
-            // that socket reports the end, and has bytes that come first.
+            // The peer died without closing. The kernel would have closed its sockets: with a reset if it left unread
+            // data behind, otherwise with an end of stream. As long as the old subflow of a promoted connection has not
+            // ended, it reports the end, and has bytes that come first.
             if self.old_subflow.load(Ordering::Relaxed) != 0 && (self.old_subflow_ready().is_some() || self.is_dead()) {
                 return self.state.look();
             }
             match self.peer_left_unread(v).map(|n| n.saturating_add(self.unread_before(v))) {
-                // If the peer is an engine, the program on the other host lives, and has not ended its stream.
+                // If the peer is an RDMA engine, the program on the other host may live, and has not ended its stream.
                 Some(0) if !(self.is_remote() || v.link.is_remote()) => {
                     self.on::<Ends>(EndsEvent::PeerEnd);
                 }
@@ -370,17 +380,19 @@ impl ShmEndpoint {
         self.state.look()
     }
 
-    /// Whether the peer died after it had ended its stream, and left bytes of ours unread: the kernel would have sent a reset,
-    /// which tcp(7) tells as EPIPE then. Of a peer that had read all of them a writer hears when it writes.
+    /// Whether the peer died after it had ended its stream, and left bytes of ours unread: the kernel would have sent a
+    /// reset, which is then reported as EPIPE (tcp(7)). If the peer had read all of them, a writer learns of its death
+    /// when it writes.
     #[cold]
     fn died_after_its_end(&self, v: &View) -> bool {
         let fin = || line!(v, producer, v.me.other()).fin.load(Ordering::Acquire);
         let ended = |fin: u32| fin & (FIN | CLOSED | SWITCHED | RESET) == FIN;
-        // What it said before it went is looked at again, now that it is gone.
+        // The peer stores its marks before it dies, so they are loaded again, now that it is gone.
         ended(fin()) && self.peer_died(v) && ended(fin()) && self.peer_left_unread(v) != Some(0)
     }
 
-    /// When the peer had news for us (ticks): it orders events of several connections, and is no more than a claim.
+    /// Time (ticks) of the peer's last event for us, by which events of several connections are ordered. The peer can
+    /// store any value.
     #[inline]
     pub fn arrived(&self) -> u64 {
         self.view().map_or(0, |v| line!(v, producer, v.me.other()).when.load(Ordering::Relaxed))
@@ -396,7 +408,7 @@ impl ShmEndpoint {
         self.decide(CONNECT_WITHDRAWN)
     }
 
-    /// What became of a queued connect or an offered promotion: a `CONNECT_` value.
+    /// The outcome of a queued connect or an offered promotion: a `CONNECT_` value.
     pub fn outcome(&self) -> u32 {
         self.view().map_or(CONNECT_WITHDRAWN, |v| v.slot.open.outcome.load(Ordering::Acquire))
     }
@@ -413,9 +425,10 @@ impl ShmEndpoint {
         self.never_mind(generation);
     }
 
-    /// Server: marks a withdrawn connect as done with.
+    /// Server: releases the slot of a connect that did not begin here, because it was withdrawn or refused.
     pub fn never_mind(&self, generation: u32) {
         if let Some(v) = self.view() {
+            // Release: after this the client may use the slot again.
             v.slot.open.server_done.store(generation, Ordering::Release);
         }
     }
@@ -431,14 +444,14 @@ impl ShmEndpoint {
     }
 
     pub(super) fn is_orphan(&self, v: &View) -> bool {
-        // The slot's own line first: it is at rest once the connect is taken, while the link's header, which `is_withdrawn`
-        // reads, moves with every connect.
+        // The slot's own line comes first: it no longer changes once the connect is taken, while the link's header,
+        // which `is_withdrawn` loads, changes with every connect.
         v.me == Side::Client
             && v.slot.open.outcome.load(Ordering::Acquire) == CONNECT_QUEUED
             && (v.link.is_lost() || v.link.is_withdrawn())
     }
 
-    /// Whether anything was written so far to a connect that waits in its queue.
+    /// Whether any byte was written to a connect that waits in its queue.
     pub fn has_written(&self) -> bool {
         let mut any = false;
         self.replay(|_, n| any |= n > 0);
@@ -450,12 +463,13 @@ impl ShmEndpoint {
         self.state.look().has_shut()
     }
 
-    /// Ends a connection that cannot go on.
+    /// Resets a connection that cannot go on, and wakes its threads.
     pub fn fail(&self, e: Errno) {
         self.die(e);
         self.poke_self();
     }
 
+    /// Sets the outcome of a queued connect. False: it was set before.
     pub(super) fn decide(&self, outcome: u32) -> bool {
         // AcqRel: whichever side decides first, the other one sees what led to it.
         self.view().is_some_and(|v| {
@@ -471,7 +485,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Makes the peer look at this connection again.
+    /// Wakes the peer, so that it checks this connection again.
     pub fn stir_peer(&self) {
         if let Some(v) = self.view() {
             self.announce_data(&v);

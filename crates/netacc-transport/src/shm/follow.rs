@@ -23,7 +23,7 @@ fn drained(ep: &ShmEndpoint, v: &View) -> bool {
 
 impl ShmEndpoint {
     /// Whether the connection has to switch: its server died before it accepted the connect, or a process has left the
-    /// rings and the socket on which the connection goes on was received. The answer is as of the last read, write or
+    /// rings and the socket on which the connection goes on was received. The answer reflects the last read, write or
     /// check of the readiness.
     pub fn must_switch(&self) -> bool {
         let state = self.state.look();
@@ -32,7 +32,8 @@ impl ShmEndpoint {
         }
         self.view().is_some_and(|v| match state.switch() {
             Switch::PeerLeft | Switch::SharerLeft if !state.is_dead() => {
-                // Checked last: the socket may have been received during the check whether it can still come.
+                // The socket is checked for last: it may have been received while `is_hopeless` checked whether it can
+                // still arrive.
                 self.seek_kernel(&v) || self.is_hopeless(&v) || self.kernel_fd() >= 0
             }
             Switch::OnKernel | Switch::OnSharersKernel if !state.is_dead() => drained(self, &v),
@@ -57,9 +58,8 @@ impl ShmEndpoint {
         self.kernel_fd() >= 0
     }
 
-    /// If this process also has the other end of the connection, lets that end send our copy of the socket: the thread
-    /// that waits for it here may be the one that would use that end next. Returns whether the socket may have been
-    /// received by that.
+    /// If this process also has the other end of the connection, makes that end send our copy of the socket: the thread
+    /// that waits for it here may be the only one that uses that end. Returns whether that end has received the socket.
     #[cold]
     fn wake_own_peer(&self, v: &View) -> bool {
         let generation = self.generation.load(Ordering::Relaxed);
@@ -86,7 +86,7 @@ impl ShmEndpoint {
         self.kernel_fd() >= 0
     }
 
-    /// Whether the socket cannot come any more: no process is left that could pass it, or it was lost.
+    /// Whether the socket cannot arrive any more: no process is left that could pass it, or it was lost.
     fn is_hopeless(&self, v: &View) -> bool {
         if self.has_missed() {
             return true;
@@ -94,13 +94,13 @@ impl ShmEndpoint {
         if !(v.link.is_lost() || v.link.is_inherited()) {
             return false;
         }
-        // Checked after that: another thread may have received a peer liveness socket before it marked the link as
-        // lost.
+        // This is checked after the link: another thread may have received a peer liveness socket before it marked the
+        // link as lost.
         let unheard = self.peer_liveness_fd() < 0 && self.liveness_fd() < 0;
         let state = self.state.look();
-        // To the other sharers that left the socket comes over the liveness socket. A peer that left may have nothing
-        // but its own liveness socket, whose other end is the peer liveness socket: then it says nothing that no
-        // process holds the other end of ours.
+        // If a sharer has left, the socket arrives over the liveness socket. A peer that has left may have only its own
+        // liveness socket, whose other end is our peer liveness socket: then the end of our liveness socket shows
+        // nothing.
         let ended = state.is_left_by_sharer() && state.liveness_socket() == LivenessSocket::Ended;
         let gone = ended || state.has(PEER_GONE);
         // The socket may have been received before the end of the peer liveness socket was seen.
@@ -195,15 +195,17 @@ impl ShmEndpoint {
         }
     }
 
-    /// Puts the unread bytes of our ring into the socket. One of the sharers does that; if it was killed meanwhile, no
-    /// process knows how many bytes it has written, and the connection is reset rather than a byte sent twice.
+    /// Puts the unread bytes of our ring into the socket. Only one of the sharers does that. If it was killed while it
+    /// did, no process knows how many bytes it has written, and the connection is reset, since a byte might be sent
+    /// twice.
     fn give_once(&self, v: &View, fd: i32) -> Result<()> {
         let state = &line!(v, side, v.me).forked;
         if !self.is_shared() {
             self.return_unread(v, fd)?;
             return self.give_rest(v, fd);
         }
-        // Relaxed: every thread that loads it holds the word of [`ShmEndpoint::enter`], as this one does.
+        // Relaxed: every process that loads or stores these values holds the word of [`ShmEndpoint::enter`], as this
+        // one does.
         if state.load(Ordering::Relaxed) == GIVING {
             return Err(Errno::CONNRESET);
         }
@@ -214,8 +216,9 @@ impl ShmEndpoint {
         Ok(())
     }
 
-    /// Puts the bytes that we sent by TCP and that the peer has not read into the socket. We have ended that stream, so
-    /// it has an end; a peer of another user that passed another socket is not waited for.
+    /// Puts the bytes that this side has sent over the old subflow and that the peer has not read into the socket. This
+    /// side has ended that stream, so it has an end; but a peer that is not trusted could pass another socket, and is
+    /// waited for only briefly.
     fn return_unread(&self, v: &View, fd: i32) -> Result<()> {
         let left = self.unread_return.swap(0, Ordering::AcqRel) - 1;
         if left < 0 {
@@ -226,8 +229,8 @@ impl ShmEndpoint {
         if all? { Ok(()) } else { Err(Errno::CONNRESET) }
     }
 
-    /// Puts the bytes of our ring that the peer has neither read nor put into the socket itself into the socket. The
-    /// peer has left the ring, so its position is final, and this side reads its own ring instead.
+    /// Puts the bytes of our ring into the socket that the peer has neither read nor put there itself. The peer has
+    /// left the ring, so its position is final, and this side reads the ring in its place.
     fn give_rest(&self, v: &View, fd: i32) -> Result<()> {
         let (theirs, ours) = (line!(v, consumer, v.me.other()), line!(v, producer, v.me));
         let Some(area) = v.tx_area() else { return Err(Errno::CONNRESET) };
@@ -288,7 +291,7 @@ impl ShmEndpoint {
         p.fd >= 0 && raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1)
     }
 
-    /// shutdown(2) and close(2) after a switch, which still send the bytes written before.
+    /// Closes a connection that a process has taken off the rings. Bytes that were written before are still sent.
     #[cold]
     pub(super) fn close_switched(&'static self, abort: bool) {
         let Some(v) = self.view() else { return };

@@ -18,19 +18,21 @@ use rustix::fs::fcntl_get_seals;
 /// The first message in a control socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FirstMessage {
-    /// A message; `uid` is its sender's real user id at the time of sending, where the socket asks for it (`SO_PASSCRED`).
+    /// A message. `uid` is its sender's real user id at the time of sending, if the socket requests it (`SO_PASSCRED`);
+    /// `descriptors` tells whether it passes descriptors.
     Message { uid: Option<u32>, descriptors: bool },
     /// There is no message for now.
     Nothing,
-    /// There will be no message.
+    /// No message will come.
     End,
 }
 
 /// Size (bytes) of a control message with credentials (`struct ucred`).
 const CREDENTIALS: usize = size_of::<libc::cmsghdr>() + 16;
-/// Size (bytes) of a control message with credentials and of one with a descriptor behind it.
+/// Size (bytes) of a control message with credentials and of a following one with a descriptor.
 const WITH_DESCRIPTOR: usize = CREDENTIALS + size_of::<libc::cmsghdr>() + 8;
 
+/// Buffer for control messages, aligned as `struct cmsghdr` has to be.
 #[repr(align(8))]
 struct Control<const N: usize>([u8; N]);
 
@@ -44,7 +46,7 @@ impl<const N: usize> Control<N> {
         const HEAD: usize = size_of::<libc::cmsghdr>();
         let mut at = 0;
         while at + HEAD <= used {
-            // A size_t, of which only the lower half matters for a buffer of this size.
+            // The length is a size_t, of which only the lower half matters for a buffer of this size.
             let len = self.word(at)?.max(HEAD as i32) as usize;
             if (self.word(at + 8)?, self.word(at + 12)?) == (libc::SOL_SOCKET, kind) {
                 return Some((at + HEAD, len - HEAD));
@@ -95,7 +97,7 @@ pub(super) fn first_message(fd: i32) -> FirstMessage {
             let descriptors = control.take_descriptors(used, reserved_fds::drop_raw) > 0 || more;
             let at = control.find(used, libc::SCM_CREDENTIALS);
             let uid = at.and_then(|(at, _)| control.word(at + 4)).map(|uid| uid as u32);
-            // An empty message has credentials, or else it cannot be told from the end.
+            // An empty message can be told from the end only by its credentials or descriptors.
             if n == 0 && uid.is_none() && !descriptors {
                 FirstMessage::End
             } else {
@@ -107,8 +109,8 @@ pub(super) fn first_message(fd: i32) -> FirstMessage {
     }
 }
 
-/// Whether the first message of a socket brings exactly one descriptor, and that is a sealed memfd: a kind of file that
-/// never blocks.
+/// Whether the first message of a socket passes exactly one descriptor, which is that of a sealed memfd: no operation
+/// on such a file blocks.
 pub(super) fn brings_memfd(fd: i32) -> bool {
     let mut control = Control([0; WITH_DESCRIPTOR]);
     let Ok((_, used, more)) = peek(fd, &mut control) else { return false };
@@ -121,8 +123,8 @@ pub(super) fn brings_memfd(fd: i32) -> bool {
     count == 1 && sealed && !more
 }
 
-/// Whether the sender of a message may pass descriptors: its user is ours or root, according to the kernel's
-/// credentials of this message. If they were not requested, those of the socket count (`before`).
+/// Whether the sender of a message may pass descriptors: the peer was trusted `before`, and its user is still ours or
+/// root according to the kernel's credentials of this message, if these were requested.
 pub(super) fn may_pass(uid: Option<u32>, before: bool) -> bool {
     before && uid.is_none_or(trusted)
 }
@@ -131,7 +133,7 @@ pub(super) fn may_pass(uid: Option<u32>, before: bool) -> bool {
 /// that closes it.
 pub fn dismiss(fd: OwnedFd) {
     if holds_descriptors(fd.as_raw_fd()) {
-        // Without memory for its mark the socket stays open: the close might not return.
+        // If `adopt` has no memory for its mark, it closes the socket itself, and this thread may block.
         if let Ok(fd) = reserved_fds::adopt(fd) {
             closer::close(fd);
         }
@@ -140,13 +142,13 @@ pub fn dismiss(fd: OwnedFd) {
     }
 }
 
-/// Closes a stranger's socket at a reserved number.
+/// Closes a stranger's socket as [`dismiss`] does, if it is a reserved descriptor.
 pub(super) fn dismiss_reserved(fd: i32) {
     if holds_descriptors(fd) { closer::close(fd) } else { reserved_fds::close(fd) }
 }
 
 /// Closes a stranger's socket that other sharers may have, too, and continue to use: it is not shut down, and its
-/// messages are left to them. On a kernel with `SO_PASSRIGHTS` no descriptor can come meanwhile
+/// messages are left to them. On a kernel with `SO_PASSRIGHTS` no descriptor can arrive after the check
 /// ([`refuse_descriptors`]).
 pub(super) fn dismiss_shared(fd: i32) {
     match first_message(fd) {
@@ -165,7 +167,7 @@ pub(super) fn refuse_descriptors(fd: BorrowedFd<'_>) {
 /// Shuts the socket down, so that no more messages can come, and returns whether it has descriptors. Messages without
 /// descriptors are discarded.
 fn holds_descriptors(fd: i32) -> bool {
-    // Bound of the messages, more than a socket holds.
+    // Largest number of messages that are read: more than a socket holds.
     const MESSAGES: usize = 4096;
     let _ = raw::shutdown(fd, libc::SHUT_RDWR);
     for _ in 0..MESSAGES {
@@ -181,7 +183,7 @@ fn holds_descriptors(fd: i32) -> bool {
     true
 }
 
-/// Has the kernel name the sender with each message.
+/// Has the kernel add the sender's credentials to each message that is received (`SO_PASSCRED`, unix(7)).
 pub(super) fn pass_credentials(fd: BorrowedFd<'_>) {
     let _ = raw::setsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PASSCRED, 1);
 }
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_tells_of_descriptors_and_senders_and_takes_nothing() {
+    fn a_peek_reports_descriptors_and_senders_and_removes_nothing() {
         let (ours, theirs) = pair();
         pass_credentials(ours.as_fd());
         assert_eq!(first_message(ours.as_raw_fd()), FirstMessage::Nothing);
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn where_senders_are_not_told_descriptors_are_found_and_not_kept() {
+    fn without_credentials_descriptors_are_found_and_not_kept() {
         let (ours, theirs) = pair();
         let (read, write) = rustix::pipe::pipe().unwrap();
         pass(&theirs, b"x", &[write.as_fd()]);
@@ -242,13 +244,13 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_message_is_no_end() {
+    fn an_empty_message_is_not_the_end() {
         let (ours, theirs) = pair();
         pass_credentials(ours.as_fd());
         pass(&theirs, b"", &[]);
         pass(&theirs, b"", &[theirs.as_fd()]);
         assert!(matches!(first_message(ours.as_raw_fd()), FirstMessage::Message { descriptors: false, .. }));
-        assert!(holds_descriptors(ours.as_raw_fd()), "behind the empty one");
+        assert!(holds_descriptors(ours.as_raw_fd()), "it follows the empty one");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Notifying peers after the process has become another user.
 //!
-//! A peer that trusts this process has its wakers and writes them, which could block the peer if the process was taken
-//! over later. The kernel tells a peer the sender's user with each message ([`super::guard`]), so one message over each
-//! link is enough for the peer to trust the process no longer.
+//! A peer that trusts this process has its wakers and writes them, which could block the peer if another user controls
+//! this process. The kernel tells a peer the sender's user with each message ([`super::guard`]), so one message over
+//! each link is enough to end the peer's trust.
 
 use crate::shm::registry;
 use netacc_sys::lock;
@@ -18,7 +18,8 @@ pub fn tell_peers() {
     if lock::interrupted() {
         return;
     }
-    // A link of the parent has no control socket here, and a peer in this process knows the user.
+    // A link of the parent has no control socket here, so nothing is sent over it. If a socket is full, the next
+    // message tells the peer.
     registry::each_used(|link| {
         let _ = link.send(Message::Wake { id: NO_WAKER }, None);
     });

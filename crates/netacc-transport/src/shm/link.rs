@@ -1,4 +1,4 @@
-//! A link: what joins two processes, however many connections they have.
+//! A link, which joins a client process and a server process, however many connections they have.
 
 use crate::shm::blocks::Blocks;
 use crate::shm::endpoint::ShmEndpoint;
@@ -17,18 +17,20 @@ use netacc_sys::slab::{Pooled, Slab};
 use netacc_sys::{Lock, reserved_fds};
 use rustix::process::getuid;
 
-/// Waker numbers per side: those below [`READY_SETS`] belong to ready sets, the rest to sleeping threads.
+/// Number of wakers per side: those below [`READY_SETS`] belong to ready sets, the rest to sleeping threads.
 pub const WAKERS: usize = 1024;
 
-/// [`Link::lost`]: the peer went away and left nothing open.
+/// Value of [`Link::lost`]: the peer has ended and left no connection open.
 pub(crate) const ENDED: u32 = 1;
-/// [`Link::lost`]: the peer died with connections open, or broke the protocol; counted as lost.
+/// Value of [`Link::lost`]: the peer has died with connections open, or broken the protocol. The link is counted as
+/// lost.
 pub(crate) const LOST: u32 = 2;
 
-/// One side of a link. Objects are recycled, never freed; `refs` counts the users that may still look at the segment:
-/// the owner (pool or listener), each open endpoint, each epoll that watches it.
+/// One side of a link. Objects are recycled, never freed; `refs` counts the users that may access the segment: the
+/// owner (pool or listener), each open endpoint, and each epoll instance that watches the link.
 ///
-/// What [`Link::inherit`] writes lies together, so that the child of a fork copies one page for each of its parent's links.
+/// The fields that [`Link::inherit`] writes lie together, so that the child of a fork copies one page for each of its
+/// parent's links.
 #[derive(Debug)]
 #[repr(C, align(4096))]
 pub struct Link {
@@ -37,95 +39,106 @@ pub struct Link {
     pub(crate) lock: Lock,
     /// Held by the thread that reads the control socket.
     pub(crate) reader: Lock,
-    /// Not 0: a thread was told of a message, and found the reader busy.
+    /// Not 0: a message has arrived since the reader last began to read; see [`Link::service`].
     pub(super) more: AtomicU32,
-    /// The next one of the links that a thread keeps from being read: see [`super::control::Unread`].
+    /// The next link in a list of links whose control sockets are not read for now; see [`super::control::Unread`].
     pub(super) next_unread: AtomicPtr<Link>,
     pub(super) seg: AtomicPtr<u8>,
-    /// Where the segment's large windows are.
+    /// The addresses of the segment's large windows.
     blocks: AtomicPtr<Blocks>,
-    /// The other side, while it is in this process as well and uses the same mapping ([`Link::pair`]). Under `remote`'s lock.
+    /// The other side, if it is in this process as well and uses the same mapping ([`Link::pair`]). Under the lock of
+    /// [`super::remote`].
     pub(super) mate: AtomicPtr<Link>,
-    /// The number of that memfd ([`Mapped::file`]).
+    /// Inode number of the segment's memfd ([`Mapped::file`]).
     file: AtomicU64,
-    /// Control socket + 1; 0: closed.
+    /// Descriptor of the control socket + 1; 0: closed.
     control: AtomicI32,
     server: AtomicU32,
     /// Set when the peer is gone: [`ENDED`] or [`LOST`].
     pub(crate) lost: AtomicU32,
-    /// Set if the peer may be given our time, since it runs as the same user or as root. The descriptors of another
-    /// peer are not written to (that could block us); it is woken by messages instead.
+    /// Set if the peer runs as our user or as root. The wakers of another peer are not written, since a write could
+    /// block; it is woken by messages instead.
     trusted: AtomicU32,
-    /// Until then ([`netacc_sys::time::now`]) patience is short, since the peer left its control socket full.
+    /// Time ([`netacc_sys::time::now`]) until which no fork waits for room in the control socket, since the peer has
+    /// left it full.
     pub(crate) deaf_until: AtomicU64,
+    /// The peer's process id according to the kernel (`SO_PEERCRED`); 0: it is in another PID namespace.
     pub(super) peer_pid: AtomicU32,
-    /// A file of the peer's process, where that has no number here (descriptor + 1); see [`Link::has_peer_process`].
+    /// A pidfd of the peer's process (descriptor + 1), if that has no process id here; see [`Link::has_peer_process`].
     pub(super) peer_process: AtomicI32,
     peer_uid: AtomicU32,
-    /// 1 if the peer will trust the process that made this end of the link, by the user that it was then. It stands for the
-    /// peer's word until that is there, also in a child of a fork, which may be another user.
+    /// 1 if the peer will trust the process that made this end of the link, which is decided by that process's user at
+    /// the time. It is used until the peer has stored its own word, also in the child of a fork, which may run as
+    /// another user.
     pub(super) expects_trust: AtomicU32,
     id: AtomicU32,
-    /// Place of the entry on the stats page + 1; 0: none, as in the child of a fork.
+    /// Index of the link's entry on the stats page + 1; 0: none, as in the child of a fork.
     pub(super) entry: AtomicU32,
     /// Set in the child of a fork: the link is the parent's, and only its segment is ours to use.
     pub inherited: AtomicU32,
     /// Our thread wakers that exist and are free; under `lock`.
     pub(super) idle_wakers: [AtomicU64; WAKERS / 64],
-    /// The next thread waker to make; under `lock`.
+    /// Number of the next thread waker to make; under `lock`.
     pub(super) next_waker: AtomicU32,
     /// Our ready sets in use; under `lock`.
     pub(super) ready_sets: AtomicU64,
-    /// What this link belongs to; for the link's owner to set.
+    /// The object that this link belongs to, set by that owner.
     pub owner: AtomicUsize,
     /// The next link in the owner's list.
     pub next: AtomicPtr<Link>,
-    /// For the owner: when the kernel was last asked whether the peer lives, in
-    /// [`netacc_sys::cpu::ticks`] (client side, under the owner's lock).
+    /// Time ([`netacc_sys::cpu::ticks`]) at which the owner last asked the kernel whether the peer lives (client side,
+    /// under the owner's lock).
     pub checked: AtomicU64,
-    /// The last position of the connect queue's other side that we saw. The shared position is looked at only when it
-    /// matters, since the look takes the line away from the other side. Under the owner's lock.
+    /// The last position of the other side in the connect queue that this side has loaded. The shared position is
+    /// loaded only when it matters, since each load takes the cache line away from the other side. Under the owner's
+    /// lock.
     pub(super) seen: AtomicU64,
-    /// The connects up to that position, read at once for the same reason (server side).
+    /// The entries of the connect queue up to `seen`, which are read at once to spare the client's cache line (server
+    /// side).
     pub(super) batch: [AtomicU32; BATCH],
     /// Number of references of threads that sleep on the listener ([`crate::WaitSet::hold`]).
     pub(super) asleep: AtomicU32,
-    /// Set when a connect waited here in vain (client side): see [`Link::is_stuck`].
+    /// Set when the server did not accept a connect that waited here (client side); see [`Link::is_stuck`].
     pub stuck: AtomicU32,
     /// The kernel's cookie for the listener at the other end where several may share its port; 0: it is the only one
     /// (client side).
     pub member: AtomicU64,
-    /// The kernel's cookie for the listener at the time when the link was made, whether others share its port or not; 0: the
-    /// kernel does not tell (client side).
+    /// The kernel's cookie for the listener at the time when the link was made, whether others share its port or not;
+    /// 0: the kernel does not tell (client side).
     pub listener: AtomicU64,
-    /// When the kernel last said that this listener would get a connection, in [`netacc_sys::cpu::ticks`] (client side,
-    /// under the owner's lock).
+    /// Time ([`netacc_sys::cpu::ticks`]) at which the kernel last confirmed that this listener would get a connection
+    /// (client side, under the owner's lock).
     pub confirmed: AtomicU64,
-    /// Not 0: the server is on another host, and its side is held by an engine of our own process (client side).
+    /// Number + 1 of the RDMA engine of this process that has the server's side, if the server is on another host; 0:
+    /// it is on this host (client side).
     pub remote: AtomicU32,
-    /// Set when the peer passed descriptors for connections: some may lie here for a connection that is not open when
+    /// Set when the peer has passed descriptors for connections: some may belong to a connection that is not open when
     /// the link ends.
     pub(super) passed: AtomicU32,
-    /// Among the links that the process ever had, and the next one of them: see [`super::registry`].
+    /// 1: the link is in the list of all links that the process ever had, in which `next_listed` is the next one; see
+    /// [`super::registry`].
     pub(super) listed: AtomicU32,
     pub(super) next_listed: AtomicPtr<Link>,
-    /// Those below this may have been used ([`Link::endpoint`]). Kept when the link's memory is used again.
+    /// Endpoints with a smaller index may have been used ([`Link::endpoint`]). The number stays when the link's memory
+    /// is used again.
     used: AtomicUsize,
-    /// The wakers of ready sets, which every link has, apart from those of threads, so that a link with one connection
-    /// touches few pages.
+    /// The wakers of ready sets, which every link has. They lie apart from those of threads, so that a link with one
+    /// connection touches few pages.
     ready_set_wakers: [WakerPair; READY_SETS],
-    /// The first endpoints lie with all of the above on one page, where the client's side has one more for `slots`.
+    /// The endpoints of all slots. The first ones lie on one page with all of the above; the client's side uses one
+    /// page more, for `slots`.
     eps: [ShmEndpoint; SLOTS],
     /// Slot allocation (client side).
     pub slots: Slots,
     thread_wakers: [WakerPair; WAKERS - READY_SETS],
 }
 
-/// A waker number on both sides, each as a descriptor + 1, or 0.
+/// The wakers of one number on both sides: a descriptor + 1 each, or 0.
 #[derive(Debug)]
 pub(super) struct WakerPair {
     /// Our waker, which the peer rings.
     pub mine: AtomicI32,
+    /// The peer's waker, which the peer passed to us.
     pub peers: AtomicI32,
 }
 
@@ -150,7 +163,8 @@ pub(crate) fn next_id() -> u32 {
 }
 
 impl Link {
-    /// Makes a link over a mapped segment and a connected control socket (a private descriptor).
+    /// Makes a link from a mapped segment and a connected control socket (a reserved descriptor). `ENOMEM`: there is no
+    /// memory for it.
     pub fn new(side: Side, mapped: Mapped, control: i32, trusted: bool, peer_pid: u32) -> Result<&'static Link> {
         let link = LINKS.alloc().ok_or(Errno::NOMEM)?;
         link.blocks.store(core::ptr::from_ref(mapped.seg.blocks).cast_mut(), Ordering::Relaxed);
@@ -184,6 +198,7 @@ impl Link {
             link.slots.reset();
         }
         link.endpoints().for_each(ShmEndpoint::reset);
+        // Release: a thread that finds a user ([`Link::hold_if_used`]) sees the fields above.
         link.refs.store(1, Ordering::Release);
         link.list();
         link.publish_trust();
@@ -198,8 +213,8 @@ impl Link {
         if self.server.load(Ordering::Relaxed) != 0 { Side::Server } else { Side::Client }
     }
 
-    /// Whether `other` is the other side of this link, in the same process. Only what the kernel says counts here: no peer
-    /// can pass for another one.
+    /// Whether `other` is the other side of this link, in the same process. Only what the kernel says counts here: no
+    /// peer can pass for another one.
     pub fn is_other_side_of(&self, other: &Link) -> bool {
         let (file, seg) = (self.file.load(Ordering::Relaxed), self.seg.load(Ordering::Relaxed));
         let same_file = file != 0 && file == other.file.load(Ordering::Relaxed);
@@ -243,7 +258,8 @@ impl Link {
     #[inline]
     #[allow(unsafe_code)]
     pub fn segment(&self) -> Option<Segment> {
-        // SAFETY: both set from a segment in `new`, the first cleared before the unmapping in `put`.
+        // SAFETY: `new` has stored both for one segment, and `put`, which clears the address and unmaps, does not run
+        // while the caller has its reference.
         unsafe { Segment::from_ptrs(self.seg.load(Ordering::Relaxed), self.blocks.load(Ordering::Relaxed)) }
     }
 
@@ -258,11 +274,11 @@ impl Link {
     }
 
     /// Attaches an endpoint at its first use, and not when the link is made: that would touch all pages of the array,
-    /// which is most of what a first connect costs.
+    /// which would be most of the cost of a first connect.
     #[cold]
     fn attach(&'static self, ep: &ShmEndpoint, slot: usize) {
-        // First, so that no endpoint is in use that is not counted. SeqCst: the thread that ends the link says so and
-        // then looks here; a thread that uses the endpoint looks for the end after this.
+        // The count comes first, so that every endpoint in use is counted. SeqCst: a thread that ends the link marks it
+        // and then loads the count; a thread that uses the endpoint checks for that mark after this.
         self.used.fetch_max(slot + 1, Ordering::SeqCst);
         ep.attach(self, slot);
     }
@@ -280,6 +296,7 @@ impl Link {
 
     /// Whether the listener at the other end takes new connections.
     pub fn accepting(&self) -> bool {
+        // SeqCst: see [`Link::refuse_connects`].
         let open = self.segment().is_some_and(|s| s.header().server.load(Ordering::SeqCst) <= SERVER_OPEN);
         open && !self.is_lost() && self.inherited.load(Ordering::Relaxed) == 0
     }
@@ -295,16 +312,17 @@ impl Link {
         self.is_lost() && self.segment().is_some_and(pending)
     }
 
-    /// Server: whether no connection is open here, and none waits to be taken. Each has a reference to the link, as
-    /// have the watches, of which each has a ready set, and the threads that sleep on the listener.
+    /// Server: whether no connection is open here, and none waits to be taken. Each connection has a reference to the
+    /// link, and so has each epoll instance that watches it, which also has a ready set, and each thread that sleeps on
+    /// the listener.
     pub fn is_idle(&self) -> bool {
-        // The bit of ready set 0, which no watch has, stands for the listener's own reference.
+        // The bit of ready set 0, which no instance has, stands for the listener's own reference.
         let held = self.ready_sets.load(Ordering::Relaxed).count_ones() + self.asleep.load(Ordering::Relaxed);
         self.refs.load(Ordering::Acquire) <= held && self.segment().is_none_or(|s| s.queued() == 0)
     }
 
-    /// Server: ends a link on which nothing is open. The client hears of it at once, and so do all threads that watch
-    /// the link here.
+    /// Server: ends a link on which nothing is open. The client and all threads that wait for the link here are
+    /// notified at once.
     pub fn dismiss(&'static self) {
         self.lose();
         let _ = netacc_sys::raw::shutdown(self.control_fd(), libc::SHUT_RDWR);
@@ -321,7 +339,7 @@ impl Link {
         self.refs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// As [`Link::hold`], for a thread that holds nothing that keeps the link; false if the link has no user.
+    /// Counts one more user, for a thread that holds nothing that keeps the link; false if the link has no user.
     pub fn hold_if_used(&self) -> bool {
         self.refs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| (n != 0).then(|| n + 1)).is_ok()
     }
@@ -332,7 +350,7 @@ impl Link {
         if self.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        // First: from then on the other side gives us no more wakers.
+        // This comes first: afterwards the other side hands over no more wakers.
         let shared = self.part();
         self.close_descriptors();
         self.forget_peer_process();
@@ -344,12 +362,13 @@ impl Link {
         self.seg.store(core::ptr::null_mut(), Ordering::Relaxed);
         if let Some(seg) = seg.filter(|_| !shared) {
             #[allow(unsafe_code)]
-            // SAFETY: the last reference is gone, and so is the other side where it had the same mapping.
+            // SAFETY: the last reference is gone, so nothing here refers to the segment, and `part` has shown that no
+            // other side uses this mapping.
             unsafe {
                 seg.unmap();
             }
         }
-        // The link was not opened by a child of a fork.
+        // The child of a fork does not count the end of its parent's links, which it has not opened.
         if self.lost.load(Ordering::Relaxed) != LOST && !self.is_inherited() {
             page().count(Counter::LinksClosed);
         }
@@ -357,8 +376,8 @@ impl Link {
         LINKS.release(self);
     }
 
-    /// Closes the control socket and all wakers: for the last user, and for the child of a fork,
-    /// which must not keep the parent's link alive.
+    /// Closes the control socket and all wakers: called for the last user, and in the child of a fork, which must not
+    /// keep the parent's link alive.
     pub fn close_descriptors(&self) {
         let c = self.control.swap(0, Ordering::Relaxed);
         match c - 1 {
@@ -367,7 +386,7 @@ impl Link {
             fd => dismiss_reserved(fd),
         }
         for b in self.wakers().flat_map(|waker| [&waker.mine, &waker.peers]) {
-            // Most are unused: look before writing, so that the array's pages stay untouched.
+            // Most are unused, and are only loaded, so that the array's pages stay untouched.
             if b.load(Ordering::Relaxed) != 0 {
                 let fd = b.swap(0, Ordering::Relaxed);
                 if fd != 0 {
@@ -384,7 +403,7 @@ impl Link {
         self.ready_set_wakers.iter().chain(&self.thread_wakers)
     }
 
-    /// The wakers with a number.
+    /// The wakers of both sides with this number.
     #[inline]
     pub(super) fn waker_pair(&self, id: u32) -> Option<&WakerPair> {
         let id = id as usize;
@@ -398,7 +417,7 @@ impl Link {
         cells.filter(|cell| *cell != 0).for_each(|cell| f(cell - 1));
     }
 
-    /// Frees the locks, in a process with one thread, whose locks may be in any state.
+    /// Frees the locks in a process with one thread, such as the child of a fork, where their holders do not exist.
     pub fn reset_locks(&self) {
         self.lock.reset();
         self.reader.reset();
@@ -411,14 +430,14 @@ impl Link {
         self.control.load(Ordering::Relaxed) - 1
     }
 
-    /// Whether the link came to us over a fork: its control socket and our wakers are the parent's.
+    /// Whether this process has the link by a fork: the control socket and our wakers are the parent's.
     #[inline]
     pub fn is_inherited(&self) -> bool {
         self.inherited.load(Ordering::Relaxed) != 0
     }
 
-    /// In the child of a fork: closes what must not stay open here, or the parent's death would go unnoticed, and what
-    /// only the parent may use. The peer's wakers stay: every sharer may ring them.
+    /// In the child of a fork: closes the control socket, since the peer would otherwise not notice the parent's end,
+    /// and the wakers that only the parent may use. The peer's wakers stay open, since every sharer may ring them.
     pub fn inherit(&self) {
         if self.inherited.swap(1, Ordering::Relaxed) != 0 {
             return;
@@ -452,14 +471,14 @@ impl Link {
         self.trusted.load(Ordering::Relaxed) != 0
     }
 
-    /// Ends the trust in the peer, which is another user's from now on: its wakers are not written to any more.
+    /// Ends the trust in the peer, which runs as another user from now on: its wakers are no longer written.
     pub(super) fn distrust(&self) {
         self.trusted.store(0, Ordering::Relaxed);
         self.publish_trust();
     }
 }
 
-/// Called in the child of a fork: no other thread is inside the pool any more.
+/// Called in the child of a fork: frees the pool's lock, whose holder does not exist here.
 pub(super) fn reset_after_fork() {
     LINKS.reset_lock();
 }

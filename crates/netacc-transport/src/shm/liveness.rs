@@ -1,7 +1,7 @@
 //! The liveness socket of a connection between strangers.
 //!
-//! Before a process forks, it prepares a way by which the peer is notified of the end of the connection's last holder
-//! (see [`super::sharers`]). Processes that trust each other pass the end of a socket pair for that. A process must not
+//! Before a process forks, it makes a socket by whose end the peer sees that the connection's last holder has ended
+//! (see [`super::sharers`]). Processes that trust each other pass one end of a socket pair for that. A process must not
 //! have a stranger's socket, let alone close it ([`super::guard`]), so here no descriptor is passed: the socket under
 //! the program's numbers *listens* at a name that is sent to the peer, which connects to it. The kernel makes both ends
 //! of that connection, so each side has a file that no other process can affect. The bytes over it are the same as over
@@ -11,8 +11,8 @@
 //! sees an end and connects once more: if that is refused, no process holds the listening socket any more, and the last
 //! holder is gone.
 //!
-//! Names of sockets are public (`/proc/net/unix`), so half of the token is no part of the name: the peer sends it
-//! first.
+//! Names of sockets are public (`/proc/net/unix`), so half of the token is not in the name: the peer sends the whole
+//! token first.
 
 use crate::limits::ACCEPTS_PER_LOOK;
 use crate::shm::ShmEndpoint;
@@ -38,7 +38,7 @@ const DIALS: u32 = 256;
 
 const LIVENESS_ACCEPT: u64 = time::ns(timeouts::LIVENESS_ACCEPT);
 
-/// Lock of the thread that accepts, so that no other one reads a descriptor that it may close.
+/// Lock of the thread that accepts connections, so that no other thread reads a descriptor that it may close.
 static ACCEPTING: Lock = Lock::new();
 
 /// Called in the child of a fork: frees the lock.
@@ -53,7 +53,7 @@ fn unix_socket() -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Makes a listening socket, and the token by which the peer finds it and proves that it received the token.
+/// Makes a listening socket, and the token by which the peer finds it and proves that it is the peer.
 pub(super) fn open() -> Result<(OwnedFd, u64)> {
     let mut bytes = [0u8; 8];
     if getrandom(&mut bytes, GetRandomFlags::empty()) != Ok(bytes.len()) {
@@ -97,11 +97,13 @@ fn dial(token: u64) -> Result<i32> {
     }
 }
 
-/// Knowledge about the process at the other end of an accepted connection.
+/// The process at the other end of an accepted connection, as far as it is known.
 enum Caller {
+    /// The process has sent the token.
     Peer,
     /// The process has not sent anything yet.
     Silent,
+    /// The process has sent something else, or has ended.
     Stranger,
 }
 
@@ -128,8 +130,8 @@ impl ShmEndpoint {
         self.accepted.load(Ordering::Acquire) - 1
     }
 
-    /// The socket by which a process without a link of its own is woken, or -1: the liveness socket, or the socket that was
-    /// accepted from it.
+    /// The socket over which a process without a link of its own is woken, or -1: the liveness socket, or the socket
+    /// that was accepted from it.
     pub fn liveness_to_poll(&self) -> i32 {
         match self.accepted_fd() {
             fd if fd >= 0 && !self.liveness_listens() => fd,
@@ -137,13 +139,13 @@ impl ShmEndpoint {
         }
     }
 
-    /// Accepts the peer's connection to our liveness socket, if it waits. True: it was accepted now.
+    /// Accepts the peer's connection to our liveness socket, if there is one. True: it was accepted by this call.
     pub(super) fn accept_peer(&self) -> bool {
         let liveness = self.liveness_fd();
         if !self.liveness_listens() || liveness < 0 {
             return false;
         }
-        // The thread that this signal handler has interrupted may hold the lock.
+        // If this is a signal handler, the thread that it has interrupted may hold the lock.
         let budget = if lock::interrupted() { 0 } else { LIVENESS_ACCEPT };
         let Some(_accepting) = ACCEPTING.lock_within(budget) else { return false };
         let token = self.token.load(Ordering::Relaxed);
@@ -174,8 +176,8 @@ impl ShmEndpoint {
         false
     }
 
-    /// Whether the peer's process has ended without ever connecting to our liveness socket, so that no connection's end
-    /// shows it. This is checked about every 17 ms until the peer has connected.
+    /// Whether the peer's process has ended without ever having connected to our liveness socket, so that no
+    /// connection's end shows this. It is checked at most every 17 ms until the peer has connected.
     pub(super) fn is_abandoned(&self, v: &View) -> bool {
         if !self.liveness_listens() || self.accepted_fd() >= 0 {
             return false;
@@ -211,7 +213,8 @@ impl ShmEndpoint {
         self.dialed.store(1, Ordering::Relaxed);
         match dial(token) {
             Ok(fd) => self.learn_peer_liveness(generation, fd),
-            // The holders of the peer's liveness socket have already ended.
+            // No process holds the peer's liveness socket any more, or this process could not make a socket. Without
+            // one it would not see the peer's end, so the peer counts as gone.
             Err(_) if self.is_live() => {
                 self.state.set(PEER_GONE);
                 self.poke_self();
@@ -221,7 +224,7 @@ impl ShmEndpoint {
     }
 
     /// Whether the end of the peer liveness socket means that the peer's last holder has ended. If the peer's liveness
-    /// socket listens and another connection to it can be made, only the previous connection has ended, and the new one
+    /// socket listens and can be connected to once more, only the previous connection has ended, and the new one
     /// becomes the peer liveness socket.
     pub(super) fn has_peer_ended(&self) -> bool {
         let token = self.peer_token.load(Ordering::Relaxed);
@@ -231,8 +234,8 @@ impl ShmEndpoint {
             return true;
         }
         let Ok(fresh) = dial(token) else { return true };
-        // The new connection gets the same number, which another thread may be polling. The old file is kept until it
-        // is known to be harmless.
+        // The new connection gets the same number, which another thread may be polling. The old file is closed by
+        // `dismiss_shared`, since it may hold descriptors whose close blocks.
         let old = reserved_fds::copy(fd);
         let _ = raw::dup3(fresh, fd, libc::O_CLOEXEC);
         reserved_fds::close(fresh);
@@ -249,13 +252,13 @@ impl ShmEndpoint {
         self.state.glance().has(PEER_LIVENESS_CHANGED | ARRIVED)
     }
 
-    /// Whether the peer liveness socket was replaced by another file, which is returned once: an epoll instance has to
-    /// enter the new file.
+    /// Whether the peer liveness socket was replaced by another file since the last call: an epoll instance has to add
+    /// the new file.
     pub fn take_peer_liveness_change(&self) -> bool {
         self.state.clear(PEER_LIVENESS_CHANGED)
     }
 
-    /// The socket that was accepted from our liveness socket since the last call, or -1: an epoll instance has to enter
+    /// The socket that was accepted from our liveness socket since the last call, or -1: an epoll instance has to add
     /// it.
     pub fn take_arrived(&self) -> i32 {
         if self.state.clear(ARRIVED) { self.accepted_fd() } else { -1 }
@@ -273,14 +276,14 @@ mod tests {
     }
 
     #[test]
-    fn only_who_was_told_the_token_is_the_peer() {
+    fn only_a_caller_with_the_token_is_the_peer() {
         let (listener, token) = open().unwrap();
         let ours = dial(token).unwrap();
         let theirs = accept(&listener).unwrap();
         assert!(matches!(caller(theirs, token), Caller::Peer));
         assert!(matches!(caller(theirs, token), Caller::Silent));
         reserved_fds::close(ours);
-        // A caller that knows the name alone.
+        // This caller knows only the name.
         let name = Name::liveness(token);
         let third = unix_socket().unwrap();
         connect(&third, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! State machines whose states are bits of a word that threads share, each with one table of its transitions.
+//! State machines whose states are bits of a word that threads share. Each has one table of its transitions.
 
 use core::fmt::{self, Debug, Display};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -11,8 +11,8 @@ pub(super) trait Machine: Copy + Eq + Debug + 'static {
     /// Name of the machine in log lines.
     const NAME: &'static str;
 
-    /// Every transition as state, event and next state. An event that leads from a state to the same one may occur
-    /// there and changes nothing.
+    /// Every transition as state, event and next state. An event that leads from a state to the same one may occur in
+    /// it and changes nothing.
     const TABLE: &'static [(Self, Self::Event, Self)];
 
     /// Mask of the machine's bits in the word.
@@ -25,7 +25,7 @@ pub(super) trait Machine: Copy + Eq + Debug + 'static {
     fn encode(self) -> u32;
 
     /// The state after the event; `None`: the event does not occur in this state. An event that has led to the state
-    /// may occur again, by another thread that has seen the same, and changes nothing.
+    /// may occur again, if another thread has seen the same cause, and changes nothing.
     fn after(self, event: Self::Event) -> Option<Self> {
         let row = Self::TABLE.iter().find(|(from, e, _)| (*from, *e) == (self, event));
         let has_happened = || Self::TABLE.iter().any(|(_, e, to)| (*e, *to) == (event, self));
@@ -33,7 +33,7 @@ pub(super) trait Machine: Copy + Eq + Debug + 'static {
     }
 }
 
-/// The side of a connection that a line of the log is about.
+/// The side of a connection that a log line is about.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) link: u32,
@@ -46,8 +46,8 @@ impl Display for Place {
     }
 }
 
-/// Applies the event to the machine whose bits are in `word`, and sets the bits `also` with it. Returns the previous
-/// word. Apart from the beginning and the end of a connection, all changes of a state are made here.
+/// Applies the event to the machine whose bits are in `word`, and sets the bits `also` at the same time. Returns the
+/// previous word. Apart from the beginning and the end of a connection, all changes of a state are made here.
 pub(super) fn happen<M: Machine>(word: &AtomicU32, place: Place, event: M::Event, also: u32) -> u32 {
     let next = |old: u32| {
         let from = M::decode(old);
@@ -74,7 +74,7 @@ pub(super) fn happen<M: Machine>(word: &AtomicU32, place: Place, event: M::Event
 pub(super) mod tests {
     use super::*;
 
-    /// The table as a diagram of Mermaid, for the documents.
+    /// The table as a Mermaid diagram, for the documents.
     fn diagram<M: Machine>() -> String {
         let rows = M::TABLE.iter().map(|(from, event, to)| format!("    {from:?} --> {to:?}: {event:?}\n"));
         format!("```mermaid\nstateDiagram-v2\n{}```\n", rows.collect::<String>())

@@ -2,14 +2,14 @@
 //!
 //! The file has room for the windows of all slots from the beginning, which takes no memory, since it is sparse. A
 //! mapping takes address space, which a program may limit (RLIMIT_AS), and memory if the program locks all of its own
-//! (mlockall(2)). So a process first maps the words, the small windows and the large windows of the first few slots.
-//! The large windows of further slots are mapped in blocks of doubling size, before a connection begins in one of them:
-//! so the windows of every connection are mapped at both of its ends, and if that is not possible the connection goes
-//! by TCP. A block stays mapped at its address until the link ends.
+//! (mlockall(2)). So a process first maps the shared words, the small windows and the large windows of the first few
+//! slots. The large windows of further slots are mapped in blocks of doubling size, before a connection begins in one
+//! of them: so the windows of every connection are mapped at both of its ends, and if that is not possible the
+//! connection goes by TCP. A block stays mapped at its address until the link ends.
 //!
 //! # Safety
-//! The memfd has its full size from the beginning and is sealed against shrinking, so no access to a mapping of it can fault.
-//! Blocks are published by their address, and unmapped when the last user of the link is gone.
+//! The memfd has its full size from the beginning and is sealed against shrinking, so no access to a mapping of it can
+//! fault. Blocks are published by their address, and unmapped when the last user of the link is gone.
 #![allow(unsafe_code)]
 
 use crate::shm::blocks::{self, FIRST, PAIR, afford, unmap};
@@ -25,12 +25,13 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat,
 use rustix::mm::{Advice, MapFlags, madvise, mmap};
 use rustix::process::{Resource, getrlimit};
 
-/// Size (bytes) of what is mapped from the beginning.
+/// Size (bytes) of the part that is mapped from the beginning.
 const HEAD: usize = LARGE_AT + FIRST * PAIR;
 
 const _: () = assert!(LARGE_AT + SLOTS * PAIR == SEGMENT);
 
-/// Whether the process's limits permit one more segment. Checked before a connection to a peer is made.
+/// Checks that the process's limits permit one more segment, before a connection to a peer is made. `EFBIG`:
+/// RLIMIT_FSIZE is too small; `ENOMEM`: RLIMIT_AS is.
 pub(super) fn affordable() -> Result<()> {
     let limit = getrlimit(Resource::Fsize).current;
     if limit.is_some_and(|limit| limit < SEGMENT as u64) {
@@ -41,7 +42,7 @@ pub(super) fn affordable() -> Result<()> {
 
 /// Sets the size of a memfd and seals it.
 fn fix_size(fd: &OwnedFd) -> Result<()> {
-    // Beyond RLIMIT_FSIZE the kernel refuses, and sends a signal that would end the program.
+    // Beyond RLIMIT_FSIZE the kernel refuses, and sends a signal that would end the program (setrlimit(2)).
     signals::without(libc::SIGXFSZ, || ftruncate(fd, SEGMENT as u64))?;
     fcntl_add_seals(fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(())
@@ -50,7 +51,7 @@ fn fix_size(fd: &OwnedFd) -> Result<()> {
 /// Maps the beginning of a segment.
 fn map_head(fd: BorrowedFd<'_>) -> Result<NonNull<u8>> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-    // SAFETY: a fresh mapping overlaps nothing.
+    // SAFETY: the kernel chooses a free range for the mapping, so that no existing one changes.
     let at = unsafe { mmap(ptr::null_mut(), HEAD, mem::first_access(), flags, fd, 0)? };
     let at: NonNull<u8> = NonNull::new(at.cast()).ok_or(Errno::NOMEM)?;
     blocks::count(HEAD);
@@ -67,8 +68,8 @@ fn map_head(fd: BorrowedFd<'_>) -> Result<NonNull<u8>> {
 pub struct Mapped {
     /// The segment in the mapping.
     pub seg: Segment,
-    /// The memfd's inode number, as the kernel tells it: no two have the same. 0: the segment was made here, and has
-    /// one mapping.
+    /// The memfd's inode number according to the kernel: no two memfds have the same. 0: both sides of the link are in
+    /// this process and share one mapping.
     pub file: u64,
 }
 
@@ -81,7 +82,7 @@ impl Mapped {
 }
 
 impl Segment {
-    /// A fresh memfd of the right size, sealed against any change of it.
+    /// Creates a memfd of the size of a segment, sealed against any change of that size.
     pub fn create() -> Result<OwnedFd> {
         let fd = memfd_create(c"netacc-link", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         match fix_size(&fd) {
@@ -93,10 +94,12 @@ impl Segment {
         }
     }
 
-    /// Maps a segment that may come from a peer: refused unless its size is fixed and ours.
+    /// Maps a segment that may come from a peer. `EPROTO` unless it is an ordinary memfd of the right size that is
+    /// sealed against shrinking and growing.
     pub fn map(fd: BorrowedFd<'_>) -> Result<Mapped> {
         let (seals, stat) = (fcntl_get_seals(fd)?, fstat(fd)?);
-        // Memory of huge pages (MFD_HUGETLB) is sealed as well, and faults where the host has none left.
+        // A memfd of huge pages (MFD_HUGETLB) can be sealed as well, but an access to it faults if the host has none
+        // left.
         let ordinary = fstatfs(fd)?.f_type == libc::TMPFS_MAGIC;
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) || stat.st_size != SEGMENT as i64 || !ordinary {
             return Err(Errno::PROTO);
@@ -124,6 +127,8 @@ impl Segment {
         self.blocks.reach(slot)
     }
 
+    /// Unmaps all of the segment.
+    ///
     /// # Safety
     /// No reference into the segment may be used afterwards.
     pub unsafe fn unmap(self) {
@@ -140,8 +145,8 @@ impl Segment {
     pub fn drop_large(&self, slot: usize, producer: Side) {
         let Some(windows) = self.blocks.windows(slot) else { return };
         let at = windows.as_ptr().wrapping_add(producer.index() * LARGE);
-        // SAFETY: the range lies within the mapping; MADV_REMOVE leaves zero pages behind, which is a valid content for raw
-        // bytes.
+        // SAFETY: the range lies within the mapping; MADV_REMOVE leaves zero pages behind, which is a valid content for
+        // raw bytes.
         let _ = unsafe { madvise(at.cast(), LARGE, Advice::LinuxRemove) };
     }
 }

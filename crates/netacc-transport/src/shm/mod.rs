@@ -3,7 +3,7 @@
 //! A [`Link`] joins two processes: a control socket, a sealed memfd ([`segment`]) with slots for many
 //! connections, and wakers. An [`ShmEndpoint`] is one side of one slot.
 
-/// A shared line of a [`segment::Slot`] by its side.
+/// The shared words of a [`segment::Slot`] that belong to the given side.
 macro_rules! line {
     ($view:expr, producer, $side:expr) => {
         &line!($view, own, $side).producer

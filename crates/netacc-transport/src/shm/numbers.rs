@@ -41,7 +41,7 @@ impl ShmEndpoint {
         let held = Held::one_more();
         self.users.fetch_add(1, Ordering::SeqCst);
         // The number is looked up after this fence, and a thread that changes it checks for users after its change: one
-        // of both sees the other.
+        // of the two sees the other.
         fence(Ordering::SeqCst);
         Using { ep: self, held }
     }
@@ -51,7 +51,8 @@ impl ShmEndpoint {
         self.users.store(0, Ordering::Relaxed);
     }
 
-    /// Waits until no thread uses a number that was looked up before.
+    /// Waits until no thread uses a number that was looked up before. A signal handler gives up after
+    /// [`HANDLER_NUMBER_WAIT`], since the user may be the thread that it has interrupted.
     fn await_users(&self) {
         fence(Ordering::SeqCst);
         let mut until = None;
@@ -103,7 +104,7 @@ impl ShmEndpoint {
 
     /// To be called after a descriptor has moved from a number of the program's to another one.
     fn renumbered(&self) {
-        // A thread that is about to sleep may have the old number in its set, and is registered by then.
+        // A thread that is about to sleep on the old number has registered already, so it is woken.
         self.poke_self();
         self.await_users();
     }

@@ -16,7 +16,7 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds};
 
 impl ShmEndpoint {
-    /// Makes kernel socket `fd` the old subflow, by which `sent` and `read` bytes were sent and read so far.
+    /// Makes kernel socket `fd` the old subflow, over which `sent` bytes were sent and `read` bytes were read so far.
     pub fn set_old_subflow(&self, fd: i32, sent: u64, read: u64) {
         self.sent_before.store(sent, Ordering::Relaxed);
         self.old_subflow.store(fd + 1, Ordering::Release);
@@ -93,7 +93,7 @@ impl ShmEndpoint {
                 Err(Errno::INTR) => continue,
                 Err(e @ (Errno::AGAIN | Errno::FAULT)) => Some(Err(e)),
                 Err(e) => {
-                    // An error of the old subflow is an error of the connection.
+                    // An error of the old subflow is an error of the connection, which a peek leaves for the next call.
                     self.end_old_subflow(fd);
                     self.die(e);
                     match self.error.swap(0, Ordering::AcqRel) {
@@ -122,7 +122,7 @@ impl ShmEndpoint {
         (if asked.is_ok() { n.max(0) as usize } else { 0 }, ended)
     }
 
-    /// Number of bytes to read, including those of the old subflow.
+    /// Number of bytes that can be read, including those of the old subflow.
     pub(super) fn waiting_in_all(&self, v: &View) -> u64 {
         if self.old_subflow.load(Ordering::Relaxed) == 0 {
             return self.waiting_in(v) + self.overdue(v);

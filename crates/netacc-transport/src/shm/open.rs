@@ -4,17 +4,17 @@ use crate::shm::segment::Open;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 
-/// Bits above a client's address family: 0, or, if the client is on another host, the number of the engine that carries
-/// it plus one.
+/// Shift of the bits above the client's address family: the number + 1 of the RDMA engine that carries the connection,
+/// if the client is on another host; 0: it is on this host.
 const REMOTE_SHIFT: u32 = 21;
-/// Bits above a server's address family: the entry (number + 1) of the client's stats page for the queue pair that
-/// carries the connection; 0: none yet.
+/// Shift of the bits above the server's address family: the index + 1 of the entry on the client's stats page for the
+/// queue pair that carries the connection; 0: none yet.
 const QP_SHIFT: u32 = 21;
 const AF_MASK: u32 = (1 << (QP_SHIFT - 16)) - 1;
 const _: () = assert!(netacc_stats::LINK_ENTRIES < 1 << (32 - QP_SHIFT));
 
 impl Open {
-    /// Writes the addresses of both ends; the queue's push publishes them.
+    /// Writes the addresses of both ends and the present time; [`crate::shm::segment::Segment::push`] publishes them.
     pub fn write(&self, local: SocketAddr, remote: SocketAddr) {
         self.when.store(netacc_sys::time::now(), Ordering::Relaxed);
         for (i, a) in [local, remote].into_iter().enumerate() {
@@ -34,35 +34,35 @@ impl Open {
         }
     }
 
-    /// Writes the addresses of a client on another host, whose process is not the one that writes this, but the
-    /// engine's `engine`.
+    /// Writes the addresses of a client on another host, and the number of the engine of this process that carries the
+    /// connection.
     pub fn write_remote(&self, client: SocketAddr, server: SocketAddr, engine: usize) {
         self.write(client, server);
         let [fp, _] = &self.family_port;
         fp.fetch_or((engine as u32 + 1) << REMOTE_SHIFT, Ordering::Relaxed);
     }
 
-    /// Stores the entry of the stats page by which its queue pair is shown.
+    /// Stores the index of the entry on the stats page that shows the queue pair of the connection.
     pub fn write_qp(&self, entry: u32) {
         let [_, fp] = &self.family_port;
         fp.fetch_or((entry + 1) << QP_SHIFT, Ordering::Relaxed);
     }
 
-    /// The entry that was stored by [`Open::write_qp`]. A hint.
+    /// The index that [`Open::write_qp`] has stored. It is a hint, since a peer can write it.
     pub fn qp(&self) -> Option<u32> {
         let [_, fp] = &self.family_port;
         (fp.load(Ordering::Relaxed) >> QP_SHIFT).checked_sub(1)
     }
 
-    /// According to the client, the number of the engine that carries it on another host, plus one; 0: the client is on
-    /// this host.
+    /// The number + 1 of the RDMA engine that carries the connection, according to the client; 0: the client is on this
+    /// host.
     pub fn remote_engine(&self) -> u32 {
         let [fp, _] = &self.family_port;
         fp.load(Ordering::Relaxed) >> REMOTE_SHIFT
     }
 
-    /// An address that a client wrote: side 0 is its own, side 1 the one that it wants to reach. `None` if that is no
-    /// address.
+    /// An address that a client has written: that of side 0 is its own, that of side 1 the one that it wants to reach.
+    /// `None`: the words are not an address.
     pub fn address(&self, side: usize) -> Option<SocketAddr> {
         let fp = self.family_port.get(side)?.load(Ordering::Relaxed);
         let mut w = [0u32; 4];

@@ -1,6 +1,6 @@
 //! Queries of the owner of a TCP socket, by sock_diag(7).
 //!
-//! A query is one message each way over a netlink socket that is kept for the next one, and takes some three
+//! A query is one message each way over a netlink socket, which is kept for the next query. It takes about three
 //! microseconds. A connect over an existing link makes one query.
 
 use crate::shm::users::is_one_user;
@@ -20,14 +20,14 @@ const REQUEST: usize = 16 + 56;
 /// Offsets of `idiag_cookie`, `idiag_uid` and `idiag_inode` in `struct inet_diag_msg`, after the netlink header.
 const COOKIE_AT: usize = 16 + 44;
 const UID_AT: usize = 16 + 64;
-/// `idiag_rqueue`, which of a listener is the number of connections that wait to be accepted.
+/// Offset of `idiag_rqueue`: for a listener the number of connections that wait to be accepted.
 const WAITING_AT: usize = 16 + 56;
-/// `idiag_wqueue`, which of a listener is its backlog.
+/// Offset of `idiag_wqueue`: for a listener its backlog.
 const BACKLOG_AT: usize = 16 + 60;
 const INODE_AT: usize = 16 + 68;
 const TCP_ESTABLISHED: u8 = 1;
 const TCP_LISTEN: u8 = 10;
-/// The number of the loopback interface, in every network namespace. What a host sends to itself arrives there.
+/// The number of the loopback interface, in every network namespace. Packets that a host sends to itself arrive there.
 const LOOPBACK: u32 = 1;
 /// Number of source ports that are tried: the kernel may name a connection that has the port, and not the listener.
 const PORTS: u16 = 4;
@@ -42,11 +42,11 @@ struct Found {
 /// A socket and its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owned {
-    /// The kernel's number for the socket, which no other one ever has (`SO_COOKIE`).
+    /// The kernel's number for the socket, which no other socket ever has (`SO_COOKIE`).
     pub cookie: u64,
-    /// The user that made it.
+    /// The user id of its creator.
     pub uid: u32,
-    /// The number by which /proc/PID/fd shows it.
+    /// The inode number, by which /proc/PID/fd shows the socket; 0: no process has it open.
     pub inode: u32,
     /// Backlog, if the socket listens.
     pub backlog: u32,
@@ -95,7 +95,8 @@ pub fn listener_cookie(from: SocketAddr, dest: SocketAddr) -> Option<u64> {
     query(dest, Some(from)).ok()?.filter(|f| f.state == TCP_LISTEN).map(|f| f.owned.cookie)
 }
 
-/// The effective uid behind the end `local` of an established connection to `remote`.
+/// The user id of the creator of the end `local` of an established connection to `remote`. `None`: there is no such
+/// connection, or the number does not stand for one user.
 pub fn connection_uid(local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     let found = query(local, Some(remote)).ok()??;
     (found.state == TCP_ESTABLISHED && is_one_user(found.owned.uid)).then_some(found.owned.uid)
@@ -109,7 +110,8 @@ pub fn is_held(local: SocketAddr, remote: SocketAddr) -> bool {
     held(local, remote) || !held(remote, local)
 }
 
-/// The socket of the last question (private descriptor + 1), for the next one; its users hold `SOCK_DIAG_LOCK`.
+/// The socket of the last query (reserved descriptor + 1), which is kept for the next one; its users hold
+/// `SOCK_DIAG_LOCK`.
 static CACHED_SOCKET: AtomicI32 = AtomicI32::new(0);
 static SOCK_DIAG_LOCK: Lock = Lock::new();
 /// Set once the kernel has answered a query, so that a negative answer can be trusted.
@@ -124,8 +126,8 @@ pub(super) fn reset_after_fork() {
     }
 }
 
-/// Whether the kernel has sock_diag(7) for TCP. A kernel without it answers "there is none" for every socket; only a
-/// kernel with it begins a list of the sockets in no state at all.
+/// Whether the kernel has sock_diag(7) for TCP. A kernel without it answers `ENOENT` for every socket; only a kernel
+/// with it answers a request to list the sockets of no state, with an empty list.
 fn is_there() -> bool {
     if ANSWERS.load(Ordering::Relaxed) {
         return true;
@@ -140,7 +142,7 @@ fn is_there() -> bool {
     there
 }
 
-/// The socket with these addresses; `None` if there is none, or no sock_diag(7).
+/// Queries the socket with these addresses; `None` if there is none, or if the kernel has no sock_diag(7).
 fn query(local: SocketAddr, remote: Option<SocketAddr>) -> Result<Option<Found>> {
     let reply = exchange(&mut request(local, remote))?;
     if let Some(found) = parse(&reply) {
@@ -155,7 +157,7 @@ fn query(local: SocketAddr, remote: Option<SocketAddr>) -> Result<Option<Found>>
 
 type Reply = [u8; 512];
 
-/// Sends a query and receives the kernel's answer, which is available as soon as the query was sent.
+/// Sends a query and receives the kernel's answer, which is available as soon as the query has been sent.
 fn exchange(question: &mut [u8; REQUEST]) -> Result<Reply> {
     let Some(_alone) = SOCK_DIAG_LOCK.try_lock() else {
         let fd = open()?;
@@ -181,7 +183,8 @@ fn open() -> Result<OwnedFd> {
 }
 
 fn exchange_over(fd: i32, question: &mut [u8; REQUEST]) -> Result<Reply> {
-    // The sequence number comes from a clock: another process that shares the socket would count in the same way.
+    // The sequence number comes from a clock, since a counter would have the same values in another process that shares
+    // the socket.
     let number = (cpu::ticks() as u32).to_ne_bytes();
     put(question, 8, &number);
     raw::send(fd, question.as_ptr(), question.len(), libc::MSG_DONTWAIT)?;
@@ -196,8 +199,8 @@ fn put(message: &mut [u8], at: usize, bytes: &[u8]) {
     }
 }
 
-/// `struct nlmsghdr` and `struct inet_diag_req_v2` for an exact look-up: the kernel finds the socket
-/// a SYN with these addresses would reach.
+/// A `struct nlmsghdr` and a `struct inet_diag_req_v2` for an exact look-up: the kernel finds the socket that a SYN
+/// with these addresses would reach.
 fn request(dest: SocketAddr, remote: Option<SocketAddr>) -> [u8; REQUEST] {
     let mut r = [0u8; REQUEST];
     let mut put = |at: usize, b: &[u8]| put(&mut r, at, b);
@@ -207,7 +210,7 @@ fn request(dest: SocketAddr, remote: Option<SocketAddr>) -> [u8; REQUEST] {
     let family = if dest.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     put(16, &[family as u8, libc::IPPROTO_TCP as u8, 0, 0]);
     put(20, &u32::MAX.to_ne_bytes());
-    // idiag_sport/src describe the socket asked for; a listener has no remote end.
+    // `idiag_sport` and `idiag_src` describe the socket that is looked up; a listener has no remote end.
     put(24, &dest.port().to_be_bytes());
     match dest.ip() {
         IpAddr::V4(a) => put(28, &a.octets()),
@@ -239,12 +242,12 @@ fn error(reply: &[u8]) -> Option<i32> {
     Some((code as i32).wrapping_neg())
 }
 
-/// State, owner and cookie in `struct inet_diag_msg`.
+/// Reads the state and the socket's values from a `struct inet_diag_msg`.
 fn parse(reply: &[u8]) -> Option<Found> {
     if kind(reply)? != SOCK_DIAG_BY_FAMILY {
         return None;
     }
-    // Two words, the lower one first.
+    // The cookie is two words, the lower one first.
     let cookie = u64::from(word(reply, COOKIE_AT + 4)?) << 32 | u64::from(word(reply, COOKIE_AT)?);
     let owned = Owned {
         cookie,
@@ -368,11 +371,12 @@ mod tests {
         let cookies: Vec<u64> = group.iter().map(|fd| socket_cookie(fd).unwrap()).collect();
         let mut seen = HashSet::new();
         for _ in 0..64 {
-            // Bound first, so that the kernel can be asked before it has chosen.
+            // The socket is bound first, so that the kernel can be asked before it has chosen.
             let c = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
             rustix::net::bind(&c, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
             let from = SocketAddr::try_from(rustix::net::getsockname(&c).unwrap()).unwrap();
-            // If the port belongs to an earlier connection whose other end is in TIME_WAIT, the kernel names that.
+            // If the port belongs to an earlier connection whose other end is in TIME_WAIT, the kernel names that
+            // connection.
             let Some(told) = listener_cookie(from, at) else { continue };
             rustix::net::connect(&c, &at).unwrap();
             let mut ready = group.each_ref().map(|fd| rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN));

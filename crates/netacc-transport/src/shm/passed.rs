@@ -1,4 +1,4 @@
-//! Descriptors that a peer which left the rings passed for a connection: the kernel socket on which it goes on, and
+//! Descriptors that a peer which has left the rings passes for a connection: the kernel socket on which it goes on, and
 //! those that belong to it. They may be received before the connect is accepted, and are kept until a thread follows
 //! (see [`super::switch`]).
 
@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 use netacc_sys::{raw, reserved_fds};
 use rustix::fd::{AsRawFd, OwnedFd};
 
-/// Value instead of the kernel socket: a descriptor was lost during the receive, since the process has reached its
+/// Value of `ShmEndpoint::kernel`: a descriptor was lost when it was received, since this process has reached its
 /// limit. It is not passed again.
 const LOST: i32 = -1;
 
@@ -39,8 +39,8 @@ impl ShmEndpoint {
         self.keep_unread_return(fd);
     }
 
-    /// Ends connection `generation`, for which the peer passed a descriptor that was lost: a thread that waits for the
-    /// socket would wait for ever.
+    /// Notes that the peer has passed a descriptor for connection `generation` that was lost: without this note a
+    /// thread would wait for the socket forever.
     pub(crate) fn miss(&self, generation: u32) {
         if self.expects(generation) && self.will_go_on(generation) && !self.goes_on(generation) {
             self.of_generation(generation);
@@ -59,7 +59,8 @@ impl ShmEndpoint {
         self.poke_self();
     }
 
-    /// Stores the socket on which the connection goes on. False: it already has one, which another thread may be using.
+    /// Stores the socket on which the connection goes on (+ 1), or [`LOST`]. False: there is one already, which another
+    /// thread may be using.
     fn take_kernel(&self, word: i32) -> bool {
         // AcqRel: a thread that finds the socket sees the descriptors that were passed with it.
         self.kernel.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -75,8 +76,9 @@ impl ShmEndpoint {
         self.kernel.load(Ordering::Acquire).max(0) - 1
     }
 
-    /// Drops descriptors that were passed for an earlier connection in the slot. An open connection has none since it
-    /// began (see [`ShmEndpoint::forget_kernel_of_another`]), and those received over its liveness sockets are its own.
+    /// Drops descriptors that were passed for an earlier connection in the slot. When an open connection began, such
+    /// descriptors were dropped ([`ShmEndpoint::forget_kernel_of_another`]), and those that it has received over its
+    /// liveness sockets are its own.
     pub(super) fn of_generation(&self, generation: u32) {
         if self.kernel_generation.swap(generation, Ordering::Relaxed) != generation && !self.is_live() {
             self.drop_kernel();
@@ -131,8 +133,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// Stores descriptors that were received over a liveness socket of either side. The same may be received over the
-    /// control socket by another thread: the second copy is dropped.
+    /// Stores descriptors that were received over a liveness socket of either side. Another thread may receive the same
+    /// ones over the control socket: the second copies are dropped.
     pub(super) fn learn_passed(&self, passed: Passed) {
         if self.kernel_fd() >= 0 {
             return [passed.kernel, passed.sibling_copy, passed.old_subflow]
@@ -145,7 +147,7 @@ impl ShmEndpoint {
         }
         // For a connect that was not accepted yet, only the passed message has the generation.
         if passed.kernel.is_some() && self.is_live() {
-            // Stored first, so that a thread that finds the socket knows its connection.
+            // The generation is stored first, so that a thread that finds the socket knows its connection.
             self.kernel_generation.store(self.generation.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         if let Some(t) = passed.old_subflow {
@@ -154,16 +156,16 @@ impl ShmEndpoint {
         if let Some(s) = passed.sibling_copy {
             self.learn_sibling_copy(s);
         }
-        // Stored last: another thread follows as soon as it sees this, and then has handled the other descriptors. A
-        // sibling copy that came later would stay open here, and the reader of the other end would never see its stream
-        // end.
+        // The socket is stored last: another thread follows as soon as it sees it, and then handles the other
+        // descriptors. A sibling copy that was stored later would stay open here, and the reader of the other end would
+        // never see its stream end.
         if let Some(k) = passed.kernel {
             self.learn_kernel(k);
         }
     }
 
-    /// Called in the child of a fork: forgets descriptors that another thread of the parent was just receiving, which
-    /// the child does not have. Messages on the liveness socket are still there.
+    /// Called in the child of a fork: forgets descriptors that another thread of the parent was just storing, which the
+    /// child does not have. Messages on the liveness socket are still there.
     pub fn forget_missing(&self) {
         for cell in [&self.kernel, &self.sibling_copy, &self.unread_return] {
             let fd = cell.load(Ordering::Relaxed) - 1;

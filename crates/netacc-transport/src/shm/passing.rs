@@ -1,8 +1,8 @@
-//! Messages over a liveness socket of either side that pass descriptors, among them the socket on which a connection goes
-//! on.
+//! Messages over a liveness socket of either side that pass descriptors, among them the socket on which a connection
+//! goes on.
 //!
 //! # Safety
-//! `recvmsg`/`sendmsg` are given buffers on our own stack with their right lengths.
+//! Descriptors are borrowed by their numbers while the caller keeps them open.
 #![allow(unsafe_code)]
 
 use core::mem::MaybeUninit;
@@ -17,10 +17,11 @@ use rustix::net::{
 
 /// The byte that accompanies descriptors on a liveness socket of either side.
 pub(super) const PASSES: u8 = 0x02;
-/// The byte for descriptors of which the last one is an old subflow (see [`Message::OldSubflow`]).
+/// The byte that accompanies descriptors of which the last one is an old subflow (see
+/// [`netacc_wire::Message::OldSubflow`]).
 pub(super) const PASSES_OLD_SUBFLOW: u8 = 0x03;
 
-/// Descriptors that are received over a liveness socket of either side when the other end has left the rings.
+/// Descriptors that were received over a liveness socket of either side, because a process has left the rings.
 #[derive(Debug, Default)]
 pub(super) struct Passed {
     /// The socket on which the connection goes on.
@@ -29,7 +30,8 @@ pub(super) struct Passed {
     pub(super) sibling_copy: Option<OwnedFd>,
     /// The old subflow, with bytes that the receiver sent before it switched to the ring.
     pub(super) old_subflow: Option<OwnedFd>,
-    /// Set if some descriptors could not be received, since the process has reached its limit: then none was.
+    /// Set if some descriptors could not be received, since the process has reached its limit: then all others were
+    /// closed.
     pub(super) lost: bool,
 }
 
@@ -66,7 +68,7 @@ pub(super) fn take_out(enclosing: i32, pass: impl FnOnce(i32) -> Result<()>) {
 pub(super) fn pass_descriptors(fd: i32, pass: &[i32], old_subflow: Option<i32>) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut anc = SendAncillaryBuffer::new(&mut space);
-    // SAFETY: the caller's open descriptors.
+    // SAFETY: the caller keeps these descriptors open during the call.
     let borrow = |fd: &i32| unsafe { BorrowedFd::borrow_raw(*fd) };
     let mut all = [borrow(&fd); 3];
     let count = pass.len() + usize::from(old_subflow.is_some());
@@ -84,7 +86,7 @@ pub(super) fn pass_descriptors(fd: i32, pass: &[i32], old_subflow: Option<i32>) 
 pub(super) fn receive_descriptors(fd: i32, bytes: &mut [u8], peek: bool) -> (Result<usize>, Passed) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut anc = RecvAncillaryBuffer::new(&mut space);
-    // SAFETY: the caller's open descriptor.
+    // SAFETY: the caller keeps this descriptor open during the call.
     let from = unsafe { BorrowedFd::borrow_raw(fd) };
     let mut flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     flags.set(RecvFlags::PEEK, peek);
@@ -102,7 +104,7 @@ pub(super) fn receive_descriptors(fd: i32, bytes: &mut [u8], peek: bool) -> (Res
             }
         }
     }
-    // Descriptors end what one call reads (unix(7)), so their byte is the last.
+    // One call reads no bytes beyond those that came with descriptors (unix(7)), so their byte is the last one.
     let last = got.ok().and_then(|n| bytes.get(n.checked_sub(1)?)).copied();
     let old_subflow = if last == Some(PASSES_OLD_SUBFLOW) {
         fds.iter_mut().rfind(|f| f.is_some()).and_then(Option::take)
@@ -123,7 +125,7 @@ mod tests {
     use rustix::fd::AsFd;
 
     #[test]
-    fn of_descriptors_that_come_in_part_none_is_taken() {
+    fn if_some_descriptors_are_lost_none_is_taken() {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         // More descriptors are sent than the receiver has room for, which the kernel reports like a process that has

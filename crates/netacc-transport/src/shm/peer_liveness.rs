@@ -13,7 +13,8 @@ use netacc_sys::errno::Errno;
 use netacc_sys::{raw, reserved_fds, time};
 use rustix::fd::OwnedFd;
 
-/// Whether a socket of ours has messages with descriptors. They stay there, so that the child can receive them as well.
+/// Whether the first message of a socket of ours passes descriptors. It stays there, so that the child can receive it
+/// as well.
 #[allow(unsafe_code)]
 fn brings_descriptors(fd: i32) -> bool {
     let mut byte = 0u8;
@@ -37,8 +38,8 @@ impl ShmEndpoint {
     /// A message that does not come within `budget` may still reach the child over the liveness socket.
     pub fn before_fork(&self, budget: &WaitBudget) {
         let link = self.link();
-        // No lock keeps other threads from closing the connection meanwhile, which may have the last reference to the
-        // link.
+        // No lock keeps another thread from closing the connection during this call, and that may be the last user of
+        // the link.
         if !link.hold_if_used() {
             return;
         }
@@ -46,7 +47,7 @@ impl ShmEndpoint {
             self.await_peer_liveness(&v, budget);
             let fin = &line!(v, producer, v.me.other()).fin;
             if !link.trusts_peer() {
-                // A stranger does not pass a socket, whatever its mark says.
+                // A stranger must not pass a socket, whatever its mark says.
                 return link.put();
             }
             let told = || {
@@ -59,9 +60,10 @@ impl ShmEndpoint {
     }
 
     /// To be called right before the fork, when no other thread reads the control sockets of `unread`. A peer that has
-    /// marked its fork has sent its liveness socket before. If that is not found here by another check, the child would
-    /// not see the end of the peer's last process, or would see the wrong end. A peer that forks later has received our
-    /// liveness socket's other end, which its children share.
+    /// marked its fork has sent its liveness socket before. If the peer liveness socket is not received here by a last
+    /// check, the child would not see the end of the peer's last process, or would see the wrong end, so its copy of
+    /// the connection is reset. A peer that forks later has received the other end of our liveness socket, which its
+    /// children share.
     ///
     /// A switch that the peer has marked and not announced yet is different: the peer announces it to the child over
     /// our liveness socket (see `pass_socket`).
@@ -85,9 +87,9 @@ impl ShmEndpoint {
         link.put();
     }
 
-    /// Marks that the connection has to be reset in a child that is about to be forked, which could not follow it: a
-    /// byte could be lost unnoticed, or the child could wait for an end that is never reported. The connection goes on
-    /// here.
+    /// Marks that the child that is about to be forked has to reset its copy of the connection, since it could not
+    /// follow it: a byte could be lost unnoticed, or the child could wait for an end that is never reported. The
+    /// connection goes on in this process.
     pub(super) fn reset_in_child(&self) {
         self.state.set(UNTOLD);
     }
@@ -107,7 +109,7 @@ impl ShmEndpoint {
     /// In the parent, after the fork: clears the mark of `ShmEndpoint::reset_in_child`. True: the connection has no
     /// liveness socket and belongs to the parent alone.
     pub fn forget_untold(&self) -> bool {
-        // A connection that was reset in a child stays reset there, and in that process's own children too.
+        // A connection that was reset in a child stays reset in it, and in its own children, too.
         let mine = !self.is_dead();
         mine && self.state.clear(UNTOLD) && self.liveness_fd() < 0
     }
@@ -118,13 +120,13 @@ impl ShmEndpoint {
         line!(v, side, v.me.other()).forked.load(Ordering::SeqCst) != 0
     }
 
-    /// Waits for the peer liveness socket if the peer has forked. False: it has not been received.
+    /// Waits for the peer liveness socket if the peer has forked. False: it has not been received in time.
     pub(super) fn await_peer_liveness(&self, v: &View, budget: &WaitBudget) -> bool {
         self.await_word(v, budget, || self.peer_liveness_fd() >= 0 || !self.has_peer_forked(v))
     }
 
-    /// Waits a moment for a message on the control socket. It was sent before or is being sent, so the wait is short,
-    /// unless the peer was stopped or is hostile. False: it has not come.
+    /// Waits a moment for a message on the control socket. The message has been sent or is being sent, so the wait is
+    /// short, unless the peer was stopped or is hostile. False: it has not been received.
     pub(super) fn await_word(&self, v: &View, budget: &WaitBudget, there: impl Fn() -> bool) -> bool {
         if v.link.is_inherited() || there() {
             return true;
@@ -135,7 +137,7 @@ impl ShmEndpoint {
     fn await_word_until(&self, v: &View, until: u64, there: impl Fn() -> bool) -> bool {
         loop {
             let lost = v.link.is_lost();
-            // Another thread may be reading the socket.
+            // If another thread is reading the socket, this returns at once.
             v.link.service();
             if there() {
                 return true;
@@ -167,16 +169,16 @@ impl ShmEndpoint {
     /// Makes the reserved descriptor `fd` the peer liveness socket.
     pub(super) fn learn_peer_liveness(&self, generation: u32, fd: i32) {
         let new = u64::from(generation) << 32 | (fd + 1) as u64;
-        // A connection has one peer liveness socket. A second one is refused, so that a peer cannot make us close a
-        // descriptor that another thread reads.
+        // A connection has one peer liveness socket. A second one is refused, so that a peer cannot make this process
+        // close a descriptor that another thread reads.
         let first = |old: u64| (old as u32 == 0 || (old >> 32) as u32 != generation).then_some(new);
         match self.peer_liveness.fetch_update(Ordering::AcqRel, Ordering::Acquire, first) {
             Ok(old) => self.close_word(old),
             Err(_) => reserved_fds::close(fd),
         }
         self.ring_if_owed();
-        // A few descriptors are reserved: without any, connections that take a descriptor more than by TCP could not be
-        // demoted.
+        // A few descriptors are reserved: such a connection takes one descriptor more than a kernel socket, and could
+        // not be demoted if none were left.
         reserved_fds::reserve();
         self.poke_self();
         if let Some(v) = self.view() {
@@ -190,8 +192,8 @@ impl ShmEndpoint {
         (word as u32 != 0).then_some((word >> 32) as u32)
     }
 
-    /// Called when the connection ends here. A client keeps the peer liveness socket: if the server has sharers, none
-    /// of them can tell that it was the last to use the slot, but the kernel can.
+    /// Called when the connection ends here: closes the peer liveness socket, except at a client. If the server has
+    /// sharers, none of them can tell that it was the last to use the slot, but the end of this socket shows it.
     pub(super) fn release_peer_liveness(&self, v: &View) {
         let told = self.state.look().has(PEER_GONE | SHARED);
         if told || v.me == Side::Server || v.link.is_inherited() {
@@ -200,7 +202,7 @@ impl ShmEndpoint {
     }
 
     /// Client: whether all of the server's sharers that had the last connection in this slot have ended. The slot is
-    /// closed here, and no other process of ours has it.
+    /// closed here, and no other sharer of ours has it.
     pub(super) fn servers_gone(&self) -> bool {
         let fd = self.peer_liveness_fd();
         if fd < 0 || self.is_live() {
@@ -222,14 +224,14 @@ impl ShmEndpoint {
     }
 
     pub(super) fn close_peer_liveness(&self) {
-        // Checked by a load first, since most connections have none.
+        // The word is loaded first, since most connections have no such socket.
         let there = self.peer_liveness.load(Ordering::Relaxed) != 0;
         if there {
             self.close_word(self.peer_liveness.swap(0, Ordering::AcqRel));
         }
     }
 
-    /// Closes the descriptor of a word of `peer_liveness`, into which a stranger may have put a descriptor whose close
+    /// Closes the socket of a word of `peer_liveness`, in which a stranger may have put a descriptor whose close
     /// blocks.
     fn close_word(&self, w: u64) {
         let fd = w as u32 as i32 - 1;
@@ -242,7 +244,7 @@ impl ShmEndpoint {
     /// came early belongs to this connection and is kept.
     pub(super) fn forget_stale_peer_liveness(&self, generation: u32) {
         let w = self.peer_liveness.load(Ordering::Acquire);
-        // If the word changes here, the peer liveness socket of this connection is coming.
+        // If the word has changed since, another thread has stored the peer liveness socket of this connection.
         if w != 0
             && (w >> 32) as u32 != generation
             && self.peer_liveness.compare_exchange(w, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()

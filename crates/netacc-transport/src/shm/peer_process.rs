@@ -1,4 +1,4 @@
-//! Checks whether the process that the kernel named as a link's peer has ended.
+//! Checking whether the process that the kernel named as a link's peer has ended.
 
 use crate::shm::Link;
 use crate::shm::procfs::is_zombie;
@@ -8,7 +8,7 @@ use rustix::fd::{FromRawFd, OwnedFd};
 
 impl Link {
     /// Keeps a pidfd (`SO_PEERPIDFD`, Linux 6.5) of a peer in a PID namespace that is not visible here, so that its end
-    /// can be seen. A child of ours keeps it too.
+    /// can be seen. The child of a fork keeps it, too.
     pub(super) fn know_peer_process(&self, control: i32) {
         const SO_PEERPIDFD: i32 = 77;
         self.peer_process.store(0, Ordering::Relaxed);
@@ -32,8 +32,8 @@ impl Link {
         }
     }
 
-    /// Whether the process that the kernel named as the peer still lives. One in another PID namespace counts as alive
-    /// if the kernel cannot tell.
+    /// Whether the process that the kernel named as the peer still lives. A process in another PID namespace counts as
+    /// alive if the kernel has no pidfd of it.
     pub(super) fn has_peer_process(&self) -> bool {
         let file = self.peer_process.load(Ordering::Relaxed) - 1;
         if file >= 0 {

@@ -1,8 +1,8 @@
-//! Connects that a full backlog keeps pending.
+//! Connects that are pending because the listener's backlog is full.
 //!
 //! In the kernel a connect for which the listener's queue has no room is not established: its program sees it pending
 //! (`EINPROGRESS`, not writable) until the server has accepted others. Here it is queued nevertheless, so that it is
-//! accepted in order whatever the client does meanwhile, and the client determines how many connects are still before
+//! accepted in order whatever the client is doing then, and the client determines how many connects are still before
 //! it.
 
 use crate::shm::ShmEndpoint;
@@ -19,7 +19,7 @@ impl ShmEndpoint {
     /// Marks a connect that is about to be queued as pending. Called under the lock that orders connects.
     pub fn begin_pending(&self) {
         if let Some(v) = self.view() {
-            // Relaxed: written under the lock that the caller holds.
+            // Relaxed: `pushed` is only written under the lock that the caller holds.
             self.queued_at.store(v.seg.header().pushed.load(Ordering::Relaxed), Ordering::Relaxed);
             self.on::<Life>(LifeEvent::FindNoRoom);
         }

@@ -6,7 +6,7 @@ use netacc_sys::{raw, reserved_fds};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, fstat, open, readlinkat_raw, statat};
 
-/// The path of a file about a process, on the stack: a process that was copied while another thread was allocating must
+/// The path of a file about a process, on the stack: a process that was forked while another thread was allocating must
 /// not allocate.
 #[derive(Default)]
 struct ProcPath {
@@ -36,8 +36,8 @@ impl Write for ProcPath {
     }
 }
 
-/// Whether `pid` has ended and was not waited for, so that the kernel still has its number. False if /proc does not
-/// show it.
+/// Whether `pid` has ended and was not waited for, so that its process id is still in use. False if /proc does not show
+/// it.
 pub(super) fn is_zombie(pid: u32) -> bool {
     matches!(state_of(pid), Some(b'Z' | b'X'))
 }
@@ -105,8 +105,8 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use std::process::{Child, Command};
 
-    /// Starts a child and waits until it has closed our descriptors: it does so in order when it executes, a little
-    /// after `spawn` has returned, and the end of the last one is awaited.
+    /// Starts a child and waits until it has closed its copies of our descriptors. The kernel closes them in ascending
+    /// order when the child executes, a little after `spawn` has returned, so the end of the highest one is awaited.
     fn start(command: &mut Command) -> Child {
         let _alone = crate::starting();
         let (end, first) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_any_process_fit() {
+    fn paths_of_any_process_fit() {
         assert_eq!(ProcPath::new(u32::MAX, "stat").as_bytes(), b"/proc/4294967295/stat");
         assert_eq!(ProcPath::new(1, "fd").as_bytes(), b"/proc/1/fd");
     }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_ended_is_a_zombie_until_it_is_waited_for() {
+    fn an_ended_process_is_a_zombie_until_it_is_waited_for() {
         let mut child = start(&mut Command::new("true"));
         let pid = child.id();
         while !is_zombie(pid) {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_stopped_goes_on() {
+    fn a_stopped_process_is_seen_to_go_on() {
         let mut child = start(Command::new("sleep").arg("100"));
         let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
         let signal = |s| rustix::process::kill_process(pid, s).unwrap();

@@ -1,5 +1,5 @@
-//! Queue of offers to promote a TCP connection, between the control socket that receives them and the socket layer that
-//! knows the connections.
+//! Queue of offers to promote a TCP connection, between the control socket, which receives them, and the socket layer,
+//! which knows the connections.
 
 use crate::shm::Link;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -20,10 +20,10 @@ static OFFERS: [Offer; WAITING] = [const {
 static COUNT: AtomicU32 = AtomicU32::new(0);
 static LOCK: Lock = Lock::new();
 
-/// Queues an offer for the socket layer. The offer has a reference to the link.
+/// Queues an offer for the socket layer. While the offer waits, it has a reference to the link.
 pub(crate) fn queue(link: &'static Link, slot: u32, generation: u32) {
     let _g = LOCK.lock();
-    // Under the lock: if the link ends after this check, `forget` finds the offer that is stored now.
+    // This is checked under the lock: if the link ends after this check, `forget` finds the offer that is stored now.
     let place = OFFERS.iter().find(|o| o.link.load(Ordering::Relaxed).is_null()).filter(|_| !link.is_lost());
     match place {
         Some(o) => {
@@ -50,14 +50,14 @@ pub fn waiting() -> bool {
 /// Calls `settle` with every waiting offer (link, slot, generation), and removes those for which it returns true.
 pub fn each(mut settle: impl FnMut(&'static Link, u32, u32) -> bool) {
     for o in &OFFERS {
-        // The offer is removed while it is handled, so that no two threads settle it.
+        // The offer is removed while it is handled, so that only one thread settles it.
         let (p, slot, generation) = {
             let _g = LOCK.lock();
             let p = o.link.swap(core::ptr::null_mut(), Ordering::Relaxed);
             (p, o.slot.load(Ordering::Relaxed), o.generation.load(Ordering::Relaxed))
         };
         #[allow(unsafe_code)]
-        // SAFETY: null or a link, which is never freed and is held by the offer.
+        // SAFETY: the pointer is null or that of a link, which is never freed, and to which the offer has a reference.
         let Some(link) = (unsafe { p.as_ref() }) else { continue };
         COUNT.fetch_sub(1, Ordering::Relaxed);
         if !settle(link, slot, generation) {
@@ -83,7 +83,7 @@ pub(crate) fn forget(link: &'static Link) {
     }
 }
 
-/// Called in the child of a fork: offers are the parent's.
+/// Called in the child of a fork: forgets the offers, which are the parent's.
 pub fn after_fork() {
     LOCK.reset();
     for o in &OFFERS {

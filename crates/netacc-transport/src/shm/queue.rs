@@ -13,14 +13,14 @@ impl Link {
         let seg = self.segment()?;
         let claimed = self.slots.claim(seg, |slot| self.endpoint(slot).is_some_and(ShmEndpoint::servers_gone))?;
         if seg.reach(claimed.slot).is_err() {
-            // The server did not see this use, and its mark is still that of the previous one.
+            // The server has not seen this use of the slot, so its mark is still that of the previous use.
             self.slots.closed(claimed.slot);
             return None;
         }
         Some(claimed)
     }
 
-    /// Queues a connect (client, under the owner's lock).
+    /// Queues a connect (client, under the owner's lock). False: the queue is full.
     pub fn push(&self, slot: u32) -> bool {
         self.segment().is_some_and(|s| s.push(slot, &self.seen))
     }
@@ -38,7 +38,7 @@ impl Link {
     /// Whether a connect waits (server, under the owner's lock). Withdrawn ones are removed from the front.
     pub fn has_queued(&'static self) -> bool {
         let Some(seg) = self.segment() else { return false };
-        // The number is limited, since a client may keep queueing connects.
+        // The number of steps is limited, since a client may keep queueing connects.
         for _ in 0..SLOTS {
             if !seg.front_is_withdrawn() {
                 break;
@@ -70,7 +70,8 @@ impl Link {
         self.segment().map_or(0, |s| s.header().popped.load(Ordering::Relaxed))
     }
 
-    /// Tells the client that several processes serve this listener.
+    /// Stores whether several processes serve the listener: the server tells the client, or a client notes what the
+    /// name of the rendezvous has told it.
     pub fn set_many(&self, many: bool) {
         if let Some(s) = self.segment() {
             s.header().many.store(many.into(), Ordering::Relaxed);
@@ -102,7 +103,7 @@ impl Link {
         side.rx_waiter.load(Ordering::Relaxed) != 0 || watching()
     }
 
-    /// Client: whether the process at the other end does not accept the connects that wait there.
+    /// Client: whether the process at the other end has left a connect waiting, and connects still wait there.
     pub fn is_stuck(&self) -> bool {
         if self.stuck.load(Ordering::Relaxed) == 0 {
             return false;
@@ -129,7 +130,8 @@ impl Link {
 }
 
 impl ShmEndpoint {
-    /// Server: returns a connect that was taken and has not begun to the queue, so that its client may withdraw it.
+    /// Server: takes [`ShmEndpoint::take`] back for a connect that has not begun here, so that its client may withdraw
+    /// it.
     pub fn untake(&self) {
         if let Some(v) = self.view() {
             // Release: pairs with the client's Acquire load of the outcome.

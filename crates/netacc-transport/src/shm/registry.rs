@@ -4,12 +4,14 @@ use crate::shm::Link;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// Every link that this process ever had, in use or not. It only grows, since the memory of links is used again.
+/// The first of all links that this process ever had, in use or not. The list only grows, since the memory of links is
+/// recycled.
 static ALL: AtomicPtr<Link> = AtomicPtr::new(ptr::null_mut());
 
 #[allow(unsafe_code)]
 fn at(p: &AtomicPtr<Link>) -> Option<&'static Link> {
-    // SAFETY: null or a link, which is never freed. Acquire: a link's own pointer was written before it was listed.
+    // SAFETY: the pointer is null or that of a link, which is never freed. Acquire: the link's `next_listed` was stored
+    // before the link was listed.
     unsafe { p.load(Ordering::Acquire).as_ref() }
 }
 
@@ -32,7 +34,7 @@ impl Link {
     }
 }
 
-/// Calls `f` with each link that has a user. A reference keeps the link meanwhile.
+/// Calls `f` with each link that has a user, and holds a reference to the link during the call.
 pub(super) fn each_used(mut f: impl FnMut(&'static Link)) {
     let mut next = at(&ALL);
     while let Some(link) = next {

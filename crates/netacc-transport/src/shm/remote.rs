@@ -1,5 +1,5 @@
-//! Links to servers on other hosts. Both sides are in this process: the client's belongs to the socket layer, and the
-//! server's to an engine, which sends the rings' bytes over the network.
+//! Links to servers on other hosts. Both sides are in this process: the client's side belongs to the socket layer, and
+//! the server's side to an RDMA engine, which sends the rings' bytes over the network.
 
 use crate::shm::Link;
 use crate::shm::ShmEndpoint;
@@ -17,7 +17,7 @@ use netacc_sys::{Guard, Lock, lock, raw, reserved_fds};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-/// Guards [`Link::mate`], and is taken last.
+/// Guards `Link::mate`. It is taken last.
 static PAIRS: Lock = Lock::new();
 
 /// Called in the child of a fork: frees the lock.
@@ -55,12 +55,13 @@ impl Link {
     /// The other side in this process, for as long as the lock is held.
     #[allow(unsafe_code)]
     fn mate(&self, _held: &Guard<'_>) -> Option<&'static Link> {
-        // SAFETY: null or a link, which is never freed; it removes itself under the lock before it is used again.
+        // SAFETY: the pointer is null or that of a link, which is never freed. A link clears the pointer under this
+        // lock before it is used again.
         unsafe { self.mate.load(Ordering::Relaxed).as_ref() }
     }
 
-    /// To be called when the last user of this side goes. Returns whether the other side keeps the mapping that both
-    /// have used.
+    /// To be called when the last user of this side has released it. Returns whether the other side keeps the mapping
+    /// that both have used.
     pub(super) fn part(&self) -> bool {
         let held = PAIRS.lock();
         let mate = self.mate(&held);
@@ -70,9 +71,9 @@ impl Link {
         mate.is_some()
     }
 
-    /// Gives a waker of ours to the other side, if that is in this process; false if it is not.
+    /// Hands a waker of ours to the other side, if that is in this process; false if it is not.
     pub(super) fn hand_waker(&self, id: u32, fd: i32) -> Result<bool> {
-        // A handler may have interrupted the thread that has the lock: then the other side gets a message.
+        // A signal handler may have interrupted the thread that holds the lock: then the other side gets a message.
         let held = if lock::interrupted() { PAIRS.try_lock() } else { Some(PAIRS.lock()) };
         let Some(mate) = held.as_ref().and_then(|held| self.mate(held)) else { return Ok(false) };
         mate.learn_waker(id, reserved_fds::copy(fd)?);
@@ -85,16 +86,16 @@ impl Link {
         self.remote.load(Ordering::Relaxed) != 0
     }
 
-    /// The RDMA engine at its server's side, if that is on another host.
+    /// The number of the RDMA engine that has the server's side, if the server is on another host.
     #[inline]
     pub fn engine(&self) -> Option<usize> {
         (self.remote.load(Ordering::Relaxed) as usize).checked_sub(1)
     }
 
-    /// Has the queued connects made again by TCP, and accepts no more of them (server side).
+    /// Accepts no more connects, and has the clients make the queued ones again by TCP (server side).
     pub fn refuse_connects(&'static self) {
         let Some(seg) = self.segment() else { return };
-        // SeqCst: a client pushes and then looks at this word; we mark and then drain.
+        // SeqCst: a client pushes and then loads this word; this thread stores it and then drains the queue.
         seg.header().server.store(SERVER_WITHDRAWN, Ordering::SeqCst);
         for slot in core::iter::from_fn(|| self.pop()).take(SLOTS) {
             if let Some(ep) = self.endpoint(slot as usize) {
@@ -104,8 +105,8 @@ impl Link {
     }
 }
 
-/// The statistics entry of the queue pair that carries the connection, as far as that belongs to this process and is known
-/// by now.
+/// The statistics entry of the queue pair that carries the connection, if that belongs to this process and is known
+/// already.
 fn qp_entry(ep: &ShmEndpoint) -> Option<&'static LinkEntry> {
     let ours = ep.link().peer_pid() == raw::getpid();
     let place = ep.view().filter(|_| ours).and_then(|v| v.slot.open.qp())?;
@@ -124,23 +125,24 @@ impl ShmEndpoint {
         self.remote.load(Ordering::Relaxed) != 0
     }
 
-    /// The RDMA engine that carries the connection, if the other program is on another host. At a server's end it
-    /// is an engine of the process that listens for RDMA, perhaps not this one; and it is a hint, since a peer can
+    /// The number of the RDMA engine that carries the connection, if the other program is on another host. At a server
+    /// it is an engine of the process that listens for RDMA, which may be another one; it is a hint, since a peer can
     /// write it.
     #[inline]
     pub fn engine(&self) -> Option<usize> {
         (self.remote.load(Ordering::Relaxed) as usize).checked_sub(1)
     }
 
-    /// The number under which the engine of the connection is shown: its queue pair, as far as that belongs to this
-    /// process and is known by now, else the link.
+    /// The number under which the statistics show the path of the connection: that of its queue pair, if that belongs
+    /// to this process and is known already, else that of the link.
     pub fn stats_link(&self) -> u64 {
         let qp = || qp_entry(self).filter(|entry| entry.is_rdma()).map(LinkEntry::id);
         self.is_remote().then(qp).flatten().filter(|id| *id != 0).unwrap_or(self.link().id()).into()
     }
 
     /// Whether the next received bytes may be copied to a reader's buffers without the ring: no byte precedes them, and
-    /// no other process reads. The caller reads for the program, and no byte enters the ring meanwhile.
+    /// no other process reads. The caller holds the lock for reading, and lets no byte enter the ring until it has
+    /// copied.
     pub fn may_read_past(&self) -> bool {
         self.view().is_some_and(|v| {
             let state = self.observe(&v);
@@ -153,7 +155,7 @@ impl ShmEndpoint {
     }
 
     /// Whether the next written bytes may bypass the ring, as far as this side knows: the other side has to have read
-    /// all bytes in it. The caller writes for the program.
+    /// all bytes in it. The caller holds the lock for writing.
     pub fn may_write_past(&self) -> bool {
         let may = |state: SideState| state.is_alone() && !state.is_write_side_over();
         self.view().is_some_and(|v| may(self.observe(&v)) && !self.peer_closed(&v))

@@ -1,6 +1,6 @@
 //! The rendezvous, by which an accelerated connect finds the listener: a `SOCK_SEQPACKET` socket in the abstract UNIX
-//! namespace (unix(7)), named after address and port. The namespace belongs to the network namespace, so the same
-//! address in another one is another host.
+//! namespace (unix(7)), named after address and port. The abstract namespace belongs to the network namespace: in
+//! another one, the same address belongs to another host.
 
 use crate::shm::control::{Received, receive_message, send_message};
 use crate::shm::guard::{
@@ -31,7 +31,7 @@ const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 /// Largest number of processes that may have a rendezvous each for a listener that they inherited or received.
 pub const PLACES: u16 = 8;
 
-/// A listening rendezvous socket.
+/// Makes a listening rendezvous socket. `EADDRINUSE`: the name is taken.
 pub fn listen_at(name: &Name, backlog: i32) -> Result<OwnedFd> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
     // Accepted sockets inherit this.
@@ -47,7 +47,7 @@ pub enum Taken {
     Link(&'static Link),
     /// The client has not sent its Hello yet; this socket has to be tried again when it is readable.
     Later(OwnedFd),
-    /// The client's Hello waits, but no descriptor is left for the one that it passes; to be tried again later.
+    /// No descriptor is left for the one that the client's Hello passes; this socket has to be tried again later.
     Unable(OwnedFd),
     /// A client may wait, but no descriptor is left.
     Starved,
@@ -59,7 +59,7 @@ pub enum Taken {
     Shut,
 }
 
-/// Accepts the next client of a rendezvous socket, if there is room for one of its user.
+/// Accepts the next client of a rendezvous socket. `room` tells whether there is room for a client of this user.
 pub fn accept_link(listener: BorrowedFd<'_>, backlog: u32, room: impl Fn(u32) -> bool) -> Taken {
     let mut p = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -68,8 +68,8 @@ pub fn accept_link(listener: BorrowedFd<'_>, backlog: u32, room: impl Fn(u32) ->
     }
     // There have to be descriptors for the client's socket, for the one that it passes, and for the application's
     // accept(2): a client that was accepted without room for the others would only use up the last number.
-    let sibling_copy = || rustix::io::fcntl_dupfd_cloexec(listener, 0);
-    match (sibling_copy(), sibling_copy(), sibling_copy()) {
+    let spare = || rustix::io::fcntl_dupfd_cloexec(listener, 0);
+    match (spare(), spare(), spare()) {
         (Ok(a), Ok(b), Ok(c)) => [a, b, c].map(reserved_fds::drop_raw),
         (a, b, c) => {
             [a, b, c].into_iter().flatten().for_each(reserved_fds::drop_raw);
@@ -81,7 +81,7 @@ pub fn accept_link(listener: BorrowedFd<'_>, backlog: u32, room: impl Fn(u32) ->
             Ok(fd) => return receive_hello(fd, backlog, room),
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
             Err(rustix::io::Errno::AGAIN) => return Taken::Nobody,
-            // The rendezvous was shut down (listen(2) no longer).
+            // The rendezvous was shut down, so it no longer listens (accept(2)).
             Err(rustix::io::Errno::INVAL) => return Taken::Shut,
             // After EMFILE or a similar error the client stays in the queue, and is accepted later.
             Err(_) => return Taken::Starved,
@@ -89,7 +89,8 @@ pub fn accept_link(listener: BorrowedFd<'_>, backlog: u32, room: impl Fn(u32) ->
     }
 }
 
-/// Receives the Hello of an accepted client and makes the link, if there is room for one of the client's user.
+/// Receives the Hello of an accepted client and makes the link. `room` tells whether there is room for a client of this
+/// user.
 pub fn receive_hello(fd: OwnedFd, backlog: u32, room: impl Fn(u32) -> bool) -> Taken {
     let Ok((seen, uid)) = raw::peer_credentials(fd.as_raw_fd()) else {
         dismiss(fd);
@@ -163,13 +164,13 @@ fn refused(e: Errno) -> Taken {
     Taken::Refused
 }
 
-/// Makes the server's side of a link whose segment is mapped. `pid` is the process number according to the client;
-/// `seen` and `uid` are the kernel's values.
+/// Makes the server's side of a link whose segment is mapped. `pid` is the process id according to the client; `seen`
+/// and `uid` are the kernel's values.
 fn server_link(fd: OwnedFd, mapped: Mapped, (pid, seen, uid): (u32, u32, u32), backlog: u32) -> Result<&'static Link> {
     let h = mapped.seg.header();
     h.backlog.store(backlog, Ordering::Relaxed);
-    // Our process number is valid at the client if both agree on the client's number; otherwise the client is in
-    // another PID namespace.
+    // Our process id is valid at the client if both agree on the client's; otherwise the client is in another PID
+    // namespace.
     let ours = if seen == pid { raw::getpid() } else { 0 };
     h.server_pid.store(ours, Ordering::Relaxed);
     h.server.store(SERVER_OPEN, Ordering::SeqCst);
@@ -204,7 +205,7 @@ fn scopes(dest: IpAddr) -> [Scope; 3] {
 }
 
 /// Connects to the rendezvous that serves `dest` and makes a link with a fresh segment. `member` is the cookie of the
-/// listener it must be; without one the listener may be any that the kernel chooses for `from`. `place` is tried first.
+/// listener that the link has to lead to; `None`: the one that the kernel chooses for `from`. `place` is tried first.
 pub fn connect_link(
     from: SocketAddr,
     dest: SocketAddr,
@@ -224,8 +225,9 @@ pub fn connect_link(
             let link = link.inspect_err(|_| mapped.discard()).map_err(NoLink::Resources)?;
             link.set_peer_uid(uid);
             link.member.store(found, Ordering::Relaxed);
-            // The server says so as well, but only when it takes the link, and it may be asleep in the kernel until then.
-            // If the name does not say so, the word is left alone: the server may have written it already.
+            // The server stores this as well, but only when it takes the link up, and it may sleep in the kernel until
+            // then. If the name does not tell it, the word stays as it is, since the server may have written it
+            // already.
             if several {
                 link.set_many(true);
             }
@@ -239,8 +241,8 @@ pub fn connect_link(
     }
 }
 
-/// Connects `fd` to a rendezvous: returns the cookie of a listener that may share its port, 0 for one that is alone, and
-/// whether its name says that several processes may serve the listener.
+/// Connects `fd` to a rendezvous: returns the cookie of a listener that may share its port, 0 for one that has its port
+/// alone, and whether its name tells that several processes may serve the listener.
 fn find(
     fd: &OwnedFd,
     from: SocketAddr,
@@ -260,8 +262,8 @@ fn find(
     }
 }
 
-/// Whether the listener at `dest` has a NetACC of another version. A Hello is sent to it, of which it can read the
-/// version, so that it shows the reason as well; `fd` cannot be used afterwards.
+/// Whether the listener at `dest` has a NetACC of another version. A Hello is sent to it, whose version it can read, so
+/// that it reports the reason as well; `fd` cannot be used afterwards.
 fn meets_other_version(fd: &OwnedFd, dest: SocketAddr) -> bool {
     let mut names = netacc_wire::other_versions()
         .flat_map(|version| scopes(dest.ip()).map(|scope| Name::of_version(version, scope, dest.port(), 0)));
@@ -275,8 +277,8 @@ fn meets_other_version(fd: &OwnedFd, dest: SocketAddr) -> bool {
 }
 
 /// Tries the names that the rendezvous for `dest` may have, in a client's order, until `there` returns true. Returns
-/// the cookie of a listener that may share its port, 0 for one that is alone. `there` may connect, or only look the
-/// name up.
+/// the cookie of a listener that may share its port, 0 for one that has its port alone. `there` may connect, or only
+/// look the name up.
 pub fn search<E, F: FnMut(&Name) -> core::result::Result<bool, E>>(
     from: SocketAddr,
     dest: SocketAddr,
@@ -294,8 +296,8 @@ pub fn search<E, F: FnMut(&Name) -> core::result::Result<bool, E>>(
         }
         Ok(None)
     };
-    // Mostly a few processes have the listener, and their places are the lowest ones. A place that is empty stands for
-    // one of the lower half, so that each process gets its share of the links.
+    // Usually only a few processes have the listener, at the lowest places. If no process is at `place`, its remainders
+    // modulo ever smaller powers of two are tried, so that each process gets its share of the links.
     let lower = core::iter::successors(Some(PLACES), |n| Some(n / 2)).take_while(|n| *n > 1);
     let mut tried = 0;
     for at_most in lower {
@@ -327,7 +329,7 @@ pub fn search<E, F: FnMut(&Name) -> core::result::Result<bool, E>>(
     Ok(None)
 }
 
-/// Connects `fd` to the rendezvous of this name; returns whether there is one.
+/// Connects `fd` to the rendezvous with this name; returns whether there is one.
 fn dial(fd: &OwnedFd, name: &Name) -> core::result::Result<bool, NoLink> {
     let res = |e: rustix::io::Errno| NoLink::Resources(Errno::from(e));
     let addr = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(res)?;
@@ -339,8 +341,8 @@ fn dial(fd: &OwnedFd, name: &Name) -> core::result::Result<bool, NoLink> {
     }
 }
 
-/// Checks that a process of user `uid` with number `pid`, which has a rendezvous, may serve the TCP listener of the
-/// kernel's answer `word`. Returns the listener's cookie, 0 if the kernel does not tell it.
+/// Checks that process `pid` of user `uid`, which has a rendezvous, may serve the TCP listener of the kernel's answer
+/// `word`. Returns the listener's cookie, 0 if the kernel does not tell it.
 ///
 /// Any user can bind an abstract name, so the listener has to belong to that user. Root needs no proof; a process of
 /// our own user, which may have received the listener from another user (systemd.socket(5)), has to have it open. If
@@ -356,7 +358,7 @@ pub fn accepts(uid: u32, pid: u32, word: Word) -> core::result::Result<u64, NoLi
     }
 }
 
-/// What a link is made of.
+/// The parts of a client's link.
 struct Made {
     mapped: Mapped,
     uid: u32,
@@ -365,7 +367,7 @@ struct Made {
 }
 
 /// Sends a Hello over `fd` and makes the client's side of the link, if the process there may serve the listener.
-/// `member` is the cookie of a listener that may share its port (0: it is alone).
+/// `member` is the cookie of a listener that may share its port; 0: it has its port alone.
 fn client_link(fd: &OwnedFd, from: SocketAddr, dest: SocketAddr, member: u64) -> core::result::Result<Made, NoLink> {
     let (pid, uid) = raw::peer_credentials(fd.as_raw_fd()).map_err(NoLink::Resources)?;
     // Listeners that share a port belong to one user, but each has its own cookie.
@@ -375,7 +377,7 @@ fn client_link(fd: &OwnedFd, from: SocketAddr, dest: SocketAddr, member: u64) ->
     let memfd = Segment::create().map_err(NoLink::Resources)?;
     let mapped = Segment::map(memfd.as_fd()).map_err(NoLink::Resources);
     if !trusted(uid) {
-        // A server of another user has nothing to pass to us.
+        // A server of another user must not pass descriptors to us.
         refuse_descriptors(fd.as_fd());
     }
     if let (Ok(mapped), Word::Listener(listener)) = (&mapped, word) {
@@ -390,7 +392,7 @@ fn client_link(fd: &OwnedFd, from: SocketAddr, dest: SocketAddr, member: u64) ->
     Ok(Made { mapped: sent?, uid, pid, listener })
 }
 
-/// Determines the source address of a connection by a connected datagram socket, which sends nothing.
+/// Determines the source address of a connection: a datagram socket is connected, which sends nothing (udp(7)).
 #[derive(Debug)]
 pub struct SourceProbe {
     fd: i32,
@@ -413,13 +415,13 @@ impl SourceProbe {
         Some(probe)
     }
 
-    /// The source, if `dest` is an address of this host.
+    /// The source address, if `dest` is an address of this host.
     pub fn own_source(&self, dest: IpAddr) -> Option<IpAddr> {
         let loopback = matches!(dest, IpAddr::V4(a) if a.is_loopback()) && self.source.is_loopback();
         (self.source == dest || loopback).then_some(self.source)
     }
 
-    /// The non-blocking socket, by which a probe can be sent to the destination.
+    /// Returns the non-blocking socket, over which a probe can be sent to the destination. The caller closes it.
     pub fn into_socket(self) -> i32 {
         let fd = self.fd;
         core::mem::forget(self);
@@ -443,7 +445,7 @@ pub fn is_local(ip: IpAddr) -> bool {
     ip.is_loopback() || local_source(ip) == Some(ip)
 }
 
-/// A socket that keeps a local port for `ip` reserved, and the port.
+/// Makes a socket that holds a local port of `ip`, and returns it with the port.
 pub fn reserve_port(ip: IpAddr) -> Result<(OwnedFd, u16)> {
     let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let fd = socket_with(family, SocketType::STREAM, FLAGS, None)?;
@@ -460,7 +462,8 @@ pub fn reserve_port(ip: IpAddr) -> Result<(OwnedFd, u16)> {
     }
 }
 
-/// `0.0.0.0` and `::` as destinations mean this host.
+/// The address that a connection to `ip` reaches: `0.0.0.0` and `::` mean this host, and a mapped IPv4 address is one
+/// of IPv4.
 pub fn destination(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(a) if a.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

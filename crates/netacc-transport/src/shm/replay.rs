@@ -1,4 +1,4 @@
-//! Replay of the bytes that a client has written to a connect which no server accepts, to another one.
+//! Copying the bytes that a client has written to a connect which no server accepts to the connect that replaces it.
 #![allow(unsafe_code)]
 
 use crate::iov::Iov;
@@ -7,15 +7,15 @@ use crate::{Endpoint, Shut};
 use alloc::vec::Vec;
 
 impl ShmEndpoint {
-    /// Calls `piece` with all bytes that were written so far, for a connection whose peer has read none.
+    /// Calls `piece` for all bytes that were written so far to a connection whose peer has read none.
     pub(super) fn replay(&self, mut piece: impl FnMut(*const u8, usize)) {
         let Some(v) = self.view() else { return };
         let Some(area) = v.tx_area() else { return };
         self.tx.replay(&area, |p, n| piece(p.as_ptr(), n));
     }
 
-    /// All bytes that were written so far, of which the server has read none, and the number of them in the first
-    /// window.
+    /// Returns all bytes that were written so far, of which the server has read none, and how many of them are in the
+    /// first window.
     pub fn written(&self) -> (Vec<u8>, usize) {
         let mut bytes = Vec::new();
         let mut first = None;
@@ -23,7 +23,8 @@ impl ShmEndpoint {
             first.get_or_insert(n);
             let at = bytes.len();
             bytes.resize(at + n, 0);
-            // SAFETY: `replay` passes n readable bytes of our own ring, and `bytes` has reserved room for n more.
+            // SAFETY: `replay` passes n readable bytes of our own ring, and `bytes` has just grown by n bytes from `at`
+            // on.
             unsafe {
                 core::ptr::copy_nonoverlapping(p, bytes.as_mut_ptr().add(at), n);
             }
@@ -34,7 +35,7 @@ impl ShmEndpoint {
     /// Writes the bytes that [`ShmEndpoint::written`] returned for another connect to this one, and the end after them
     /// if that has `ended`. False: they do not fit.
     pub fn rewrite(&'static self, bytes: &mut [u8], first: usize, ended: bool) -> bool {
-        // The ring is as large as the one that held these bytes, if they come into the same windows.
+        // The new ring has as much room as the one that held these bytes, if they go into the same windows.
         let (small, large) = bytes.split_at_mut(first.min(bytes.len()));
         let fits = [small, large].into_iter().filter(|b| !b.is_empty()).all(|b| {
             let v = libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() };

@@ -1,9 +1,9 @@
 //! The layout of a link's shared segment, and the accessors to it.
 //!
 //! # Safety
-//! `super::mapping` says what is mapped of a segment, and that no access to it can fault: the words and small windows
-//! from the beginning, large windows from a connection's begin on. Every accessor takes an index, checks it against a
-//! constant, and returns references to atomics only.
+//! The shared words and the small windows are mapped as long as the link lives, and the large windows of a slot before
+//! a connection begins in it; `super::mapping` explains why no access to them can fault. Every accessor checks its
+//! index against a constant, and returns references to atomics or an [`Area`], whose bytes are copied as raw memory.
 #![allow(unsafe_code)]
 
 use crate::shm::blocks::Blocks;
@@ -17,8 +17,8 @@ use netacc_sys::cpu;
 /// Number of ready sets per side; number 0 means "none".
 pub const READY_SETS: usize = 64;
 
-/// The waker number of a process without a link of its own: a byte on the connection's peer liveness socket. It is a
-/// value of the words of [`OwnLine`] that name the thread to be woken.
+/// The waker number of a process without a link of its own, which is woken by a byte on the connection's peer liveness
+/// socket. It is a value of the words of [`OwnLine`] that name the thread to be woken.
 pub const LIVENESS_WAKER: u32 = u32::MAX;
 
 /// Number of connects that the server reads at once.
@@ -28,29 +28,30 @@ pub const BATCH: usize = 32;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Header {
-    /// [`SERVER_OPEN`] once the server has taken the link up, [`SERVER_CLOSED`] when its listener is closed. Written by
-    /// the server.
+    /// State of the link at the server: a `SERVER_` value. Written by the server.
     pub server: AtomicU32,
     /// Largest number of connects that may wait at the listener, one more than its backlog; 0: not known. Written by
     /// the server, and before that by the client, which asks the kernel.
     pub backlog: AtomicU32,
-    /// The server's process number, for display. Written by the server.
+    /// The server's process id, for display; 0: not known, as if it is in another PID namespace. Written by the server.
     pub server_pid: AtomicU32,
-    /// Not 0: several processes serve the listener. Written by the server.
+    /// Not 0: several processes serve the listener. Written by the server, and by the client when it makes the link if
+    /// the name of the rendezvous tells it.
     pub many: AtomicU32,
-    /// Not 0: the client made another link to the same listener after this one. Set by the client,
-    /// cleared by the server.
+    /// Not 0: the client has made another link to the same listener after this one. Set by the client, cleared by the
+    /// server.
     pub more: AtomicU32,
     /// Per side: not 0 if a wake-up message found the control socket full, so that all wakers have to be written. Set
     /// by the other side, cleared by the side itself.
     pub kick_all: [AtomicU32; 2],
     /// Per side: whether it accepts descriptors from the other side, as [`LENDING_UNKNOWN`], [`TAKES_LENT`] or
-    /// [`REFUSES_LENT`]. Written by the side itself when it makes its end of the link.
+    /// [`REFUSES_LENT`]. Written by the side itself when it makes its end of the link, and when it trusts the other
+    /// side no longer.
     pub lending: [AtomicU32; 2],
-    /// Connect queue: positions of the next push (client) and the next pop (server), each on a line of its
-    /// own, since both sides write all the time.
+    /// Position of the next push in the connect queue, written by the client. It and `popped` are on cache lines of
+    /// their own, since both sides write all the time.
     pub pushed: Position,
-    /// Position of the next pop, written by the server.
+    /// Position of the next pop in the connect queue, written by the server.
     pub popped: Position,
 }
 
@@ -97,42 +98,50 @@ pub const CONNECT_REFUSED: u32 = 3;
 /// Bit of [`Open::server_done`]: the server has also wiped its own words. No generation has this bit.
 pub const WIPED: u32 = 1 << 31;
 
-/// Description of a connect, which the client writes before it queues the slot number.
+/// Description of a connect, which the client writes before it queues the slot number. The words that are written later
+/// as well name their writers.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Open {
     /// Client's and server's address: 16 bytes each as four words, IPv4 in the first.
     pub ip: [[AtomicU32; 4]; 2],
-    /// Family (`AF_INET`, `AF_INET6`) in the upper, port in the lower half, per side.
+    /// Per side: the port in the lower half, the family (`AF_INET`, `AF_INET6`) above it, and above that what
+    /// [`Open::write_remote`] and [`Open::write_qp`] store.
     pub family_port: [AtomicU32; 2],
-    /// The incarnation of the slot.
+    /// Generation of the slot: the number of its connection.
     pub generation: AtomicU32,
-    /// [`CONNECT_QUEUED`] until the server takes the connect or the client withdraws it, whichever is first.
+    /// [`CONNECT_QUEUED`] until the server takes or refuses the connect or the client withdraws it, whichever comes
+    /// first. Both sides write it by a compare-and-exchange.
     pub outcome: AtomicU32,
-    /// When the connect was queued ([`netacc_sys::time::now`]): a listener with several links serves them in this
-    /// order. A client that stores a wrong time only changes its own position among the clients.
+    /// Time (ns, [`netacc_sys::time::now`]) at which the connect was made: a listener with several links serves them in
+    /// this order. A client that stores a wrong time only changes its own position among the clients.
     pub when: AtomicU64,
-    /// Generation of the slot that the server has released, perhaps with [`WIPED`]. Written by the server.
+    /// Generation of the slot that the server has released, perhaps with [`WIPED`]. Written by the server, or by the
+    /// client if all processes of the server that had the connection have ended.
     pub server_done: AtomicU32,
-    /// 1 once a process of either side has decided to leave the rings; the first to set it does so.
+    /// 1 once a process of either side has decided to leave the rings. Both sides write it by an exchange: the process
+    /// that finds 0 leaves.
     pub leaving: AtomicU32,
 }
 
-/// The shared words of one connection. Index 0 is the client's, 1 the server's.
+/// The shared words of one connection. Index 0 is the client's, 1 the server's. The client resets both when a
+/// connection begins.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Slot {
-    /// `own[s]` is written by side `s`: about the direction that it produces, and which of its threads want to be
-    /// woken.
+    /// `own[s]` is written by side `s`: its words about the direction that it produces, and about its threads that want
+    /// to be woken. The other side clears the words of the threads that it wakes, and advances `head` when a hold ends
+    /// (`super::cork`).
     pub own: [OwnLine; 2],
-    /// `consumer[s]` is written by side `s`, which consumes the *other* side's direction.
+    /// `consumer[s]` is written by side `s`, which consumes the *other* side's direction. After side `s` has left the
+    /// rings, the other side advances `tail` (`super::follow`).
     pub consumer: [ConsumerLine; 2],
     /// The addresses and the outcome of the connect.
     pub open: Open,
 }
 
-/// Number of ready sets whose words lie with the header: a link has few, and each further page costs a first connect more
-/// than most of its system calls.
+/// Number of ready sets whose words lie with the header: most links have few, and each further page costs a first
+/// connect more than most of its system calls.
 const HEADER_READY_SETS: usize = 4;
 
 #[repr(C, align(4096))]
@@ -146,7 +155,7 @@ pub(super) struct Control {
 
 const SMALL_AT: usize = size_of::<Control>();
 const SMALL_PAGE: usize = 2 * SMALL;
-/// Where the large windows begin: two for each slot, the client's first.
+/// Offset (bytes) of the large windows: two for each slot, the client's first.
 pub(super) const LARGE_AT: usize = SMALL_AT + SLOTS * SMALL_PAGE;
 
 /// Size (bytes) of a segment. Only touched pages take memory.
@@ -158,8 +167,8 @@ const _: () = assert!(size_of::<Slot>() == 5 * 64);
 const _: () = assert!(offset_of!(Control, slots) + 2 * size_of::<Slot>() <= 4096);
 
 impl Slot {
-    /// Wipes what side `s` writes. The words that name the threads to be woken, and how far the stream is, are those of
-    /// a fresh slot again; the CPU is a hint, and stays.
+    /// Resets the words that side `s` writes to those of a fresh slot. Hints stay: the CPU, and the time of the last
+    /// event.
     pub fn wipe(&self, s: Side) {
         if let (Some(own), Some(consumer)) = (self.own.get(s.index()), self.consumer.get(s.index())) {
             own.wipe();
@@ -172,13 +181,14 @@ impl Slot {
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
     pub(super) base: NonNull<Control>,
-    /// Where the large windows are.
+    /// The addresses of the large windows in this process.
     pub(super) blocks: &'static Blocks,
 }
 
-// SAFETY: all shared words are atomics, the rest is copied as raw bytes.
+// SAFETY: a segment is an address that is valid in every thread. It leads to atomics, and to windows whose bytes are
+// copied as raw memory.
 unsafe impl Send for Segment {}
-// SAFETY: all shared words are atomics, the rest is copied as raw bytes.
+// SAFETY: all accesses through a shared segment are to atomics, or copy a window's bytes as raw memory.
 unsafe impl Sync for Segment {}
 
 impl Segment {
@@ -200,8 +210,9 @@ impl Segment {
 
     #[inline]
     fn control(&self) -> &'static Control {
-        // SAFETY: mapped, aligned to a page, and all fields are atomics valid for any bytes. 'static
-        // stands for "while the link is held": a link unmaps only when its last user is gone.
+        // SAFETY: the mapping is aligned to a page and as large as `Control`, all of whose fields are atomics, for
+        // which any bytes are valid. 'static stands for "while the link is held": a link unmaps only when its last user
+        // is gone.
         unsafe { &*self.base.as_ptr() }
     }
 
@@ -232,8 +243,8 @@ impl Segment {
             return None;
         }
         let windows = self.blocks.windows(slot)?;
-        // SAFETY: slot < SLOTS, so the small window lies within the first mapping, and the large one in the slot's windows;
-        // both are disjoint from all others.
+        // SAFETY: slot < SLOTS, so the small window lies within the first mapping, and the large one in the slot's
+        // windows; both are disjoint from all others.
         unsafe {
             let small = self.base.cast::<u8>().add(SMALL_AT + slot * SMALL_PAGE + producer.index() * SMALL);
             Some(Area::new(small, windows.add(producer.index() * LARGE)))
@@ -249,7 +260,7 @@ impl Segment {
         if guess <= limit {
             return guess;
         }
-        // Acquire: the entries before it were read, so they may be overwritten.
+        // Acquire: the server has read the entries before this position, so they may be overwritten.
         let popped = h.popped.load(Ordering::Acquire);
         seen.store(popped, Ordering::Relaxed);
         at.wrapping_sub(popped)
@@ -273,32 +284,35 @@ impl Segment {
             return false;
         };
         cell.store(slot, Ordering::Relaxed);
-        // SeqCst: publishes the entry and everything the slot says, and is the fence before the look
-        // at the server's waiter.
+        // SeqCst: publishes the entry and the description in the slot, and is the fence before the load of the server's
+        // waiter.
         c.header.pushed.swap(at + 1, Ordering::SeqCst);
         true
     }
 
-    /// Number of connects that were ever queued, by the client's word.
+    /// Number of connects that were ever queued, according to the client.
     pub fn pushed(&self) -> u64 {
-        // SeqCst: as in `queued`, for a server that has registered and looks for the last time.
+        // SeqCst: a server registers and then loads the position; a client stores it and then loads the registration.
+        // One of the two sees the other.
         self.header().pushed.load(Ordering::SeqCst)
     }
 
     /// Number of connects that are queued and not yet taken. A client that claims more than fits has queued none.
     pub fn queued(&self) -> u64 {
         let h = self.header();
+        // SeqCst: see `pushed`.
         let n = h.pushed.load(Ordering::SeqCst).wrapping_sub(h.popped.load(Ordering::SeqCst));
         if n <= SLOTS as u64 { n } else { 0 }
     }
 
-    /// When the next connect was queued, by the client's word.
+    /// Time (ns, [`netacc_sys::time::now`]) at which the next connect was made, according to the client; 0 if its entry
+    /// names an impossible slot. `None`: no connect is queued.
     pub fn front_time(&self) -> Option<u64> {
         let front = self.front()?;
         Some(front.map_or(0, |open| open.when.load(Ordering::Relaxed)))
     }
 
-    /// What the next connect says of itself, if one is queued; nothing where it names an impossible slot.
+    /// The description of the next connect, if one is queued; `Some(None)` if its entry names an impossible slot.
     fn front(&self) -> Option<Option<&'static Open>> {
         if self.queued() == 0 {
             return None;
@@ -309,7 +323,7 @@ impl Segment {
         Some(c.slots.get(slot as usize).map(|s| &s.open))
     }
 
-    /// How many of the connects from position `from` to `to` their client has given up.
+    /// Number of connects from position `from` to `to` that their client has withdrawn.
     pub fn withdrawn_between(&self, from: u64, to: u64) -> u64 {
         let c = self.control();
         let given_up = |at: &u64| {
@@ -320,12 +334,13 @@ impl Segment {
         (from..to).take(SLOTS).filter(given_up).count() as u64
     }
 
-    /// Whether the next connect has been given up by its client.
+    /// Whether the client has withdrawn the next connect.
     pub fn front_is_withdrawn(&self) -> bool {
         self.front().flatten().is_some_and(|open| open.outcome.load(Ordering::Acquire) == CONNECT_WITHDRAWN)
     }
 
-    /// Whether `seen` says that a connect waits (server).
+    /// Whether a connect that was already read into a batch waits (server). `seen` is the position up to which the
+    /// entries were read.
     pub fn known(&self, seen: &AtomicU64) -> bool {
         let ahead = seen.load(Ordering::Relaxed).wrapping_sub(self.header().popped.load(Ordering::Relaxed));
         (1..=BATCH as u64).contains(&ahead)
@@ -353,7 +368,7 @@ impl Segment {
         if let Some(s) = next.and_then(|n| c.slots.get(n as usize)) {
             cpu::prefetch(&s.open);
         }
-        // Release: the entry was read before the client may overwrite it.
+        // Release: the entry is read before the client may overwrite it.
         c.header.popped.store(at.wrapping_add(1), Ordering::Release);
         Some((slot, next))
     }

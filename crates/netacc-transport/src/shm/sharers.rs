@@ -1,12 +1,12 @@
-//! Connections that several processes of one side hold after a fork, and how the other side knows of them.
+//! Connections that several processes of one side hold after a fork, and how the other side sees their end.
 //!
-//! Before a process forks it makes a *liveness socket* for each connection: a pair of UNIX stream sockets, one end
-//! under the application's own descriptors (so parent, child and grandchildren hold it as the kernel counts), the other
-//! passed to the peer as its *peer liveness socket*. The kernel ends the peer liveness socket when the last holder is
-//! gone, whichever process that is. Until then bytes go on over the ring, which the sharers shares: one process at a
-//! time per direction (`ShmEndpoint::enter`), each taking up where the last one published.
+//! Before a process forks it makes a *liveness socket* for each connection: a pair of UNIX stream sockets. One end lies
+//! under the application's own descriptors, so that the kernel counts parent, child and grandchildren as its holders,
+//! and the other is passed to the peer as its *peer liveness socket*. The kernel ends the peer liveness socket when the
+//! last holder is gone, whichever process that is. Until then bytes go on over the ring, which the sharers share: one
+//! process at a time for each direction (`ShmEndpoint::enter`), which continues where the last one has published.
 //!
-//! The parent's link stays the parent's. A child rings the peer's wakers that it inherited, and is itself
+//! The parent's link remains the parent's. A child rings the wakers of the peer that it has inherited, and is itself
 //! woken by a byte on its liveness socket.
 
 use crate::limits::{OWNER_PAUSES, OWNER_YIELDS};
@@ -29,10 +29,11 @@ use netacc_wire::Message;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-/// Value of a side's word `forked`, if it is not 0: the connection has a liveness socket.
+/// Value of the word `forked` of a side: the connection has a liveness socket. Each relay adds to the word (see
+/// [`super::strangers`]).
 pub(super) const FORKED: u32 = 1;
-/// Value of that word while a process is about to put what the sharers wrote into the socket on which the connection
-/// goes on.
+/// Value of that word while a process puts the unread bytes of the sharers into the socket on which the connection goes
+/// on.
 pub(super) const GIVING: u32 = 2;
 
 /// A direction of a shared side.
@@ -42,8 +43,8 @@ pub(super) enum Direction {
     Write = 1,
 }
 
-/// A liveness socket (or -1) that is closed after everything else that a connection has: a client whose peer liveness
-/// socket ends uses the slot again.
+/// A liveness socket (or -1) that is closed after everything else of a connection: when the peer liveness socket of a
+/// client ends, it may use the slot again.
 #[derive(Debug)]
 pub(super) struct OwnLiveness(i32);
 
@@ -55,26 +56,26 @@ impl Drop for OwnLiveness {
     }
 }
 
-/// Held during an operation on a shared side.
+/// Guard of an operation on a shared side: no other sharer is in one for the same direction.
 pub(super) struct Entered<'a> {
     owner: &'a AtomicU32,
 }
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        // Release: the next process sees what we published.
+        // Release: the next process sees what this one has published.
         self.owner.store(0, Ordering::Release);
     }
 }
 
 impl ShmEndpoint {
-    /// Whether our other sharers may use the connection.
+    /// Whether other sharers of this side may use the connection.
     pub fn is_shared(&self) -> bool {
         self.state.glance().is_shared()
     }
 
-    /// To be called before an operation: on a shared side waits for the other sharers and takes up
-    /// where they left. The peer can write the word; a peer that misuses it ends its connection.
+    /// To be called before an operation: on a shared side it waits for the other sharers and continues where they have
+    /// left off. The peer can write the word as well; a peer that misuses it loses its connection.
     #[inline]
     pub(super) fn enter(&self, v: &View, dir: Direction) -> core::result::Result<Option<Entered<'static>>, Violation> {
         if !self.is_shared() { Ok(None) } else { self.enter_shared(v, dir).map(Some) }
@@ -90,15 +91,16 @@ impl ShmEndpoint {
         let mut looks = 0;
         let mut wait = Wait::default();
         loop {
+            // Acquire: pairs with the Release of the process that was in the operation before.
             match owner.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => {
                     let held = Entered { owner };
                     self.resync(v, dir)?;
                     return Ok(held);
                 }
-                // A process that died in the middle had not published: what it did is undone by taking
-                // up from the published words. Our own number can only be such a remnant, since threads
-                // of one process exclude each other before they come here.
+                // A process that died in the middle had not published: continuing from the published words undoes what
+                // it did. Our own process id can only be left by such a process, since threads of one process exclude
+                // each other before they come here.
                 Err(p) if p == me || !raw::process_exists(p) || (looks == OWNER_YIELDS && procfs::is_zombie(p)) => {
                     let _ = owner.compare_exchange(p, 0, Ordering::Acquire, Ordering::Relaxed);
                 }
@@ -109,7 +111,7 @@ impl ShmEndpoint {
                     continue;
                 }
                 Err(_) if looks < OWNER_YIELDS => raw::sched_yield(),
-                // It may be stopped (SIGSTOP, a debugger, a frozen group): it goes on some day, or dies.
+                // The process may be stopped (SIGSTOP, a debugger, a frozen control group): it will continue, or die.
                 Err(p) if looks > OWNER_YIELDS || self.has_sharer(p) => time::pause(),
                 Err(_) => return Err(Violation),
             }
@@ -117,24 +119,25 @@ impl ShmEndpoint {
         }
     }
 
-    /// Whether a process that the word names belongs to our sharers: the peer could have written any number.
+    /// Whether process `pid`, which the word names, is one of our sharers: the peer could have written any number.
     pub(super) fn has_sharer(&self, pid: u32) -> bool {
         let liveness = self.liveness_fd();
         if liveness < 0 {
             return false;
         }
         #[allow(unsafe_code)]
-        // SAFETY: the liveness socket stays open while a direction's lock is held, as it is here.
+        // SAFETY: the caller holds a direction's lock, and the liveness socket stays open while it does.
         let liveness = unsafe { rustix::fd::BorrowedFd::borrow_raw(liveness) };
         procfs::has_open(pid, liveness)
     }
 
-    /// After [`ShmEndpoint::enter`]: whether another sharer has left the rings meanwhile.
+    /// To be called after [`ShmEndpoint::enter`]: whether another sharer has left the rings before.
     pub(super) fn sharers_switched(&self, v: &View) -> bool {
-        // Relaxed: the process that left held both words of [`ShmEndpoint::enter`], one of which we hold now.
+        // Relaxed: the process that left held both words of [`ShmEndpoint::enter`], and this one has since acquired one
+        // of them.
         let left = self.is_shared() && line!(v, producer, v.me).fin.load(Ordering::Relaxed) & SWITCHED != 0;
         if left && !v.link.trusts_peer() {
-            self.reset_for(v, "marked the connection as moved");
+            self.reset_for(v, "marked the connection as switched");
         } else if left {
             self.on::<Switch>(SwitchEvent::SharerLeaves);
         }
@@ -175,7 +178,7 @@ impl ShmEndpoint {
         self.tx.writable(peer).unwrap_or(true)
     }
 
-    /// Number of bytes that are there to read.
+    /// Number of bytes in the ring that can be read.
     pub(super) fn waiting_in(&self, v: &View) -> u64 {
         let peer = line!(v, producer, v.me.other());
         if self.is_shared() {
@@ -199,7 +202,7 @@ impl ShmEndpoint {
         let Some(v) = self.view() else {
             return Err(Errno::NOTCONN);
         };
-        // What is held back only this process knows of.
+        // Only this process knows of bytes that are held back, so they are published.
         self.push();
         self.state.set(SHARED);
         if self.liveness.load(Ordering::Relaxed) != 0 {
@@ -213,11 +216,13 @@ impl ShmEndpoint {
         }
         match sent {
             Ok(()) => {
-                // SeqCst: a peer that forks too, or leaves the rings, marks that and then looks here; we look at its marks in
-                // [`ShmEndpoint::before_fork`]. One of us sees the other. And after the message: a peer that sees the mark
-                // has nothing to wait for, however long this thread loses its processor.
+                // SeqCst: a peer that forks too, or leaves the rings, stores its mark and then loads this one; this
+                // thread loads the peer's marks in [`ShmEndpoint::before_fork`]. One of the two sees the other. The
+                // mark is stored after the message was sent, so that a peer that sees it need not wait, however long
+                // this thread loses its processor.
                 line!(v, side, v.me).forked.store(FORKED, Ordering::SeqCst);
-                // A peer that has forked told us so before: the child has to know, and cannot read the control socket.
+                // A peer that has forked has sent its message before. The child needs it, and cannot read the control
+                // socket.
                 v.link.service();
                 Ok(Some(ours))
             }
@@ -228,9 +233,9 @@ impl ShmEndpoint {
                     self.reset_in_child();
                     return Err(e);
                 }
-                // The process with the link is gone already. If it left the connection to no other process, a child
-                // hears that from nobody else; what it did leave is at the peer liveness socket, which another thread
-                // may be about to take in.
+                // The process at the other end of the link is gone already. If it has left the connection to other
+                // processes, the peer liveness socket was sent, which another thread may be about to receive. Otherwise
+                // the peer is gone, which a child could not find out by itself.
                 self.await_word(&v, budget, || self.peer_liveness_fd() >= 0);
                 if self.peer_liveness_fd() < 0 {
                     self.state.set(PEER_GONE);
@@ -240,8 +245,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// Makes the liveness socket: the end for our side, the peer's end if that can be passed, and otherwise the token
-    /// by which the peer finds it.
+    /// Makes the liveness socket. Returns the end for our side, and either the peer's end, if that can be passed, or
+    /// the token by which the peer finds the socket.
     fn liveness_pair(&self, v: &View) -> Result<(OwnedFd, Option<OwnedFd>, u64)> {
         if v.link.trust_is_mutual() {
             let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -256,13 +261,13 @@ impl ShmEndpoint {
     /// Stores the application's descriptor that is our liveness socket.
     pub fn set_liveness(&self, fd: i32) {
         self.liveness.store(fd + 1, Ordering::Release);
-        // A peer that left the rings may have passed its socket there already, and woken us when no thread knew where
-        // to look.
+        // A peer that has left the rings may have passed its socket over this one already, and its wake-up may have
+        // come before any thread knew this number.
         self.poke_self();
     }
 
-    /// Forgets the liveness socket as far as this process is concerned. A liveness socket that belongs to us is closed
-    /// with what is returned.
+    /// Forgets the liveness socket in this process. If its descriptor is one of ours, the drop of the returned value
+    /// closes it.
     pub(super) fn take_liveness(&self) -> OwnLiveness {
         let there = self.liveness.load(Ordering::Relaxed) != 0;
         let fd = if there { self.liveness.swap(0, Ordering::AcqRel) - 1 } else { -1 };
@@ -270,12 +275,13 @@ impl ShmEndpoint {
         OwnLiveness(if fd >= 0 && reserved_fds::is(fd) { fd } else { -1 })
     }
 
-    /// The descriptor that is our liveness socket, or -1. It is the application's, unless the application has closed it.
+    /// The descriptor of our liveness socket, or -1. It has a number of the application's, unless the application has
+    /// closed that.
     pub fn liveness_fd(&self) -> i32 {
         self.liveness.load(Ordering::Acquire) - 1
     }
 
-    /// Descriptors that belong to this connection alone.
+    /// The descriptors that belong to this connection alone; -1 where there is none.
     pub fn descriptors(&self) -> [i32; 7] {
         let cells =
             [&self.liveness, &self.accepted, &self.old_subflow, &self.kernel, &self.sibling_copy, &self.unread_return]
@@ -284,11 +290,11 @@ impl ShmEndpoint {
         [self.peer_liveness_fd(), liveness, accepted, old_subflow, kernel, sibling_copy, unread_return]
     }
 
-    /// To be called when the other sharers are gone: the private cursors are right again. The caller
-    /// holds both direction locks.
+    /// To be called when the other sharers are gone: updates the private cursors, by which this process works alone
+    /// again. The caller holds both direction locks.
     pub fn unshare(&self) {
         let Some(v) = self.view() else { return };
-        // If one of them left the rings, we still have to follow.
+        // If one of them has left the rings, this process still has to follow.
         if self.is_shared()
             && !self.sharers_switched(&v)
             && self.resync(&v, Direction::Read).is_ok()
@@ -298,13 +304,13 @@ impl ShmEndpoint {
         }
     }
 
-    /// Gives the connection up in our process without ending it: another of our sharers goes on with it, and the
-    /// kernel tells the peer when the last one is gone.
+    /// Gives the connection up in this process without ending it: another of our sharers goes on with it, and the
+    /// kernel shows the peer when the last one is gone.
     pub fn leave_shared(&'static self) {
         let Some(v) = self.view() else { return };
         self.settle_switch();
-        // Not kept as in `release_peer_liveness`: when the process that goes on with the connection dies, that must be
-        // noticed.
+        // The socket is not kept as in `release_peer_liveness`: this process must not keep it open when the process
+        // that goes on with the connection has died, which the peer has to see.
         self.close_peer_liveness();
         self.drop_kernel();
         self.end_old_subflow(self.old_subflow_fd());
@@ -317,13 +323,13 @@ impl ShmEndpoint {
         v.link.put();
     }
 
-    /// Whether every process that could answer at the other end is gone.
+    /// Whether every process that had the other end of the connection is gone.
     #[inline]
     pub(super) fn peer_died(&self, v: &View) -> bool {
-        // First: another thread may read the control socket, and it marks the link after it has taken in all that came
-        // over that socket, including a peer liveness socket.
+        // This is loaded first: a thread that reads the control socket marks the link as lost after it has received all
+        // messages, including one with a peer liveness socket.
         let lost = v.link.is_lost();
-        // A process without a link of its own hears of the peer's end by its liveness socket.
+        // A process without a link of its own sees the peer's end by its liveness socket.
         let told = self.peer_liveness.load(Ordering::Acquire) != 0;
         if told || v.link.is_inherited() {
             return self.state.look().has(PEER_GONE) || (!told && self.is_abandoned(v));
@@ -337,8 +343,8 @@ impl ShmEndpoint {
         if old_subflow >= 0 && read {
             match self.old_subflow_ready() {
                 Some(false) => drop(set.add(old_subflow, libc::POLLIN)),
-                // There is something, and it is not what the sleeper waits for: the kernel would wake the sleeper at
-                // once, for ever. Only SO_RCVLOWAT makes more of it interesting.
+                // The old subflow is readable, and that is not what the sleeper waits for: the kernel would wake it at
+                // once, again and again. Only with SO_RCVLOWAT may more bytes matter to it.
                 Some(true) => set.bounded |= self.lowat() > 1,
                 None => {}
             }
@@ -367,14 +373,14 @@ impl ShmEndpoint {
         }
     }
 
-    /// Takes in what the kernel sockets report: wake-up bytes and the end.
+    /// Processes what the kernel sockets report: wake-up bytes and the end.
     ///
-    /// The peer liveness socket tells the peer's end if there is one: then the peer has sharers too, and the other end of
-    /// our liveness socket went to the process that had the link. That process may have given the connection up to its child,
-    /// which is the peer from then on. Without a peer liveness socket the liveness socket tells the peer's end.
+    /// If there is a peer liveness socket, it shows the peer's end: the peer has sharers too, and the other end of our
+    /// liveness socket went to the process that has the link, which may have left the connection to its child. Without
+    /// a peer liveness socket the liveness socket shows the peer's end.
     ///
-    /// Other bytes come from a program without this library that inherited the liveness socket; they are not part of the
-    /// ring's stream and cannot be put into it, so the connection is reset rather than a byte lost in silence.
+    /// Other bytes come from a program without this library that has inherited the liveness socket. They cannot be put
+    /// into the ring's stream, so the connection is reset, instead of losing them unnoticed.
     pub(super) fn poll_liveness(&self, v: &View) {
         let inherited = v.link.is_inherited();
         if inherited && self.accept_peer() {
@@ -383,7 +389,7 @@ impl ShmEndpoint {
         self.poll_liveness_ends(v, inherited);
     }
 
-    /// Takes in what the peer liveness socket reports and, if `with_liveness`, the liveness socket.
+    /// Processes what the peer liveness socket reports and, with `with_liveness`, what the liveness socket reports.
     pub(super) fn poll_liveness_ends(&self, v: &View, with_liveness: bool) {
         if self.kernel_fd() >= 0 {
             // Nothing more is reported there.
@@ -394,9 +400,9 @@ impl ShmEndpoint {
         let using = there.then(|| self.using());
         // A liveness socket that listens reports nothing.
         let liveness = if using.is_some() && !self.liveness_listens() { self.liveness_to_poll() } else { -1 };
-        // Whether the end of the one or the other says that the peer's last process is gone.
+        // `tells`: the end of this socket means that the peer's last process is gone.
         for (fd, tells) in [(peer_liveness, true), (liveness, peer_liveness < 0)] {
-            // The sharers read one socket: what all of its processes need stays in it.
+            // All sharers read the same socket, so messages that each of them needs stay in it.
             let shared = fd == liveness || self.is_shared();
             match if fd >= 0 { self.drain(fd, shared) } else { LivenessEvent::Nothing } {
                 LivenessEvent::Nothing => {}
@@ -420,8 +426,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// Hears what has come over the liveness socket and the peer liveness socket, for an epoll instance that was told
-    /// of one of them.
+    /// Processes what the liveness socket and the peer liveness socket report, for an epoll instance that has got an
+    /// event of one of them.
     pub fn on_liveness_event(&self) {
         if self.is_live()
             && let Some(v) = self.view()
@@ -430,7 +436,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Asks to be woken by a byte on the liveness socket; true when there is no need to sleep.
+    /// Requests a wake-up by a byte on the liveness socket. True: there is no need to sleep.
     pub fn arm_liveness(&self, write: bool) -> bool {
         let Some(v) = self.view() else { return true };
         let own = line!(v, side, v.me);
@@ -438,6 +444,7 @@ impl ShmEndpoint {
         if write {
             let _ = own.tx_waiter.compare_exchange(0, LIVENESS_WAKER, Ordering::SeqCst, Ordering::SeqCst);
         }
+        // The readiness is checked after this fence; the peer publishes and then loads the registration.
         core::sync::atomic::fence(Ordering::SeqCst);
         let r = crate::Endpoint::readiness(self);
         r.readable() || (write && r.writable())

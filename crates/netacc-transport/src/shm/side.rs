@@ -1,6 +1,6 @@
 //! The two ends of a link.
 
-/// Which end of a link, and of every connection on it, we are.
+/// An end of a link, and of every connection on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The side that connected.
@@ -10,7 +10,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// 0 or 1, as the segment's arrays are indexed.
+    /// The index of this side in the segment's arrays: 0 for the client, 1 for the server.
     #[inline]
     pub fn index(self) -> usize {
         self as usize

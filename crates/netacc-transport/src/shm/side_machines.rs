@@ -1,10 +1,10 @@
-//! The machines of one side of a connection, and the bits of the word in which they and a few facts lie
+//! The state machines of one side of a connection, and the bits of the word that holds them and a few facts
 //! ([`super::side_state`]).
 
 use crate::shm::machine::Machine;
 
 netacc_sys::flags! { Bit:
-    // These four come first: an edge of a connection counts by them, see `SideState::ends_seen`.
+    // These four come first, since the event counters of a connection contain them, see `SideState::ends_seen`.
     /// Bit of [`Ends`]: our side has ended its stream.
     pub(super) const TX_SHUT;
     /// A fact: shutdown(SHUT_RD) was called here.
@@ -27,7 +27,7 @@ netacc_sys::flags! { Bit:
     pub(super) const SHARED;
     /// A fact: this process writes without waiting for a relay, see `let_relays_end`.
     pub(super) const AHEAD;
-    /// A fact: a child that is forked, or was, cannot know what becomes of the connection, see `reset_in_child`.
+    /// A fact: the child of a fork cannot follow the connection, and resets its copy, see `reset_in_child`.
     pub(super) const UNTOLD;
     /// Bit of [`LivenessSocket`]: our liveness socket listens.
     pub(super) const LISTENS;
@@ -37,9 +37,9 @@ netacc_sys::flags! { Bit:
     pub(super) const PEER_GONE;
     /// A fact: the peer liveness socket is another file than before, see `take_peer_liveness_change`.
     pub(super) const PEER_LIVENESS_CHANGED;
-    /// A fact: what came to our liveness socket is another file than before, see `take_arrived`.
+    /// A fact: the socket that was accepted from our liveness socket is another file than before, see `take_arrived`.
     pub(super) const ARRIVED;
-    /// A fact: one of the peer's sharers is to be rung by the peer liveness socket as soon as that has come, see
+    /// A fact: one of the peer's sharers has to be rung over the peer liveness socket as soon as that is received, see
     /// `wake_sharers`.
     pub(super) const RING_OWED;
     /// A fact: our large window holds pages.
@@ -59,20 +59,20 @@ netacc_sys::flags! { Bit:
 pub(super) enum Life {
     /// The endpoint has no connection.
     Free,
-    /// The connect finds no room in the listener's queue, as of the last look; see [`super::pending`].
+    /// The connect finds no room in the listener's queue, as of the last check; see [`super::pending`].
     Pending,
     /// The connection is open.
     Open,
-    /// The connection was reset. The endpoint's `error` was set with this.
+    /// The connection was reset. The endpoint's `error` is set right after this.
     Reset,
 }
 
-/// What happens to [`Life`].
+/// The events of [`Life`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LifeEvent {
     /// A connection begins in the slot.
     Begin,
-    /// The connect is about to be queued behind as many as the listener allows.
+    /// The connect is about to be queued behind as many connects as the listener allows.
     FindNoRoom,
     /// The connect has come so far that the kernel would have established it.
     Establish,
@@ -95,7 +95,7 @@ impl Machine for Life {
         (Life::Open, LifeEvent::End, Life::Free),
         (Life::Pending, LifeEvent::End, Life::Free),
         (Life::Reset, LifeEvent::End, Life::Free),
-        // Another thread was faster with the reset, or with the end.
+        // Another thread has reset or ended the connection first.
         (Life::Reset, LifeEvent::Establish, Life::Reset),
         (Life::Free, LifeEvent::Establish, Life::Free),
         (Life::Free, LifeEvent::Reset, Life::Free),
@@ -122,7 +122,7 @@ impl Machine for Life {
     }
 }
 
-/// How far both streams are, as TCP names it (RFC 9293).
+/// Which of the two streams have ended, with TCP's names (RFC 9293).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ends {
     /// Neither stream has ended.
@@ -135,12 +135,12 @@ pub(super) enum Ends {
     Closed,
 }
 
-/// What happens to [`Ends`].
+/// The events of [`Ends`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndsEvent {
     /// This process, or another one of our sharers, has ended our stream.
     Shut,
-    /// The peer's end of stream, or the end of its last process, is seen.
+    /// The peer's end of stream, or the end of its last process, has been seen.
     PeerEnd,
 }
 
@@ -176,8 +176,8 @@ impl Machine for Ends {
     }
 }
 
-/// How far a switch from the rings to a kernel socket is on the side that accepts it; see [`super::switch`]. The side that
-/// offers it is done with the connection at once.
+/// The progress of a switch from the rings to a kernel socket on the side that accepts it; see [`super::switch`]. The
+/// side that offers it gives the endpoint up at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Switch {
     /// No process is known to have left the rings.
@@ -192,14 +192,15 @@ pub(super) enum Switch {
     OnSharersKernel,
 }
 
-/// What happens to [`Switch`].
+/// The events of [`Switch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SwitchEvent {
-    /// The peer's mark is seen.
+    /// The peer's mark has been seen.
     PeerLeaves,
-    /// The mark of one of our sharers is seen.
+    /// The mark of one of our sharers has been seen.
     SharerLeaves,
-    /// The socket is here, and what nobody has read of our stream is in it.
+    /// The socket has been received. If the peer has left, the bytes of our stream that it has not read are in the
+    /// socket.
     Accept,
 }
 
@@ -212,11 +213,11 @@ impl Machine for Switch {
         (Switch::Idle, SwitchEvent::SharerLeaves, Switch::SharerLeft),
         (Switch::PeerLeft, SwitchEvent::Accept, Switch::OnKernel),
         (Switch::SharerLeft, SwitchEvent::Accept, Switch::OnSharersKernel),
-        // A process whose connection was reset leaves the rings even if another process has left them before.
+        // A process whose connection was reset leaves the rings even if another process has left them already.
         (Switch::PeerLeft, SwitchEvent::SharerLeaves, Switch::SharerLeft),
         (Switch::SharerLeft, SwitchEvent::PeerLeaves, Switch::SharerLeft),
         (Switch::OnKernel, SwitchEvent::SharerLeaves, Switch::OnSharersKernel),
-        // The peer's mark stays, and is seen again.
+        // The peer's mark stays, so it is seen again.
         (Switch::OnKernel, SwitchEvent::PeerLeaves, Switch::OnKernel),
         (Switch::OnSharersKernel, SwitchEvent::PeerLeaves, Switch::OnSharersKernel),
     ];
@@ -244,18 +245,18 @@ impl Machine for Switch {
     }
 }
 
-/// What our own liveness socket is, if there is one; see [`super::sharers`] and [`super::liveness`].
+/// The kind of our own liveness socket, if there is one; see [`super::sharers`] and [`super::liveness`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LivenessSocket {
-    /// It is joined with the peer's end.
+    /// It is connected with the peer's end.
     Joined,
-    /// It is a socket that listens, and the peer's connection to it has not come to this process.
+    /// It is a socket that listens, and this process has not accepted the peer's connection to it.
     Listens,
-    /// Nobody holds its other end, though the peer lives: see `poll_liveness`.
+    /// No process holds its other end, although the peer lives: see `poll_liveness`.
     Ended,
 }
 
-/// What happens to [`LivenessSocket`].
+/// The events of [`LivenessSocket`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LivenessSocketEvent {
     /// A socket that listens is made.
@@ -277,10 +278,10 @@ impl Machine for LivenessSocket {
         (LivenessSocket::Listens, LivenessSocketEvent::Accept, LivenessSocket::Joined),
         (LivenessSocket::Listens, LivenessSocketEvent::Withdraw, LivenessSocket::Joined),
         (LivenessSocket::Joined, LivenessSocketEvent::End, LivenessSocket::Ended),
-        // The program has closed the number of the one before, and the process forks again.
+        // The program has closed the number of the previous socket, and the process forks again.
         (LivenessSocket::Ended, LivenessSocketEvent::Listen, LivenessSocket::Listens),
         (LivenessSocket::Ended, LivenessSocketEvent::Withdraw, LivenessSocket::Ended),
-        // Another thread has still looked at the one before.
+        // Another thread has still polled the previous socket.
         (LivenessSocket::Listens, LivenessSocketEvent::End, LivenessSocket::Listens),
     ];
     const BITS: u32 = LISTENS | LIVENESS_GONE;

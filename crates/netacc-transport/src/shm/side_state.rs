@@ -1,4 +1,4 @@
-//! The state of one side of a connection: four machines and a few facts, packed into one word that threads share.
+//! The state of one side of a connection: four state machines and a few facts, packed into one word that threads share.
 
 use crate::shm::machine::{Machine, Place, happen};
 use crate::shm::side_machines::*;
@@ -39,7 +39,7 @@ impl SideState {
         self.0 & DEAD != 0
     }
 
-    /// Whether the connect waits for room in the listener's queue, as of the last look.
+    /// Whether the connect waits for room in the listener's queue, as of the last check.
     #[inline]
     pub(super) fn is_pending(self) -> bool {
         self.0 & (PENDING | DEAD) == PENDING
@@ -74,7 +74,8 @@ impl SideState {
         self.0 & (TX_SHUT | DEAD) != 0
     }
 
-    /// Whether a reader that has found nothing in the ring finds nothing but that there may be more later.
+    /// Whether a reader that has found the ring empty can only wait for more: there is no end, no reset, and no switch
+    /// by a sharer.
     #[inline]
     pub(super) fn may_bring_more(self) -> bool {
         self.0 & (BY_SHARER | RX_SHUT | PEER_FIN | DEAD) == 0
@@ -86,7 +87,7 @@ impl SideState {
         self.0 & LEFT != 0
     }
 
-    /// Whether it was one of our sharers that has left the rings.
+    /// Whether one of our sharers has left the rings.
     #[inline]
     pub(super) fn is_left_by_sharer(self) -> bool {
         self.0 & BY_SHARER != 0
@@ -98,7 +99,7 @@ impl SideState {
         self.0 & ON_KERNEL != 0
     }
 
-    /// Whether a write has to look further before it goes to the ring.
+    /// Whether a write needs further checks before it may use the ring.
     #[inline]
     pub(super) fn is_write_diverted(self) -> bool {
         self.0 & (LEFT | PENDING) != 0
@@ -116,7 +117,7 @@ impl SideState {
         self.0 & SHARED != 0
     }
 
-    /// Whether the state stays as it is as long as the peer's words say that its stream goes on, and the peer lives.
+    /// Whether the state stays the same as long as the peer's words say that its stream goes on, and the peer lives.
     #[inline]
     pub(super) fn is_settled(self) -> bool {
         self.0 & (DEAD | SHARED | PEER_FIN) == 0
@@ -133,7 +134,7 @@ impl SideState {
         self.0 & facts != 0
     }
 
-    /// A number below 256 that tells which ends, shutdowns and resets there were.
+    /// A number below 256 whose bits say which ends, shutdowns and resets have occurred.
     pub(super) fn ends_seen(self) -> u32 {
         self.0 & (TX_SHUT | RX_SHUT | PEER_FIN | DEAD)
     }
@@ -144,25 +145,25 @@ impl SideState {
 pub(super) struct StateWord(AtomicU32);
 
 impl StateWord {
-    /// A look. Acquire: a thread that finds a state finds what led to it.
+    /// Loads the state. Acquire: a thread that finds a state sees the writes that led to it.
     #[inline]
     pub(super) fn look(&self) -> SideState {
         SideState(self.0.load(Ordering::Acquire))
     }
 
-    /// A look that nothing else depends on.
+    /// Loads the state for a decision that depends on no other data.
     #[inline]
     pub(super) fn glance(&self) -> SideState {
         SideState(self.0.load(Ordering::Relaxed))
     }
 
-    /// Has an event happen to one of the machines. Returns the state before.
+    /// Applies an event to one of the machines. Returns the previous state.
     #[cold]
     pub(super) fn on<M: Machine>(&self, place: Place, event: M::Event) -> SideState {
         SideState(happen::<M>(&self.0, place, event, 0))
     }
 
-    /// shutdown(2) for these directions. Returns the state before.
+    /// Notes a shutdown(2) of these directions. Returns the previous state.
     #[cold]
     pub(super) fn shut(&self, place: Place, read: bool, write: bool) -> SideState {
         let facts = if read { RX_SHUT } else { 0 };
@@ -172,19 +173,19 @@ impl StateWord {
         })
     }
 
-    /// A connection begins: each machine is in its first state, and nothing is a fact.
+    /// Begins a connection: each machine is in its first state, and no fact is set.
     pub(super) fn begin(&self, place: Place) {
         self.whole(place, LifeEvent::Begin, Life::Open);
     }
 
-    /// The connection ends here: the word says nothing any more. Returns the state before.
+    /// Ends the connection here and clears the word. Returns the previous state.
     pub(super) fn end(&self, place: Place) -> SideState {
         self.whole(place, LifeEvent::End, Life::Free)
     }
 
     /// Sets the whole word.
     fn whole(&self, place: Place, event: LifeEvent, to: Life) -> SideState {
-        // AcqRel: a thread that finds the new state finds what led to it.
+        // AcqRel: a thread that finds the new state sees the writes that led to it.
         let old = SideState(self.0.swap(to.encode(), Ordering::AcqRel));
         let from = old.life();
         debug_assert!(from.after(event) == Some(to), "{place}: {event:?} while {from:?}");
@@ -194,17 +195,17 @@ impl StateWord {
         old
     }
 
-    /// To be called before the link is used anew.
+    /// To be called before the link is used again.
     pub(super) fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Notes a fact.
+    /// Sets a fact. AcqRel: a thread that finds it sees the writes that led to it.
     pub(super) fn set(&self, fact: u32) {
         self.0.fetch_or(fact, Ordering::AcqRel);
     }
 
-    /// Clears a fact. Returns whether it was set.
+    /// Clears a fact. Returns whether it was set, in which case the caller sees the writes that led to it.
     pub(super) fn clear(&self, fact: u32) -> bool {
         self.0.fetch_and(!fact, Ordering::AcqRel) & fact != 0
     }
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_happened_may_be_seen_again() {
+    fn an_event_may_occur_again() {
         let word = StateWord(AtomicU32::new(0));
         word.begin(HERE);
         for _ in 0..2 {
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_out_of_order_is_known_as_such() {
+    fn an_event_out_of_order_is_recognised() {
         assert_eq!(Switch::Idle.after(SwitchEvent::Accept), None);
         assert_eq!(Life::Free.after(LifeEvent::FindNoRoom), None);
     }

@@ -8,8 +8,9 @@ use netacc_sys::{Lock, reserved_fds};
 /// The slot that stands for the connect queue; never used for a connection.
 pub const CONTROL_SLOT: usize = 0;
 
-/// Allocation state, all under its own lock. What the first connection needs comes first: each page that is touched
-/// costs a first connect more than most of its system calls.
+/// State of the allocation. It is changed under `lock`, except the reserved ports, which the thread that has claimed
+/// the slot stores. The fields that the first connection needs come first: each page that is touched costs a first
+/// connect more than most of its system calls.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Slots {
@@ -24,7 +25,8 @@ pub struct Slots {
     /// Number of `ports` that are held.
     ports_kept: AtomicU32,
     ports: [Port; SLOTS],
-    /// Slots that were closed by us, the oldest first, and wait for the server's side.
+    /// Ring of the slots that this side has closed, the oldest first, which wait for the server's side. `closing_from`
+    /// and `closing_to` are the positions of its ends.
     closing: [AtomicU32; SLOTS],
 }
 
@@ -40,7 +42,7 @@ struct Port {
 pub struct Claimed {
     /// The slot's number on its link.
     pub slot: usize,
-    /// The slot's incarnation when it was claimed.
+    /// The generation of the connection for which the slot was claimed.
     pub generation: u32,
     /// A local port that is reserved for it already, or 0.
     pub port: u16,
@@ -73,8 +75,9 @@ impl Slots {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Takes a free slot; the oldest closed one is preferred, since its pages and port are there. `ended` tells whether
-    /// the server's processes of a closed slot have ended, which then could not release it.
+    /// Takes a free slot. The slot that was closed first is preferred, since it has its pages and its port already.
+    /// `ended` tells whether all of the server's processes that had a closed slot have ended, so that none is left to
+    /// release it.
     pub fn claim(&self, seg: Segment, ended: impl Fn(usize) -> bool) -> Option<Claimed> {
         let _g = self.lock.lock();
         let slot = self.reclaim(seg, ended).or_else(|| self.fresh())?;
@@ -88,7 +91,7 @@ impl Slots {
     fn reclaim(&self, seg: Segment, ended: impl Fn(usize) -> bool) -> Option<usize> {
         let from = self.closing_from.load(Ordering::Relaxed);
         let to = self.closing_to.load(Ordering::Relaxed);
-        // Later slots than the oldest are only needed if a server is slow to close one of them.
+        // A slot behind the oldest one is only taken if the server is slow to close those before it.
         for at in from..to.min(from + 8) {
             let cell = self.closing.get(at as usize % SLOTS)?;
             let slot = cell.load(Ordering::Relaxed) as usize;
@@ -104,7 +107,8 @@ impl Slots {
             }
         }
         if to - from > 8 {
-            // The next search begins after these, which may stay closed for the life of a process.
+            // The server may keep these slots for the life of a process. So the oldest one moves to the end, and later
+            // searches reach the slots behind these.
             let first = self.closing.get(from as usize % SLOTS)?.load(Ordering::Relaxed);
             self.closing_from.store(from + 1, Ordering::Relaxed);
             self.append(first);
@@ -163,7 +167,7 @@ impl Slots {
         if self.parked.iter().all(|w| w.load(Ordering::Relaxed) == 0) {
             return None;
         }
-        // Under the lock: the slots that are found were closed before.
+        // Under the lock: every slot that is found was closed before the caller's check.
         let _g = self.lock.lock();
         Some(Parked(self.parked.each_ref().map(|w| w.load(Ordering::Relaxed))))
     }
@@ -180,13 +184,13 @@ impl Slots {
         }
     }
 
-    /// Notes that the slot is inconsistently in use: it is never claimed again.
+    /// Notes that a claimed slot turned out to be in use, which is inconsistent. The slot is never claimed again.
     pub fn burned(&self) {
         let _g = self.lock.lock();
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Keeps a bound socket (private descriptor) as the slot's reserved port.
+    /// Keeps a bound socket (a reserved descriptor), which holds the slot's local port.
     pub fn keep_port(&self, slot: usize, fd: i32, port: u16) {
         if let Some(p) = self.ports.get(slot) {
             self.ports_kept.fetch_add(1, Ordering::Relaxed);

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicI32, Ordering};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds};
 
+/// Time (ms) for which [`send_all`] and [`empty`] wait for one socket; see [`timeouts::SWITCH_DRAIN`].
 pub(super) const SWITCH_DRAIN: u32 = timeouts::SWITCH_DRAIN.as_millis() as u32;
 
 /// Stores a descriptor (+ 1) and closes the one that was there.
@@ -15,19 +16,20 @@ pub(super) fn replace(cell: &AtomicI32, new: i32) {
     }
 }
 
-/// Has the reader of the other end get a reset when `fd` is closed.
+/// Makes the close of `fd` reset the connection (SO_LINGER with a time of 0, socket(7)).
 pub fn reset_at_close(fd: i32) {
     linger(fd, [1, 0]);
 }
 
-/// Has the reader of `local_end` get a reset when a pair is closed whose `peer_end` end nobody is going to read. UNIX sockets
-/// know no such option; there the reader of `local_end` gets a reset if something that it said is left unread.
+/// Makes the reader of `local_end` find a reset when `peer_end`, which no process is going to read, is closed. UNIX
+/// sockets have no such option; there the reader finds a reset if a byte that `local_end` has sent is left unread, so
+/// one is sent.
 pub(super) fn reset_pair(local_end: i32, peer_end: i32) {
     reset_at_close(peer_end);
     let _ = raw::send(local_end, [0u8].as_ptr(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
 }
 
-/// Has the reader of the other end get an end of stream again when `fd` is closed.
+/// Takes [`reset_at_close`] back: the close of `fd` ends the stream.
 pub fn end_at_close(fd: i32) {
     linger(fd, [0, 0]);
 }
@@ -36,7 +38,7 @@ fn linger(fd: i32, how: [i32; 2]) {
     let _ = raw::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, how.as_ptr().cast(), 8);
 }
 
-/// Waits for events of `fd`. False if nothing happened within `budget` milliseconds.
+/// Waits for events of `fd`. False: none occurred within `budget` milliseconds.
 fn wait_for(fd: i32, events: i16, budget: u32) -> Result<bool> {
     let mut p = libc::pollfd { fd, events, revents: 0 };
     let mut ts = libc::timespec { tv_sec: i64::from(budget / 1000), tv_nsec: i64::from(budget % 1000) * 1_000_000 };
@@ -47,7 +49,8 @@ fn wait_for(fd: i32, events: i16, budget: u32) -> Result<bool> {
     }
 }
 
-/// Puts all of a kernel's stream into `to`. False if it did not come to its end within `budget`.
+/// Copies all bytes of the kernel socket `from` to `to`. False: the end of the stream did not arrive; `budget` (ms)
+/// limits each wait.
 pub(super) fn empty(from: i32, to: i32, budget: u32) -> Result<bool> {
     let mut buf = [0u8; 4096];
     loop {
@@ -66,7 +69,7 @@ pub(super) fn empty(from: i32, to: i32, budget: u32) -> Result<bool> {
 }
 
 /// Sends all `n` bytes. A fresh pair takes more than a full ring without its reader, so this does not wait in practice.
-/// A socket whose reader is gone takes the bytes to nowhere, as the kernel would.
+/// If the reader of a socket is gone, the bytes are discarded, as the kernel would do.
 pub(super) fn send_all(fd: i32, mut p: *const u8, mut n: usize) -> Result<()> {
     while n > 0 {
         match raw::send(fd, p, n, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
@@ -87,7 +90,8 @@ pub(super) fn send_all(fd: i32, mut p: *const u8, mut n: usize) -> Result<()> {
     Ok(())
 }
 
-/// Makes a descriptor of ours for the application's number (+ 1) in `cell`, which will refer to something else.
+/// Replaces the application's number (+ 1) in `cell`, which is about to get another file, by a duplicate at a reserved
+/// number. Without a free number the cell stays as it is.
 pub(super) fn keep(cell: &AtomicI32) {
     let fd = cell.load(Ordering::Acquire) - 1;
     if fd < 0 || reserved_fds::is(fd) {

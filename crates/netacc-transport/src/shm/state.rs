@@ -9,34 +9,34 @@ use crate::shm::side_machines::Ends;
 use core::sync::atomic::{Ordering, fence};
 use netacc_sys::errno::Errno;
 
-/// Bytes that count as sent although nobody has read them. What the peer has in its socket's buffers in TCP is not
-/// "unsent" any more; a ring has no such border, so we draw it where a receive buffer of ordinary size ends.
+/// Number of unread bytes that count as sent. In TCP, bytes in the peer's receive buffer are no longer "unsent". A ring
+/// has no such boundary, so this is the size of an ordinary receive buffer.
 const DELIVERED: u64 = 64 * 1024;
-/// Least number of bytes that a ring takes before the peer has to read.
+/// Smallest number of bytes that fit into a ring before the peer has to read.
 const FULL: u64 = 64 * 1024;
 
 impl ShmEndpoint {
-    /// The present marks. To be taken before a look at the readiness, so that nothing is missed in between.
+    /// The current event counters. To be loaded before the readiness is checked, so that no event in between is missed.
     pub fn edge_seq(&self) -> EdgeSeq {
         let Some(v) = self.view() else {
             return EdgeSeq::default();
         };
-        // First: that it is established counts as room.
+        // This comes first: if a pending connect is established now, that counts as room.
         let _ = self.is_pending();
         let ends = self.edges.ends(self.observe(&v));
         self.edges.find_room(|| self.has_room(&v));
         self.edges.seq(ends, self.visible(&v))
     }
 
-    /// To be called for a writer that found no room and has none yet: asks for room again, since a peer may have told
-    /// it too early. True when there is room now.
+    /// To be called for a writer that has found no room: requests room again if there is still none, since a peer may
+    /// have announced it too early. True: there is room now.
     #[cold]
     pub fn wants_room_still(&self) -> bool {
         self.edges.wants_room() && self.want_room()
     }
 
-    /// To be called when a writer was told that it wrote a part, and room came before it could ask for it: that is news
-    /// for a thread that waits by edges.
+    /// To be called when room has come after a write was cut short and before the writer could request it: that is an
+    /// event for a thread that waits edge-triggered.
     #[cold]
     pub fn room_came(&self) {
         self.edges.count_room();
@@ -49,8 +49,8 @@ impl ShmEndpoint {
         self.poke_self();
     }
 
-    /// To be called when the reader has looked at bytes without taking them, and goes to sleep until there are more:
-    /// has a writer that waits look for room again.
+    /// To be called when the reader has peeked at bytes and goes to sleep until there are more: wakes a waiting writer,
+    /// which checks for room again.
     #[cold]
     pub fn peeked(&self) {
         if let Some(v) = self.view() {
@@ -82,7 +82,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Whether both directions have ended: what tcp(7) calls not connected.
+    /// Whether both directions have ended, so that a TCP socket would not be connected.
     pub fn has_ended(&self) -> bool {
         let Some(v) = self.view() else { return true };
         let state = self.observe(&v);
@@ -94,7 +94,7 @@ impl ShmEndpoint {
         self.view().is_some_and(|v| self.observe(&v).is_dead())
     }
 
-    /// Whether the peer's end of stream has come.
+    /// Whether the peer has ended its stream.
     pub fn peer_ended(&self) -> bool {
         self.view().is_none_or(|v| self.observe(&v).has_peer_ended())
     }
@@ -105,8 +105,8 @@ impl ShmEndpoint {
         self.edges.lowat() as usize
     }
 
-    /// Sets SO_RCVLOWAT; a thread that waits looks again. If enough bytes are there, or the end, the kernel wakes as if
-    /// they had come just now, even if nothing has changed.
+    /// Sets SO_RCVLOWAT, and wakes waiting threads, which check again. If enough bytes or the end are there, this is an
+    /// event even if nothing has changed, as in the kernel.
     pub fn set_lowat(&self, n: u32) {
         self.edges.set_lowat(n);
         let there = self.unread();
@@ -116,7 +116,8 @@ impl ShmEndpoint {
         self.poke_self();
     }
 
-    /// Number of bytes that make it readable: SO_RCVLOWAT, or fewer where no more may come before they are read.
+    /// Number of bytes that make the connection readable: SO_RCVLOWAT, or fewer if the peer may write no more before
+    /// they are read.
     pub(super) fn enough(&self, v: &View) -> u64 {
         let window = match line!(v, consumer, v.me).window.load(Ordering::Relaxed) {
             0 => FULL,
@@ -125,16 +126,16 @@ impl ShmEndpoint {
         u64::from(self.edges.lowat()).min(window)
     }
 
-    /// Sets SO_SNDBUF and SO_RCVBUF as getsockopt(2) reports them; 0: as the kernel sees fit, which then is what the
-    /// ring holds.
+    /// Sets SO_SNDBUF and SO_RCVBUF (bytes, as getsockopt(2) reports them); 0: not set by the program, so that the
+    /// ring's size is the limit.
     #[cold]
     pub fn set_buffers(&self, send: u32, receive: u32) {
         if let Some(v) = self.view() {
             self.tx.set_limit(line!(v, producer, v.me), send);
             // tcp(7), tcp_adv_win_scale: half of the buffer is the kernel's own overhead.
             line!(v, consumer, v.me).window.store(u64::from(receive / 2), Ordering::Relaxed);
-            // A writer on either side may find room by this. It registers by a SeqCst exchange and then looks at the
-            // words above; here the words are stored, and after the fence the registration is looked at.
+            // This may give a writer on either side room. A writer registers by a SeqCst exchange and then loads the
+            // words above; this thread has stored them, and loads the registration after the fence.
             fence(Ordering::SeqCst);
             self.announce_room(&v, false);
             self.poke_self();
@@ -151,10 +152,11 @@ impl ShmEndpoint {
         self.view().is_none_or(|v| self.peer_left_unread(&v).unwrap_or(0) == 0)
     }
 
-    /// An error was taken by a call that then had bytes to report: puts it back for the next call, as in the kernel.
+    /// Puts an error back that was taken by a call which then had bytes to report: the next call reports it, as in the
+    /// kernel.
     #[cold]
     pub fn put_back(&self, e: Errno) {
-        // Neither EPIPE, which also stands for "our own end", nor errors that the program has caused.
+        // EPIPE is not put back, since it also stands for our own end; neither are errors that the program has caused.
         if matches!(e, Errno::CONNRESET | Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH) {
             let _ = self.error.compare_exchange(0, e.0, Ordering::AcqRel, Ordering::Relaxed);
         }

@@ -12,7 +12,7 @@ impl Link {
         page().link(self.entry.load(Ordering::Relaxed).checked_sub(1)?)
     }
 
-    /// Enters the link. If no entry is free its connections are counted all the same.
+    /// Gives the link an entry on the stats page. If no entry is free, its connections are counted nevertheless.
     pub(super) fn enter(&self) {
         let place = page().open_link(&NewLink {
             id: self.id(),
@@ -35,7 +35,7 @@ impl Link {
         self.entry.store(0, Ordering::Relaxed);
     }
 
-    /// Counts a connection of ours that took a slot.
+    /// Counts a connection of ours that has taken a slot.
     pub(super) fn slot_taken(&self) {
         match self.stats_entry() {
             Some(entry) => entry.taken(),
@@ -43,8 +43,8 @@ impl Link {
         }
     }
 
-    /// Counts a connection of ours that left its slot. Connections that a fork gave us are counted where they were
-    /// opened.
+    /// Counts a connection of ours that has left its slot. Connections that this process has by a fork are counted
+    /// where they were opened.
     pub(super) fn count_slot_closed(&self) {
         if self.is_inherited() {
             return;

@@ -1,13 +1,13 @@
-//! Peers of another user: what they may not do, and how that ends.
+//! Peers of another user: what they must not do, and what follows if they do it.
 //!
 //! A connection with such a peer never leaves the rings by a socket that one side passes to the other. A side that
 //! passes a socket keeps a copy of it, and so can interfere with what the program at the other end reads, writes and
 //! waits for. A side that needs a kernel socket makes both ends of a pair itself and leaves its place at the ring to a
 //! small process of its own, which looks like a fork to the peer.
 //!
-//! Each side decides for itself which peers it trusts, and root trusts fewer users than trust it. So each side says in
-//! the segment's header whether it takes descriptors, for the other one to know: a false word is no danger, since a
-//! side acts on it only where it trusts the other one.
+//! Each side decides for itself which peers it trusts, and root trusts fewer users than trust it. So each side tells
+//! the other in the segment's header whether it takes descriptors. A false word does no harm, since a side acts on it
+//! only if it trusts the other one.
 
 use crate::limits::RELAY_WAIT_MS;
 use crate::shm::endpoint::View;
@@ -24,7 +24,7 @@ use netacc_sys::set_once::SetOnce;
 use netacc_sys::time;
 use netacc_wire::Message;
 
-/// What a peer did that no program of ours does.
+/// An act of a peer that no process with this library does.
 #[derive(Clone, Copy, Debug)]
 pub struct Offence {
     /// The peer's process id; 0: not known.
@@ -33,7 +33,7 @@ pub struct Offence {
     pub uid: u32,
     /// The slot of the connection.
     pub slot: usize,
-    /// What it did, as the end of a sentence that begins with the peer.
+    /// The act, as the end of a sentence that begins with the peer.
     pub what: &'static str,
 }
 
@@ -55,7 +55,7 @@ impl Link {
     }
 
     /// Whether either side may pass descriptors to the other. The kernel tells the peer the sender of each message, and
-    /// the peer refuses descriptors of a process that has changed its user since.
+    /// the peer refuses descriptors of a process that has changed its user since the link was made.
     pub fn trust_is_mutual(&self) -> bool {
         let theirs = self
             .segment()
@@ -68,12 +68,13 @@ impl Link {
             LENDING_UNKNOWN => self.expects_trust.load(Ordering::Relaxed) != 0,
             _ => false,
         };
-        // The child of a fork, whatever its user is by now, communicates by the liveness socket that was passed before.
+        // The child of a fork, whatever its present user is, communicates over the liveness socket that was passed
+        // before.
         self.trusts_peer() && takes && (self.is_inherited() || are_trusted_by(self.peer_uid()))
     }
 
-    /// Whether a message passes what a stranger must not pass. If so, the connection that it is for is reset; the
-    /// caller closes what came with it and ends the link.
+    /// Whether a message passes what a stranger must not pass. If so, the connection that it names is reset; the caller
+    /// closes the descriptor and ends the link.
     pub(super) fn refuses(&'static self, m: &Message) -> bool {
         let (Message::OldSubflow { slot, generation } | Message::SwitchToKernel { slot, generation }) = *m else {
             return false;
@@ -89,7 +90,7 @@ impl Link {
         true
     }
 
-    /// Ends all connections of a peer that passed a descriptor that nobody takes from it.
+    /// Resets all connections of a peer that has passed a descriptor although it is not trusted.
     pub(super) fn reset_all(&'static self) {
         self.report(0, PASSED);
         for ep in self.endpoints().filter(|ep| ep.is_live() && ep.slot_index() != CONTROL_SLOT) {
@@ -110,18 +111,19 @@ impl Link {
 /// Amount that each relay adds to the word `forked` of its side.
 const RELAY: u32 = 4;
 
-/// What the log says of a peer that passes a descriptor although it is not trusted.
-const PASSED: &str = "passed a descriptor that nobody takes from it";
+/// The [`Offence::what`] of a peer that passes a descriptor although it is not trusted.
+const PASSED: &str = "passed a descriptor that it must not pass";
 
 impl ShmEndpoint {
-    /// Whether the peer has left the rings, as only a peer does that may pass the socket by which to follow it. SeqCst:
-    /// the caller published something before, and a peer that leaves marks that before it looks for the last time.
+    /// Whether the peer has left the rings. Only the mark of a trusted peer counts, since only such a peer may pass the
+    /// socket on which the connection goes on. SeqCst: the caller has published before this; a peer that leaves stores
+    /// its mark and then loads the ring's words for the last time.
     pub(super) fn peer_switched(&self, v: &View) -> bool {
         line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & SWITCHED != 0 && v.link.trusts_peer()
     }
 
-    /// Resets the connection on both sides, since the peer did `what`, which no peer may. The error is left for the
-    /// next call that asks.
+    /// Resets the connection on both sides, since the peer has done `what`, which no peer may do. The error is left for
+    /// the next call that asks for it.
     #[cold]
     pub(super) fn reset_for(&self, v: &View, what: &'static str) {
         page().count(Counter::ProtocolErrors);
@@ -153,7 +155,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Takes back [`ShmEndpoint::relay_begins`]: the relay has handed on all that it had, or could not be made.
+    /// Undoes [`ShmEndpoint::relay_begins`]: the relay has passed on all of its bytes, or could not be made.
     pub fn relay_ends(&self) {
         if let Some(v) = self.view() {
             let one_less = |word: u32| word.checked_sub(RELAY);
@@ -161,21 +163,21 @@ impl ShmEndpoint {
         }
     }
 
-    /// Marks this process as the relay itself, which waits for none.
+    /// Marks this process as a relay, which does not wait for relays.
     pub fn become_relay(&self) {
         self.state.set(AHEAD);
     }
 
-    /// Waits for relays before a sharer writes or ends its stream. A program that was executed with the
-    /// connection may just have written and ended: its bytes come first, and a relay that ends with it still has them.
-    /// For a program that goes on there is one wait per connection, since its bytes have no order with those of other
-    /// processes.
+    /// Waits for relays before a sharer writes or ends its stream. A program that was executed with the connection may
+    /// just have written and ended: its bytes come first, and its relay may still have them. While such a program goes
+    /// on, this process waits only once per connection, since the order of bytes of different processes is then
+    /// undefined.
     pub(super) fn let_relays_end(&self, v: &View) {
         let state = self.state.glance();
         if !state.is_shared() || state.has(AHEAD) {
             return;
         }
-        // The peer can write the word, too, so the wait is bounded.
+        // The wait is bounded, since the peer can write the word, too.
         let at_work = || line!(v, side, v.me).forked.load(Ordering::SeqCst) >= RELAY;
         if at_work()
             && !(0..RELAY_WAIT_MS).any(|_| {
@@ -187,8 +189,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Whether every process that had the other end is known to be gone: then nothing more comes by the ring, and there
-    /// is nothing to wait for there.
+    /// Whether every process that had the other end is known to be gone: then no more bytes arrive in the ring.
     pub fn peer_is_gone(&self) -> bool {
         self.state.look().has(PEER_GONE)
     }

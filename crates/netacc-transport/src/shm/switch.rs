@@ -1,22 +1,21 @@
 //! Leaving the rings while the connection lives: its stream goes on over a pair of kernel sockets.
 //!
-//! One side *switches*, because exec, another process or a call that no ring carries needs a kernel socket
-//! under the number. It makes the pair, marks its producer's word with [`SWITCHED`], puts what it had not read
-//! into the *peer's* socket and passes that one to the peer. The peer *follows*: what it had written and was not read goes
-//! into its socket next, then everything it writes; it reads the ring to its end and then the socket. So each direction
-//! changes its path at its own byte, and no byte is counted.
+//! One side *switches*, because exec, another process or a call that a ring cannot serve needs a kernel socket under
+//! the number. It makes a pair of sockets, marks its `fin` word with [`SWITCHED`], puts the bytes that it has not read
+//! into the *peer's* socket, and passes that socket to the peer. The peer *follows*: it puts its own unread bytes into
+//! the socket, then everything that it writes; it reads the ring to its end and then the socket. So each direction
+//! changes its path at a byte of its own, and no position has to be exchanged.
 //!
-//! Only sides that trust each other do so, since a side that passes a socket keeps a copy of it. What a side does that
-//! does not trust its peer is described in [`super::strangers`].
+//! Only sides that trust each other do so, since a side that passes a socket may keep a copy of it.
+//! [`super::strangers`] describes what other sides do.
 //!
-//! [`SWITCHED`] is one word for both directions: the side stores it (SeqCst) and then looks at the other ring for
-//! the last time; the peer publishes (SeqCst) and then looks at the word. One of them sees the other.
+//! [`SWITCHED`] is one mark for both directions: the side stores it (SeqCst) and then reads the other ring for the last
+//! time; the peer publishes (SeqCst) and then loads the mark. One of the two sees the other.
 //!
 //! Among sharers (see [`super::sharers`]) any process may switch. The socket goes to the peer over the liveness socket,
 //! with a copy of the local one, which the peer sends back over its peer liveness socket for the other sharers. Sharers
-//! take what comes over their liveness socket by looking, and leave it there for the others (unix(7): a look at a
-//! message duplicates its descriptors). The copy of the local one must not stay there, so it is
-//! [enclosed](super::passing::enclosed).
+//! peek at messages on their liveness socket, which duplicates the descriptors (unix(7)), and leave them there for the
+//! others. The copy of the local socket must not stay there, so it is [`enclosed`].
 
 use crate::shm::ShmEndpoint;
 use crate::shm::control::patiently;
@@ -34,14 +33,14 @@ use netacc_sys::{raw, reserved_fds};
 use netacc_wire::Message;
 use rustix::fd::{AsRawFd, OwnedFd};
 
-/// Whether the peer has read all that we sent, by the ring and before by TCP.
+/// Whether the peer has read all bytes that this side has sent, over the ring and over the old subflow.
 fn peer_has_read_all(ep: &ShmEndpoint, v: &View) -> bool {
     ep.peer_left_unread(v) == Some(0) && ep.unread_before(v) == 0
 }
 
-/// A copy of our end for our other sharers, which goes to them by way of the peer. It is [`enclosed`], since a copy that
-/// stayed with the peer would keep our end open when we close it. All messages have the same enclosing socket: in one that no
-/// process reads any more, nothing is left once the copy has been taken out of another one.
+/// A copy of our end for our other sharers, which the peer sends back to them. It is [`enclosed`], since a copy that
+/// stayed at the peer would keep our end open when we close it. All messages pass the same enclosing socket: once the
+/// copy has been taken out of it, a message that is never read holds none.
 #[derive(Default)]
 struct SiblingCopy(Option<OwnedFd>);
 
@@ -63,27 +62,28 @@ impl Drop for SiblingCopy {
 }
 
 impl ShmEndpoint {
-    /// Whether the peer or one of our sharers has left the rings and we have not followed yet. A connection that was reset does
-    /// not follow.
+    /// Whether the peer or one of our sharers has left the rings and we have not followed yet. A connection that was
+    /// reset does not follow.
     #[inline]
     pub fn is_moving(&self) -> bool {
         self.state.glance().has_to_follow()
     }
 
-    /// Whether a process has left the rings, as of the last look: we have not followed, or have to read the ring to its
-    /// end.
+    /// Whether a process has left the rings, as of the last check: this side has not followed yet, or has to read the
+    /// ring to its end.
     #[inline]
     pub fn is_leaving(&self) -> bool {
         let state = self.state.glance();
         state.is_left() && !state.is_dead()
     }
 
-    /// Puts what is left to read into `peer_end`, for the reader of `local_end`. False: there are more bytes that
-    /// cannot be had, and the connection is reset. The caller holds both direction locks.
+    /// Puts the bytes that are left to read into `peer_end`, for the reader of `local_end`. False: some bytes could not
+    /// be obtained, and the connection is reset. The caller holds both direction locks.
     pub fn drain_rest(&self, local_end: &OwnedFd, peer_end: &OwnedFd) -> Result<bool> {
         let Some(v) = self.view() else { return Err(Errno::NOTCONN) };
         let Ok(_read) = self.enter(&v, Direction::Read) else { return Err(Errno::CONNRESET) };
-        // A process that left before us had come over, so its half of the kernel's stream has ended.
+        // A process that has left before this one had switched to the ring, so its half of the kernel's stream has
+        // ended.
         let drained = self.drain_to_peer(&v, peer_end, true);
         if let Err(e) = drained {
             self.cut(&v, e);
@@ -94,24 +94,24 @@ impl ShmEndpoint {
         Ok(drained.is_ok())
     }
 
-    /// Takes our side off both rings: from now on the stream is that of `local_end`, an end of a fresh pair of connected
-    /// sockets. The caller holds both direction locks and then calls [`ShmEndpoint::let_go`]. `EAGAIN` if the peer or
-    /// another of our sharers was faster.
+    /// Takes our side off both rings: from now on the stream is that of `local_end`, an end of a fresh pair of
+    /// connected sockets. The caller holds both direction locks and then calls [`ShmEndpoint::let_go`]. `EAGAIN`: the
+    /// peer or another of our sharers has left first, or the server died before it took the connect.
     pub fn offer_switch(&'static self, local_end: &OwnedFd, peer_end: OwnedFd) -> Result<()> {
         let Some(v) = self.view() else { return Err(Errno::NOTCONN) };
         let mut sibling_copy = SiblingCopy::default();
         if self.liveness_fd() >= 0
             && let Err(e) = sibling_copy.of(local_end)
         {
-            // There is no descriptor left for it, and the connection can still stay where it is.
+            // No descriptor is left for the copy, but the connection can still stay where it is.
             reserved_fds::drop_raw(peer_end);
             return Err(e);
         }
         let done = self.offer_to(&v, (local_end, &mut sibling_copy), &peer_end);
         if done.is_err() {
-            // It is too late to stay: both ends learn that something is missing.
+            // It is too late to stay, so both ends get a reset, which shows that bytes are missing.
             reset_at_close(peer_end.as_raw_fd());
-            // What was put into the socket is no longer in the ring.
+            // The bytes that were put into the socket are no longer in the ring.
             self.fail(Errno::CONNRESET);
         }
         reserved_fds::drop_raw(peer_end);
@@ -122,7 +122,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// Does the work of `offer_switch`. False if another process was faster.
+    /// Does the work of `offer_switch`. False: another process has left first, or the server died before it took the
+    /// connect.
     fn offer_to(
         &'static self,
         v: &View,
@@ -136,21 +137,22 @@ impl ShmEndpoint {
         let own = line!(v, producer, v.me);
         let state = self.observe(v);
         if state.has(UNTOLD) && state.is_dead() {
-            // Of the sharers only this process has lost the connection.
+            // Only this process has lost the connection, and the other sharers go on with it.
             reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
             return Ok(true);
         }
-        // The process that left first may have died before it passed the socket: then this connection is reset, and
-        // nobody comes after us.
+        // The process that left first may have died before it passed the socket: then this connection is reset, and no
+        // other process follows.
         let first = !state.is_left() && v.slot.open.leaving.swap(1, Ordering::AcqRel) == 0;
         if !first && !state.is_dead() {
             return Ok(false);
         }
         own.fin.fetch_or(SWITCHED, Ordering::SeqCst);
-        // Before the last look: an end that is marked now comes after bytes that are visible now.
+        // This is loaded before the ring is read for the last time: an end that is marked now comes after bytes that
+        // are visible now.
         let fin = line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst);
         let ended = fin & FIN != 0;
-        // A peer that has ended its stream in the ring, or is gone, does not come again.
+        // A peer that has ended its stream in the ring, or is gone, does not switch to the ring any more.
         let comes = !ended && !state.has_peer_ended() && !state.is_dead() && !self.peer_died(v);
         let (old_subflow, lost) = match self.drain_to_peer(v, peer_end, !comes) {
             Ok(old_subflow) => (old_subflow, false),
@@ -163,8 +165,8 @@ impl ShmEndpoint {
             let _ = raw::shutdown(peer_end.as_raw_fd(), libc::SHUT_WR);
         }
         if !peer_has_read_all(self, v) {
-            // If the peer dies before it has read its ring to the end, our end is to be a reset, as it would be in the
-            // kernel. The peer takes this back when it has read all of it.
+            // If the peer dies before it has read its ring to the end, our end has to get a reset, as in the kernel.
+            // The peer takes this back when it has read all of it.
             reset_at_close(peer_end.as_raw_fd());
         }
         if lost || state.is_dead() {
@@ -173,11 +175,11 @@ impl ShmEndpoint {
             return Ok(false);
         }
         if peer_has_read_all(self, v) {
-            // The peer has read all of it meanwhile. If it has closed the connection, nobody else takes the reset back,
-            // which would cost what the peer has sent.
+            // The peer has read all of it by now. If it has closed the connection, no other process takes the reset
+            // back, which would discard the bytes that the peer has sent.
             end_at_close(peer_end.as_raw_fd());
         }
-        // Done only now: a reset may have to be sent by it.
+        // The shutdown comes last, since `reset_pair` may have to send over this socket.
         for (is_shut, how) in [(state.has_shut(), libc::SHUT_WR), (state.has(RX_SHUT), libc::SHUT_RD)] {
             if is_shut {
                 let _ = raw::shutdown(local_end.as_raw_fd(), how);
@@ -188,18 +190,19 @@ impl ShmEndpoint {
         Ok(true)
     }
 
-    /// Resets the connection, since bytes that were to be read cannot be had: the peer is told, and the reader of
-    /// `local_end` finds the reset after what came before it, as with a kernel socket that is passed on after its reset.
+    /// Resets the connection, since some unread bytes could not be obtained: the peer gets the reset, and the reader of
+    /// `local_end` finds it after the bytes before it, as with a kernel socket that is passed on after its reset.
     fn cut(&self, v: &View, e: Errno) {
         line!(v, producer, v.me).fin.fetch_or(RESET, Ordering::SeqCst);
         self.die(e);
     }
 
-    /// Puts what we have not read into `peer_end`, for the reader of `local_end`, in order: the kernel's rest, then the ring.
+    /// Puts the bytes that this side has not read into `peer_end`, for the reader of `local_end`: first those of the
+    /// old subflow, then those of the ring.
     ///
-    /// The peer ends its half of the kernel's stream when it comes over, which it does at its next call, whenever that
-    /// is. `Some`: it has not, and was not waited for. The kernel's socket then goes to the peer, which puts the rest
-    /// of both into its socket when it has come.
+    /// The peer ends its half of the old subflow when it switches to the ring, at its next call. With `wait` this is
+    /// waited for. `Some`: the old subflow has not ended, and was not waited for. It then goes to the peer, which puts
+    /// the bytes of both into its socket.
     fn drain_to_peer(&self, v: &View, peer_end: &OwnedFd, wait: bool) -> Result<Option<i32>> {
         let old_subflow = self.old_subflow_fd();
         if old_subflow >= 0 && !empty(old_subflow, peer_end.as_raw_fd(), if wait { SWITCH_DRAIN } else { 0 })? {
@@ -216,8 +219,8 @@ impl ShmEndpoint {
         Ok(None)
     }
 
-    /// Passes the peer's socket to the peer, or finds that no process is there to take it. False: the server died before
-    /// it took the connect, which is made once more, elsewhere.
+    /// Passes the peer's socket to the peer, or finds that no process is left to receive it. False: the server died
+    /// before it took the connect, which is made again elsewhere.
     fn pass_socket(
         &'static self,
         v: &View,
@@ -226,36 +229,37 @@ impl ShmEndpoint {
         old_subflow: Option<i32>,
         fin: u32,
     ) -> Result<bool> {
-        // Whether the process that reads the control socket has been told.
+        // Whether the socket was passed over the control socket.
         let mut told = false;
         let refused = loop {
             let arrived = self.await_peer_liveness(v, &WaitBudget::of_one());
             if told && !arrived && !v.link.is_lost() {
-                // Processes of the peer's that cannot read the control socket would never hear of the socket.
+                // Sharers of the peer that cannot read the control socket would never receive the socket.
                 return Err(Errno::TIMEDOUT);
             }
             let peer_liveness = self.peer_liveness_fd();
             match self.deliver(v, peer_liveness, (local_end, sibling_copy), peer_end.as_raw_fd(), old_subflow) {
-                // The peer may have forked after the look at its word, however long this thread lost its processor in between,
-                // and the process that reads the control socket may have given the connection up to its child. So the other
-                // processes of the peer are told as well. A peer that forks later reads the control socket to its end first.
-                // A liveness socket that was waited for in vain, since this process has no descriptor left for it, is not
-                // waited for once more.
+                // The peer may have forked after its word was checked, however long this thread lost its processor in
+                // between, and the process that reads the control socket may have left the connection to its child. So
+                // the socket is also passed over the peer liveness socket. A peer that forks later reads its control
+                // socket to the end first. If the peer liveness socket was not received, as when no descriptor is left
+                // for it, it is not waited for again.
                 Ok(()) if arrived && peer_liveness < 0 && !v.link.is_inherited() && self.has_peer_forked(v) => {
                     told = true
                 }
-                // No further process is left to be told.
+                // No further process is left to receive the socket.
                 Err(Errno::PIPE | Errno::CONNRESET) if told => return Ok(true),
-                // The peer had ended its stream before our last look, so all that it sent is in the socket.
+                // The peer had ended its stream before the ring was read for the last time, so all bytes that it has
+                // sent are in the socket.
                 Err(Errno::PIPE | Errno::CONNRESET) if fin & (FIN | RESET) != 0 => return Ok(true),
-                // The peer is gone, as its liveness socket of either side tells.
+                // The peer is gone, which the liveness socket of either side shows.
                 Err(Errno::PIPE | Errno::CONNRESET) if peer_liveness >= 0 || v.link.is_inherited() => {
                     self.drain_after_peer(v, local_end, peer_end);
                     return Ok(true);
                 }
                 Err(e @ (Errno::PIPE | Errno::CONNRESET)) => {
-                    // The process at the other end of the link is gone. Its last message may be that others of its
-                    // sharers have the connection.
+                    // The process at the other end of the link is gone. Its last message may be the peer liveness
+                    // socket, by which other sharers have the connection.
                     self.await_word(v, &WaitBudget::of_one(), || self.peer_liveness_fd() >= 0);
                     if self.peer_liveness_fd() < 0 {
                         break e;
@@ -274,7 +278,8 @@ impl ShmEndpoint {
         Ok(true)
     }
 
-    /// The peer is gone. It may have written after our last look, and died or given up before it had the socket.
+    /// Reads the ring once more after the peer is gone: it may have written since the ring was read, and died or closed
+    /// before it had the socket.
     fn drain_after_peer(&self, v: &View, local_end: &OwnedFd, peer_end: &OwnedFd) {
         if let Err(e) = self.drain_to_peer(v, peer_end, true) {
             self.cut(v, e);
@@ -284,6 +289,7 @@ impl ShmEndpoint {
         }
     }
 
+    /// Sends the peer's socket over one path: the peer liveness socket, the liveness socket, or the link.
     fn deliver(
         &'static self,
         v: &View,
@@ -293,7 +299,7 @@ impl ShmEndpoint {
         old_subflow: Option<i32>,
     ) -> Result<()> {
         let liveness = self.liveness_fd();
-        // If the peer is shared itself, the socket goes to all of it.
+        // If the peer has sharers itself, the peer liveness socket reaches all of them.
         let over = if peer_liveness >= 0 { peer_liveness } else { liveness };
         if over >= 0 && liveness >= 0 {
             let both = [peer_end, sibling_copy.of(local_end)?];
@@ -304,7 +310,7 @@ impl ShmEndpoint {
         }
         let (slot, generation) = (v.index as u32, self.generation.load(Ordering::Relaxed));
         if let Some(old_subflow) = old_subflow {
-            // First: a peer that has the socket looks for this.
+            // The old subflow is sent first, since a peer that has the socket uses it at once.
             v.link.send_patiently(
                 Message::OldSubflow { slot, generation },
                 Some(old_subflow),
@@ -314,10 +320,10 @@ impl ShmEndpoint {
         v.link.send_patiently(Message::SwitchToKernel { slot, generation }, Some(peer_end), &WaitBudget::of_one())
     }
 
-    /// Gives the endpoint up after the connection went elsewhere. What the peer sends afterwards it sends there.
+    /// Gives the endpoint up after the connection has switched to another path.
     pub fn let_go(&'static self) {
         let Some(v) = self.view() else { return };
-        // A sharer may look at the words at any time later.
+        // Sharers may still access the words.
         let shared = self.state.look().is_shared();
         if !shared {
             let side = line!(v, side, v.me);
@@ -331,7 +337,7 @@ impl ShmEndpoint {
         self.end_old_subflow(self.old_subflow_fd());
         self.leave();
         if v.me == Side::Server && !shared {
-            // Release: after this the client may use the slot again, once it has left it too.
+            // Release: after this the client may use the slot again, once it has given it up, too.
             v.slot.open.server_done.store(self.generation.load(Ordering::Relaxed), Ordering::Release);
         }
         if v.me == Side::Client && !v.link.is_inherited() {

@@ -5,7 +5,7 @@ use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{geteuid, getuid};
 
-/// The id that the kernel gives for every user for whom our user namespace has no number (user_namespaces(7)).
+/// The id that the kernel shows for every user who has no id in our user namespace (user_namespaces(7)).
 const OVERFLOW: u32 = 65534;
 
 /// Whether processes of this user may hold our descriptors and pass us theirs: those of our own user and of root may.
@@ -13,20 +13,21 @@ pub fn trusted(uid: u32) -> bool {
     (uid == 0 || uid == geteuid().as_raw()) && is_one_user(uid)
 }
 
-/// Whether a process of user `peer` trusts us. The kernel tells it our real user id with each message, so that id has
-/// to do.
+/// Whether a process of user `peer` trusts us. The kernel tells it our real user id with each message, so our effective
+/// user must not differ.
 pub fn are_trusted_by(peer: u32) -> bool {
     let (real, effective) = (getuid().as_raw(), geteuid().as_raw());
     real == effective && (real == 0 || real == peer) && is_one_user(real)
 }
 
 /// Whether the number stands for one user. In a user namespace the overflow id stands for every user outside of it,
-/// even for a process that has this id itself.
+/// even if a user inside has this id as well.
 pub fn is_one_user(uid: u32) -> bool {
     uid != OVERFLOW || everybody_has_a_number()
 }
 
-/// Whether our user namespace maps every user, as the first one does. False without /proc, where that cannot be seen.
+/// Whether our user namespace maps every user, as the initial one does. False if /proc is not mounted, so that this is
+/// not visible.
 fn everybody_has_a_number() -> bool {
     let Ok(fd) = open(c"/proc/self/uid_map", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
     let mut text = [0u8; 256];
@@ -35,8 +36,8 @@ fn everybody_has_a_number() -> bool {
     read.is_ok_and(|n| maps_everybody(text.get(..n).unwrap_or(&[])))
 }
 
-/// Whether these lines of first id inside, first id outside and count map every user. The last id of all is no user
-/// (-1).
+/// Whether the lines of a uid_map (first id inside, first id outside, count) map every user. The last 32-bit id is not
+/// a user (-1).
 fn maps_everybody(map: &[u8]) -> bool {
     let mut fields = map.split(u8::is_ascii_whitespace).filter(|f| !f.is_empty());
     fields.next() == Some(b"0") && fields.next().is_some() && fields.next() == Some(b"4294967295")

@@ -1,4 +1,4 @@
-//! Time budget of waits for messages that peers have announced by a word in shared memory and not sent yet.
+//! Time budget of waits for messages that peers have announced by a word in shared memory, but not sent yet.
 
 use crate::timeouts;
 use core::cell::Cell;
@@ -8,7 +8,7 @@ const FORK_PROMISES_OWN_USER: u64 = time::ns(timeouts::FORK_PROMISES_OWN_USER);
 const PROMISES_OTHER_USERS: u64 = time::ns(timeouts::PROMISES_OTHER_USERS);
 const SWITCH_PROMISE: u64 = time::ns(timeouts::SWITCH_PROMISE);
 
-/// The remaining time in ns.
+/// The remaining time (ns) for peers of our own user or root, and for others.
 #[derive(Debug)]
 pub struct WaitBudget {
     own: Cell<u64>,
@@ -26,7 +26,8 @@ impl WaitBudget {
         WaitBudget { own: Cell::new(SWITCH_PROMISE), others: Cell::new(PROMISES_OTHER_USERS) }
     }
 
-    /// Calls `wait` with the time until which it may wait. `wait` returns whether it was successful.
+    /// Calls `wait` with the time ([`time::now`]) until which it may wait. `wait` returns whether it was successful.
+    /// The time that it took is deducted, except for a successful wait for a trusted peer.
     pub(super) fn wait(&self, trusted: bool, wait: impl FnOnce(u64) -> bool) -> bool {
         let left = if trusted { &self.own } else { &self.others };
         let began = time::now();
@@ -43,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_that_are_silent_take_no_longer_than_one() {
+    fn many_silent_peers_take_no_longer_than_one() {
         for (trusted, limit) in [(true, FORK_PROMISES_OWN_USER), (false, PROMISES_OTHER_USERS)] {
             let budget = WaitBudget::of_a_fork();
             let first = time::now();
@@ -58,7 +59,7 @@ mod tests {
             }
             let took = time::now() - first;
             assert!(waits > 0 && took >= limit, "{took}");
-            // Nothing is left then, however long the thread had no processor meanwhile.
+            // Nothing is left of the budget then, however long the thread had to wait for a processor.
             assert!(budget.wait(trusted, |until| until <= time::now()));
         }
     }

@@ -3,8 +3,8 @@
 //! A word in shared memory has room for one thread for each direction. The further ones are in [`Waiters`], which only
 //! threads of this process read and write: the peer wakes the thread that it finds, and that one wakes the others.
 //!
-//! Every change is a compare-and-exchange or a swap with sequential consistency, and every waiter looks at the
-//! connection after it has entered. So either the thread that has published sees the waiter, or the waiter sees the
+//! Every change is a compare-and-exchange or a swap with sequential consistency, and every waiter checks the connection
+//! after it has registered. So either the thread that has published sees the waiter, or the waiter sees the
 //! publication.
 
 use crate::shm::segment::LIVENESS_WAKER;
@@ -12,7 +12,7 @@ use crate::wait::{WaitSet, WakerSource};
 use crate::wakers;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// Largest number of further threads that wait for the same direction.
+/// Largest number of further threads that wait for one connection, in both directions together.
 const EXTRA: usize = 4;
 /// Largest number of threads that can sleep on the liveness socket of either side of a connection and wake each other:
 /// as many as can be registered.
@@ -43,7 +43,7 @@ fn ring<L: WakerSource>(link: &L, id: u32) {
 /// The threads that wait for one connection.
 #[derive(Debug)]
 pub(super) struct Waiters {
-    /// Wakers of further threads that sleep.
+    /// Wakers of further threads that sleep; 0: free.
     extra: [AtomicU32; EXTRA],
     /// Threads that sleep on the liveness socket of either side: see [`Waiters::join`].
     co_waiters: [AtomicU32; CO_WAITERS],
@@ -75,14 +75,14 @@ impl Waiters {
             match cell.compare_exchange(0, waker, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return,
                 Err(b) if b == waker => {
-                    // The mark belongs to a thread of ours or to another sharer, which then takes the
-                    // byte.
+                    // The mark was stored for a thread of ours or by another sharer. That sharer may take the byte that
+                    // is meant for this thread, so the sleep has to be bounded.
                     let others = waker == LIVENESS_WAKER && !self.has_co_waiters(what, set.waker_in(link));
                     set.bounded |= others;
                     set.mark_was_set |= others;
                     return;
                 }
-                // Another sharer has the place, and does not know our further waiters.
+                // The word has the mark of another sharer, which does not know our further waiters.
                 Err(b) if b == LIVENESS_WAKER || waker == LIVENESS_WAKER => break,
                 Err(_) => {}
             }
@@ -91,8 +91,8 @@ impl Waiters {
             else {
                 break;
             };
-            // A thread that leaves `cell` wakes the further ones afterwards. If it left before this one was registered,
-            // this one would not be woken, so it takes the place.
+            // A thread that leaves `cell` wakes the further ones afterwards. If it left before this one was registered
+            // here, it would not wake this one, which then registers in `cell`.
             if cell.load(Ordering::SeqCst) != 0 {
                 return;
             }
@@ -101,21 +101,22 @@ impl Waiters {
         set.bounded = true;
     }
 
-    /// Threads of one process may sleep on one liveness socket of either side, and one of them takes the byte that was
-    /// for another. So each leaves its waker here before it registers, and a thread that takes a byte rings them all. A
-    /// thread that is not here any more when it sleeps has been rung.
+    /// Notes that a thread is about to sleep on a liveness socket of either side. Several threads of one process may
+    /// sleep there, and one of them may read the byte that was meant for another. So each stores its waker here before
+    /// it registers, and a thread that reads a byte rings them all. A thread whose entry is gone when it sleeps has
+    /// been rung.
     ///
-    /// A thread that sleeps without a peer liveness socket is here as well: a child of the peer that cannot ring its
-    /// waker takes the mark of its registration, and leaves the byte at a peer liveness socket that another thread is
-    /// just taking in.
+    /// A thread that sleeps without a peer liveness socket has an entry as well: a child of the peer that cannot ring
+    /// its waker takes its registration, and sends the byte over a peer liveness socket that another thread of this
+    /// process is just receiving.
     pub(super) fn join<L: WakerSource>(&self, link: &'static L, what: u32, set: &mut WaitSet) {
         let waker = set.waker(link);
         let word = waker << WORD_SHIFT | what;
         let enter =
             |e: &AtomicU32| waker != 0 && e.compare_exchange(0, word, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         set.bounded |= !self.co_waiters.iter().any(enter);
-        // The look for a peer liveness socket comes after this. A thread that stores one rings all that are here after
-        // that: one of both sees the other.
+        // The caller checks for a peer liveness socket after this, and a thread that stores one rings all entries after
+        // that: one of the two sees the other.
         fence(Ordering::SeqCst);
     }
 
@@ -152,14 +153,14 @@ impl Waiters {
         }
     }
 
-    /// Takes the mark in shared memory away, which stands for all threads of ours that sleep for `what` on the liveness socket,
-    /// with the last of them.
+    /// Removes the mark in shared memory when the last thread leaves: it stands for all threads of ours that sleep for
+    /// `what` on the liveness socket.
     fn unregister_liveness<L: WakerSource>(&self, link: &L, cell: &AtomicU32, what: u32) {
         if self.has_co_waiters(what, 0) {
             return;
         }
         let _ = cell.compare_exchange(LIVENESS_WAKER, 0, Ordering::SeqCst, Ordering::SeqCst);
-        // A thread that registered in between found the mark, which is removed now.
+        // A thread that registered in between relied on the mark that is removed now.
         if self.has_co_waiters(what, 0) {
             self.wake_co_waiters(link);
         }

@@ -24,7 +24,7 @@ impl View {
 
     /// Whether the peer has released the slot and accesses none of its words any more.
     pub(super) fn peer_released(&self) -> bool {
-        // Acquire: the peer's last looks come before what we do to the words now.
+        // Acquire: the peer's last accesses come before what this thread does to the words.
         line!(self, producer, self.me.other()).fin.load(Ordering::Acquire) & GONE != 0
     }
 }
@@ -32,16 +32,16 @@ impl View {
 impl ShmEndpoint {
     /// Wakes our own waiting threads and our own ready set, so that they check this connection again.
     pub fn poke_self(&self) {
-        // What the sleepers are to see was stored before, perhaps with Release only; they register, then look at it.
-        // One of us sees the other, with the fence in [`ShmEndpoint::arm`].
+        // The caller has stored what the sleepers are to see, perhaps with Release only; a sleeper registers and then
+        // loads it. With the fence in [`ShmEndpoint::arm`] one of the two sees the other.
         fence(Ordering::SeqCst);
         if !self.is_live() && self.index.load(Ordering::Relaxed) != 0 {
             return;
         }
         let Some(v) = self.view() else { return };
         if v.link.is_inherited() {
-            // The words in shared memory name sleepers of the parent's, which we cannot ring: they must not lose their
-            // marks.
+            // The words in shared memory name sleeping threads of the parent, which this process cannot ring, so their
+            // registrations have to stay.
             return self.waiters.wake_co_waiters(v.link);
         }
         let own = line!(v, side, v.me);
@@ -55,36 +55,38 @@ impl ShmEndpoint {
         self.waiters.wake_extra(v.link);
     }
 
-    /// The peer's liveness socket is there: a thread that went to sleep without it looks again, and sleeps on it too.
+    /// To be called when the peer liveness socket has been received: wakes threads that went to sleep without it, so
+    /// that they sleep on it, too.
     pub(super) fn wake_for_peer_liveness(&self, v: &View) {
         fence(Ordering::SeqCst);
         self.waiters.wake_co_waiters(v.link);
-        // An epoll instance sleeps on the waker of its ready set, and the ready set's mark may have been taken in the same way.
+        // An epoll instance sleeps on the waker of its ready set. A child of the peer that could not ring this waker
+        // may have taken the ready set's request (see `Waiters::join`).
         let ready_set = self.ready_set.load(Ordering::SeqCst);
         if ready_set != 0 && !v.link.is_inherited() {
             v.link.ring_own(ready_set);
         }
     }
 
-    /// In the child of a fork: the threads that sleep for the connection are the parent's.
+    /// In the child of a fork: forgets the threads that sleep for the connection, which are the parent's.
     pub fn forget_sleepers(&self) {
         self.waiters.forget();
         self.forget_users();
         self.draining.reset();
     }
 
-    /// Sets the ready set of ours that gets this connection's bits (0: none).
+    /// Sets which of our ready sets gets this connection's bits; 0: none.
     pub fn subscribe(&self, ready_set: u32) {
         self.ready_set.store(ready_set, Ordering::Relaxed);
-        // In the child of a fork the word is the parent's, which has the ready sets.
+        // In the child of a fork the shared word stays as it is, since the ready sets are the parent's.
         let Some(v) = self.view().filter(|v| !v.link.is_inherited()) else { return };
         let watch = &line!(v, side, v.me).subscriber;
         if ready_set != 0 {
-            // SeqCst: the caller looks at the connection afterwards; the peer publishes, then looks here.
+            // SeqCst: the caller checks the connection afterwards; the peer publishes and then loads this word.
             watch.store(ready_set, Ordering::SeqCst);
         } else if !v.peer_released() {
-            // Release suffices: a hint that comes late names no registration. A peer that is gone does not look, and
-            // the line need not be fetched.
+            // Release suffices: a bit that the peer sets late leads to no registration. A peer that has released the
+            // slot no longer loads the word, so the cache line is not fetched for it.
             watch.store(0, Ordering::Release);
         }
     }
@@ -92,7 +94,8 @@ impl ShmEndpoint {
     /// Requests a bit in the subscribed ready set when there is room; true if there is room already.
     pub fn want_room(&self) -> bool {
         let Some(v) = self.view() else { return true };
-        // SeqCst exchange, then the look: the peer publishes its tail, then looks at `want_room`.
+        // SeqCst: this thread exchanges the word and then checks for room; the peer publishes its tail and then loads
+        // the word.
         line!(v, side, v.me).want_room.swap(1, Ordering::SeqCst);
         let there = self.readiness().writable();
         if !there {
@@ -101,7 +104,8 @@ impl ShmEndpoint {
         there
     }
 
-    /// Whether the connect queue's waiters (slot 0) must look: arms `set` for the whole link.
+    /// Arms `set` for the connect queue (slot 0), and so for the whole link. True: there is no need to sleep, since a
+    /// connect waits or the link has ended.
     pub fn arm_queue(&self, set: &mut WaitSet) -> bool {
         let Some(v) = self.view() else { return true };
         let waker = v.link.waker_for(set);

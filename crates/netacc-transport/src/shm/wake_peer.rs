@@ -1,5 +1,5 @@
-//! Waking the peer: an epoll instance that watches the connection, a thread that sleeps on one of its wakers, or one of its
-//! processes that sleeps on a liveness socket.
+//! Waking the peer: an epoll instance that watches the connection, a thread that sleeps on one of its wakers, or one of
+//! its processes that sleeps on a liveness socket.
 
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::View;
@@ -10,7 +10,7 @@ use core::sync::atomic::{Ordering, fence};
 use netacc_ring::{Ring, notify_data, notify_room};
 use netacc_sys::{cpu, raw};
 
-/// The byte that wakes: no text begins with it.
+/// The byte that wakes a thread. It is a control character, with which no text of a foreign program begins.
 pub(super) const WAKE: u8 = 0x01;
 
 impl ShmEndpoint {
@@ -20,7 +20,7 @@ impl ShmEndpoint {
         let peer = v.me.other();
         let ready_set = |n| {
             let c = v.seg.ready_set(peer, n)?;
-            // The moment of the first news counts, as in the kernel's ready list.
+            // The time of the first event since the bit was taken counts, as in the kernel's ready list.
             if !c.has(v.index) {
                 line!(v, producer, v.me).when.store(cpu::ticks(), Ordering::Relaxed);
             }
@@ -32,7 +32,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// Tells the peer that there is room for its bytes, if that is enough for a writer to go on with, or `always`.
+    /// Tells the peer that there is room for its bytes: with `always` in any case, otherwise if it is enough for a
+    /// writer to continue.
     #[inline]
     pub(super) fn announce_room(&self, v: &View, always: bool) {
         let peer = v.me.other();
@@ -60,8 +61,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// Wakes the peer by our liveness socket. A peer whose connection to the liveness socket is still to come looks
-    /// after it has made that.
+    /// Wakes the peer by our liveness socket. A peer that has yet to connect to a listening liveness socket checks the
+    /// connection once it has done so.
     fn poke_liveness(&self) {
         self.accept_peer();
         if !self.liveness_listens() {
@@ -70,20 +71,20 @@ impl ShmEndpoint {
         }
     }
 
-    /// Wakes one of the peer's sharers that has no link of its own and sleeps on the other end of our peer liveness socket.
-    ///
-    /// The peer sent the peer liveness socket before it forked that process, so it is in the control socket, or in the
-    /// hands of another thread that reads there: that thread rings then ([`ShmEndpoint::ring_if_owed`]), and nothing is
-    /// waited for. The peer can write the word without having forked; all that this costs is one look into the control
+    /// Wakes one of the peer's sharers that has no link of its own and sleeps on the other end of our peer liveness
     /// socket.
+    ///
+    /// The peer sent the peer liveness socket before it forked that process, so it is in the control socket, or another
+    /// thread is just receiving it. That thread then rings ([`ShmEndpoint::ring_if_owed`]), so this one need not wait.
+    /// A peer that writes the word without having forked costs only one check of the control socket.
     fn wake_sharers(&self, v: &View) {
-        // A process without the link is not told of the peer liveness socket; the sleeper has the other end of our
-        // liveness socket then.
+        // A process that has the link by a fork receives no peer liveness socket; then the sleeper has the other end of
+        // our liveness socket.
         let may_come = !v.link.is_inherited() && line!(v, side, v.me.other()).forked.load(Ordering::Relaxed) != 0;
         if may_come && self.peer_liveness_fd() < 0 {
             self.state.set(RING_OWED);
-            // SeqCst: this side leaves the mark and then looks for the peer liveness socket, the thread that takes the
-            // peer liveness socket in stores it and then looks for the mark. One of them sees the other.
+            // SeqCst: this thread stores the mark and then loads the peer liveness socket; the thread that receives the
+            // peer liveness socket stores it and then loads the mark. One of the two sees the other.
             fence(Ordering::SeqCst);
             v.link.service();
         }
@@ -93,7 +94,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// After the peer liveness socket has been taken in: rings the peer's process that asked for it when it was not there.
+    /// To be called when the peer liveness socket has been received: rings the peer's process that was to be rung when
+    /// the socket was missing.
     pub(super) fn ring_if_owed(&self) {
         // SeqCst: see [`ShmEndpoint::wake_sharers`].
         fence(Ordering::SeqCst);
@@ -103,7 +105,8 @@ impl ShmEndpoint {
     }
 }
 
-/// Sends a byte that wakes every thread that polls the other end; a full socket is readable there already.
+/// Sends a byte that wakes every thread that polls the other end. If the socket is full, the other end is readable
+/// already.
 fn poke(fd: i32) {
     if fd >= 0 {
         let byte = [WAKE];

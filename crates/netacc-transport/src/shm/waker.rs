@@ -25,7 +25,8 @@ impl WakerSource for Link {
     }
 
     fn control_to_poll(&self) -> i32 {
-        // The control socket of a link that has ended would end every sleep; the connections of sharers outlive it.
+        // The control socket of a link that has ended would end every sleep, although connections that have sharers go
+        // on.
         if self.is_lost() { -1 } else { self.control_fd() }
     }
 
@@ -45,9 +46,9 @@ impl WakerSource for Link {
 }
 
 impl Link {
-    /// The waker by which the peer wakes the wait of `set`, borrowed at the first call; 0 when none can be borrowed. On a
-    /// link that came by a fork it is [`LIVENESS_WAKER`], and the waker that `set` borrows is one that only threads of
-    /// this process ring.
+    /// The waker by which the peer wakes the wait of `set`, borrowed at the first call; 0 if none can be borrowed. On a
+    /// link that this process has by a fork it is [`LIVENESS_WAKER`], and the waker that `set` borrows is one that only
+    /// threads of this process ring.
     pub(super) fn waker_for(&'static self, set: &mut WaitSet) -> u32 {
         if self.is_inherited() { LIVENESS_WAKER } else { set.waker(self) }
     }
@@ -63,7 +64,7 @@ impl Link {
         self.segment()?.ready_set(self.side(), n)
     }
 
-    /// Takes a ready set with its waker. `EMFILE` when all are in use.
+    /// Takes a ready set with its waker. `EMFILE`: all are in use; `EPIPE`: this is the child of a fork.
     pub fn open_ready_set(&self) -> Result<u32> {
         // In the child of a fork the ready sets are the parent's.
         if self.is_inherited() {
@@ -105,7 +106,8 @@ impl Link {
 
     fn make_waker(&self, id: u32) -> Result<i32> {
         let fd = wakers::create()?;
-        // In the child of a fork it is for threads of the child. A peer that may not have it wakes us by messages.
+        // In the child of a fork the waker is only for threads of the child. A peer that must not have it wakes us by
+        // messages.
         let sent = if self.is_inherited() {
             Ok(())
         } else {
@@ -165,7 +167,7 @@ impl Link {
         }
     }
 
-    /// Writes a waker whose eventfd this process has; false if it has not.
+    /// Writes the peer's waker, if this process has its eventfd; false if it does not.
     pub(crate) fn ring_known(&self, id: u32) -> bool {
         match self.peer_waker(id) {
             Some(fd) => {
@@ -177,6 +179,9 @@ impl Link {
         }
     }
 
+    /// Wakes the peer's threads that sleep on waker `id`: by its eventfd, by a message, or by [`Header::kick_all`].
+    ///
+    /// [`Header::kick_all`]: super::segment::Header::kick_all
     #[cold]
     pub(crate) fn ring_peer(&'static self, id: u32) {
         page().count(Counter::Doorbells);
@@ -184,7 +189,7 @@ impl Link {
             wakers::ring(fd);
             return;
         }
-        // Its announcement is still in the control socket, or the peer's wakers may not be written to.
+        // The waker's message is still in the control socket, or the peer's wakers must not be written.
         self.service();
         match self.peer_waker(id) {
             Some(fd) => wakers::ring(fd),
@@ -193,21 +198,22 @@ impl Link {
                     && let Some(cell) =
                         self.segment().and_then(|s| s.header().kick_all.get(self.side().other().index()))
                 {
-                    // The socket is full, so the peer will be awake to read it; then the peer rings them all.
+                    // The socket is full. The peer finds this word when it has read all messages, and then rings all of
+                    // its wakers.
                     cell.store(1, Ordering::SeqCst);
                 }
             }
         }
     }
 
-    /// The peer's waker, if we have it and may write to it: a write to an eventfd of another user's process may
+    /// The peer's waker, if we have it and the peer is trusted: a write to an eventfd of another user's process may
     /// block.
     fn peer_waker(&self, id: u32) -> Option<i32> {
         let fd = self.waker_pair(id)?.peers.load(Ordering::Acquire);
         (fd != 0 && self.trusts_peer()).then_some(fd - 1)
     }
 
-    /// Remembers a waker the peer sent.
+    /// Stores a waker that the peer has passed.
     pub(crate) fn learn_waker(&self, id: u32, fd: i32) {
         let old = self.waker_pair(id).map_or(fd + 1, |b| b.peers.swap(fd + 1, Ordering::AcqRel));
         if old != 0 {
@@ -215,7 +221,7 @@ impl Link {
         }
     }
 
-    /// Writes our own waker, for a message of the peer or for a thread of ours.
+    /// Writes our own waker, because the peer has requested it by a message or for a thread of ours.
     pub fn ring_own(&self, id: u32) {
         let fd = self.waker_fd(id);
         if fd >= 0 {
