@@ -1,6 +1,6 @@
-// A server that serves one connection at a time accepts those of one client in the order in which they were made, whichever
-// way each of them goes: otherwise it would wait for bytes of a connection whose client waits for the answer on another.
-// Another process has the listener too, and accepts nothing.
+// A server that serves one connection at a time must accept the connections of one client in the order in which they
+// were made, whichever transport each of them uses: otherwise it would wait for bytes of a connection whose client
+// waits for the answer on another. Another process has the listener too, and accepts nothing.
 #include "t.h"
 enum { LOT = 12, WAITS_MS = 1500 };
 static int dial(int port, int plain)

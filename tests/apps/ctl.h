@@ -1,5 +1,5 @@
-// For programs that an operator switches to kernel TCP and back while they run (netacc_ctl). Without NetACC nothing is switched, and
-// the programs do the same on kernel TCP.
+// Functions for programs that an operator switches to kernel TCP and back while they run (netacc_ctl). Without NetACC
+// nothing is switched, and the programs do the same on kernel TCP.
 #ifndef CTL_H
 #define CTL_H
 #include "t.h"
