@@ -37,7 +37,7 @@ static void serve(int l, int n)
 static void client(int port, struct sig server)
 {
 	int fd[3 * LOT], n = 0;
-	// The connections wait for so long that they may be made again in another way, and others come after them.
+	// The connections wait long enough to be made again by another transport, and others come after them.
 	for (int lot = 0; lot < 3; lot++) {
 		for (int i = 0; i < LOT; i++)
 			fd[n++] = dial(port, 0);

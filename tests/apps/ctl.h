@@ -7,7 +7,7 @@
 // Whether the process has NetACC; netacc_ctl lies where netacc_ss does.
 __attribute__((unused)) static int has_ctl(void) { return getenv("NETACC_SS") != NULL; }
 
-// Calls netacc_ctl, which waits for so many seconds; `must`: the process has to follow.
+// Calls netacc_ctl, which waits for `seconds`; with `must` the process has to follow.
 __attribute__((unused)) static void ctl_call(const char *action, pid_t pid, double seconds, int must)
 {
 	char cmd[400], *ss = getenv("NETACC_SS");

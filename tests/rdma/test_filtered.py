@@ -131,7 +131,7 @@ def by_own_port(ctx, what, **how):
         say(client, write_end, "by RDMA")
         await_companion(ctx, server, port)
         come_and_go(ctx, address, port, "second")
-        equal(others(server), ["another first", "another second"], "who was accepted")
+        equal(others(server), ["another first", "another second"], "the clients that were accepted")
         goes_on_by_tcp(ctx, server, client, write_end)
         come_and_go(ctx, address, port, "third")
         equal(len(others(server)), 3, "clients that were accepted in the end")
@@ -178,7 +178,7 @@ def a_companion_comes_to_a_child_made_after_the_yes(ctx):
         os.close(to_server)
         await_companion(ctx, server, port)
         come_and_go(ctx, ctx.server_end.address, port, "first")
-        equal(others(server), ["another first"], "who was accepted")
+        equal(others(server), ["another first"], "the clients that were accepted")
         goes_on_by_tcp(ctx, server, client, write_end)
     both_end_well(ctx, server, client)
 
@@ -200,7 +200,7 @@ def a_client_that_is_stalled_shows_few_empty_connections(ctx):
             client.signal(signal.SIGCONT)
             wait_until(lambda: others(server), 60, "the program has seen its end")
             await_companion(ctx, server, port)
-            equal(others(server), ["empty"], "who was accepted")
+            equal(others(server), ["empty"], "the clients that were accepted")
             goes_on_by_tcp(ctx, server, client, write_end)
         both_end_well(ctx, server, client)
     finally:

@@ -112,7 +112,7 @@ def an_answer_and_no_queue_pair(ctx):
         ctx.accelerated = ("client",)
         argv = ["python3", SCRIPT, "client", ctx.server_end.address, port]
         client = ctx.spawn(argv, role="client", env={"WAY": "asleep"})
-        wait_until(lambda: server.stdout().count("got") >= asked, 20, f"{how}: the server has the line of one who sleeps")
+        wait_until(lambda: server.stdout().count("got") >= asked, 20, f"{how}: the server has the line of a client that sleeps")
         client.kill()
     door.kill()
     server.kill()

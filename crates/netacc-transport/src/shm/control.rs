@@ -340,8 +340,8 @@ impl Link {
         })
     }
 
-    /// Notes the user of the last message's sender, on whom trust depends from now on: a server that listened as root
-    /// may run as another user since.
+    /// Notes the user of the last message's sender, on which trust depends from now on: a server that listened as root
+    /// may run as another user by now.
     fn note_sender(&self, uid: Option<u32>) {
         if self.trusts_peer() && !may_pass(uid, true) {
             self.distrust();

@@ -78,8 +78,8 @@ impl ShmEndpoint {
         state.is_left() && !state.is_dead()
     }
 
-    /// Puts what is left to read into `peer_end`, for the reader of `local_end`. False: there are more bytes that
-    /// cannot be had, and the connection is reset. The caller holds both direction locks.
+    /// Puts what is left to read into `peer_end`, for the reader of `local_end`. False: there are more bytes, which
+    /// are lost, and the connection is reset. The caller holds both direction locks.
     pub fn drain_rest(&self, local_end: &OwnedFd, peer_end: &OwnedFd) -> Result<bool> {
         let Some(v) = self.view() else { return Err(Errno::NOTCONN) };
         let Ok(_read) = self.enter(&v, Direction::Read) else { return Err(Errno::CONNRESET) };
@@ -188,7 +188,7 @@ impl ShmEndpoint {
         Ok(true)
     }
 
-    /// Resets the connection, since bytes that were to be read cannot be had: the peer is told, and the reader of
+    /// Resets the connection, since bytes that have not been read are lost: the peer is told, and the reader of
     /// `local_end` finds the reset after what came before it, as with a kernel socket that is passed on after its reset.
     fn cut(&self, v: &View, e: Errno) {
         line!(v, producer, v.me).fin.fetch_or(RESET, Ordering::SeqCst);
