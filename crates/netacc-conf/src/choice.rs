@@ -8,7 +8,7 @@ use crate::rules::{Call, Rule, Transports};
 pub struct Choice {
     /// The transports that are permitted.
     pub transports: Transports,
-    /// The number of the rule within [`Rules`], counted from 0; `None` if no rule matched and the default decided.
+    /// The number of the rule within [`Rules`](crate::Rules), counted from 0; `None` if no rule matched and the default decided.
     pub rule: Option<usize>,
 }
 
