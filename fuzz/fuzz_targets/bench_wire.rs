@@ -1,4 +1,4 @@
-//! What a stranger sends to netacc_bench, at either end: lines, greetings, messages, headers.
+//! Fuzzes what an unknown peer can send to netacc_bench, at either end: lines, greetings, messages, headers.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -37,7 +37,7 @@ fn look(line: &str) {
     }
 }
 
-/// What is told to the user moves no cursor.
+/// Checks that a text for the user has no control characters, which could garble a terminal.
 fn shown(text: &str) {
     assert!(!text.chars().any(char::is_control), "{text:?}");
 }

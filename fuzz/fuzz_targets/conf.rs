@@ -1,5 +1,5 @@
-//! All sources of the configuration: whatever they hold, the result is a configuration that needs no
-//! further correction, and every complaint can be printed.
+//! Fuzzes all sources of the configuration: whatever they hold, the result is a configuration that needs
+//! no further correction, and every diagnostic can be printed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -22,7 +22,7 @@ fuzz_target!(|bytes: &[u8]| {
             c.apply_env(&String::from_utf8_lossy(key), value, &mut diags);
         }
         _ => {
-            // One after the other, as in a process.
+            // The sources are applied one after the other, as in a process.
             c.apply_file("fuzz.conf", text, &mut diags);
             for key in KEYS {
                 c.apply_env(key.name, text, &mut diags);

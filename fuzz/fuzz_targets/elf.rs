@@ -1,4 +1,4 @@
-//! A program's file: any bytes are read within bounds and in limited time.
+//! Fuzzes the reader of a program's file: any bytes are read within bounds and in limited time.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

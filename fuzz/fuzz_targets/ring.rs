@@ -1,5 +1,5 @@
-//! Both ends of a ring against a peer that writes what it likes: no chunk outside of the windows, no
-//! endless loop. The input is a script of 10-byte steps.
+//! Fuzzes both ends of a ring with a peer that writes arbitrary values: no chunk lies outside of the
+//! windows, and no loop is endless. The input is a script of 10-byte steps.
 #![no_main]
 
 use core::ptr::NonNull;
@@ -22,14 +22,14 @@ impl Windows {
         unsafe { Area::new(p(self.small.as_mut_ptr()), p(self.large.as_mut_ptr())) }
     }
 
-    /// Touches the chunk in a way that the address sanitizer sees.
+    /// Checks that the chunk lies within a window, and accesses it so that the address sanitizer checks it too.
     fn check(&self, (p, len): (NonNull<u8>, usize), fill: bool) {
         let at = p.as_ptr() as usize;
         let inside =
             |base: *const u8, size: usize| at >= base as usize && at + len <= base as usize + size;
         assert!(len > 0);
         assert!(inside(self.small.as_ptr(), SMALL) || inside(self.large.as_ptr(), LARGE));
-        // SAFETY: just checked.
+        // SAFETY: the assertions above say that the chunk lies within one of the windows.
         unsafe {
             if fill {
                 core::ptr::write_bytes(p.as_ptr(), 0x5a, len);

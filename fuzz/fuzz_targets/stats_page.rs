@@ -1,8 +1,8 @@
-//! A page of another process: any bytes give a snapshot or an error, and all of it can be printed.
+//! Fuzzes the reader of another process's page: any bytes give a snapshot or an error, which can be printed.
 //!
 //! A page has megabytes, most of them socket entries, which are zero in most processes. The input is the page's beginning
-//! (head, texts), then the first link's entry, then the first sockets' entries; the rest is a hole, over which the reader
-//! skips as in a file. So an input costs what it has, and not what a page could have.
+//! (head, texts), then the first link's entry, then the first sockets' entries; the rest is a hole, which the reader
+//! skips as in a file. So the time for an input depends on its own length, and not on that of a page.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,7 +10,7 @@ use netacc_stats_reader::{Error, Snapshot, parse, parse_sparse};
 use netacc_stats::{CFG_CAPACITY, LINK_ENTRIES, PAGE_SIZE};
 use std::fmt::{self, Write};
 
-/// Where a text goes that has to be made and that nobody reads.
+/// Discards a text that only has to be formatted.
 struct Nowhere;
 
 impl Write for Nowhere {
@@ -26,8 +26,9 @@ fn show(found: Result<Snapshot, Error>) {
     };
 }
 
-/// Where what follows the texts is put: the entries of links, and those of sockets.
+/// The offset of the links' entries in a page.
 const LINKS_AT: usize = 4096 + CFG_CAPACITY;
+/// The offset of the sockets' entries in a page.
 const SOCKS_AT: usize = LINKS_AT + 128 * LINK_ENTRIES;
 
 fuzz_target!(|bytes: &[u8]| {

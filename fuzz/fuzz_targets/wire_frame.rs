@@ -1,6 +1,6 @@
-//! What comes over a queue pair, from anybody: the private data of a connect, a message of one frame or several, or
-//! with its head in the immediate data, and the payload of the one that opens a connection; the first bytes of a base;
-//! and a datagram that asks whether the server is reached by RDMA. Whatever decodes is exactly what it encodes to.
+//! Fuzzes the decoders of what an unknown peer may send for RDMA: the private data of a connect; a message of one frame
+//! or several, or with its head in the immediate data; the payload of a message that opens a connection; the first
+//! bytes of a companion connection; and a probe. Whatever decodes must encode to the same bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -40,7 +40,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// All frames of a message: what belongs to each lies within it, and each leaves less than there was.
+/// Walks over all frames of a message: the payload of each must lie within the message, so that each leaves less.
 fn frames(mut frame: Frame, mut rest: &[u8]) {
     while let Some((len, more)) = frame.payload(rest.len()) {
         let after = &rest[len..];

@@ -1,4 +1,4 @@
-//! Whatever decodes is exactly what its message encodes to.
+//! Fuzzes the decoder of messages on a control socket: whatever decodes must encode to the same bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -15,12 +15,12 @@ class Metric:
 
 @dataclass(frozen=True)
 class Target:
-    """A figure to reach. How `bound` and `aim` are meant depends on `kind`:
+    """A figure to reach. `kind` says what `bound` and `aim` limit:
 
-    ratio   how many times better NetACC is than TCP, at least
-    most    NetACC's own value, at most
-    extra   NetACC's value less TCP's, at most
-    share   NetACC's value of this metric over its value of the metric `of`, at least
+    ratio   how many times better than TCP NetACC must at least be
+    most    the largest permitted value of NetACC
+    extra   the largest permitted difference of NetACC's value and TCP's
+    share   the least quotient of NetACC's values of this metric and of the metric `of`
     """
 
     metric: str
@@ -31,7 +31,7 @@ class Target:
     of: str = ""
 
     def value(self, medians):
-        """`medians(side, metric)` gives a number or None."""
+        """The value to compare with the target, from `medians(side, metric)`, which returns a number or None."""
         netacc, tcp = medians("netacc", self.metric), medians("tcp", self.metric)
         if netacc is None or (tcp is None and self.kind in ("ratio", "extra")):
             return None
@@ -76,7 +76,7 @@ class Settings:
 
 
 class Lab:
-    """What all cases share: the sides, a scratch folder, the settings, the progress line."""
+    """The objects that all cases share: the sides, a scratch folder, the settings, the progress line."""
 
     def __init__(self, scratch, settings, progress):
         self.sides = (sides.Plain(), sides.Accelerated())
@@ -115,7 +115,7 @@ class Case:
         return (*self.lab.sides, *self.lab.unix) if self.has_unix else self.lab.sides
 
     def possible(self):
-        """The reason why this machine cannot run the case, or None."""
+        """None, or the reason why this machine cannot run the case."""
         return None
 
     def prepare(self):
@@ -125,7 +125,7 @@ class Case:
         pass
 
     def sample(self, side):
-        """One measurement: a dict of metric values, and what the watch saw as `proof`."""
+        """Makes one measurement and returns a dict of metric values, with the observation of the watch as `proof`."""
         raise NotImplementedError
 
     def round(self, index, announce):

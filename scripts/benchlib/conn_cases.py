@@ -1,4 +1,4 @@
-"""Many connections: few of them active, or all of them idle."""
+"""Cases with many connections, of which few are active or all are idle."""
 
 import os
 import time
@@ -11,10 +11,10 @@ SIZE = 64
 
 
 class FewActive(Ours):
-    """One (and ten) active of 1 to 10,000 connections, all in one epoll set on each side.
+    """One or ten active connections of up to 10,000, all in one epoll set on each side.
 
-    Server and client stay on a core each: where the scheduler puts them otherwise
-    differs from start to start, and more than the number of connections matters.
+    Server and client each stay on one core. Otherwise the scheduler places them
+    differently at each start, which matters more than the number of connections.
     """
 
     name = "connections"
@@ -63,7 +63,7 @@ class FewActive(Ours):
 
 
 def _merge(whole, more):
-    """The connections of several runs count together."""
+    """Adds the counts of connections of another run."""
     proof = more.pop("proof", None)
     if proof:
         so_far = whole.get("proof", {})
@@ -72,7 +72,7 @@ def _merge(whole, more):
 
 
 class Memory(Case):
-    """Memory of both processes per idle connection, after a small and after a large message."""
+    """The memory of both processes per idle connection, after a small and after a large message."""
 
     name = "memory"
     title = "memory per idle connection (both processes)"
@@ -97,7 +97,7 @@ class Memory(Case):
     def sample(self, side):
         values, proof = {}, {}
         for key, size in (("kib_used", SIZE), ("kib_bulk", 65536)):
-            # What the first connection sets up once does not count for the others.
+            # Memory that the first connection sets up once does not count for the others.
             before, system, _ = self._look(side, 1, size)
             after, now, proof = self._look(side, 1 + self.count, size)
             values[key] = (after - before) / self.count
@@ -136,7 +136,7 @@ class Idle(Case):
         return 1
 
     def round(self, index, announce):
-        """Both sides at once: they are idle, so they do not disturb each other."""
+        """Measures both sides at once, since idle processes do not disturb each other."""
         pairs = {}
         try:
             for side in self.lab.sides:

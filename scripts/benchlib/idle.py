@@ -1,4 +1,4 @@
-"""Looking at a process that should do nothing, without waking it."""
+"""Observes a process that should do nothing, without waking it."""
 
 import os
 import re
@@ -23,8 +23,8 @@ class Activity:
 
 
 def activity(pid):
-    """Context switches of all threads and CPU time. A thread that was never switched to
-    and used no CPU time cannot have made a system call."""
+    """The context switches and the CPU time of all threads. A thread that was never
+    scheduled and used no CPU time cannot have made a system call."""
     switches = 0
     for task in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{task}/status", encoding="ascii", errors="replace") as status:
@@ -33,7 +33,7 @@ def activity(pid):
 
 
 def wait_quiet(pids, quiet=1.0, patience=15.0):
-    """Waits until the processes have done nothing for a second, or for the patience."""
+    """Waits until the processes have done nothing for `quiet` seconds, but at most `patience` seconds."""
     deadline = time.monotonic() + patience
     last, since = None, time.monotonic()
     while time.monotonic() < deadline and time.monotonic() - since < quiet:
@@ -52,7 +52,7 @@ def pss_kib(pids):
 
 
 def settled_pss(pids, quiet=1.0, patience=8.0):
-    """Memory once it has stopped changing: an idle connection may give pages back later."""
+    """The memory after it has stopped changing, since an idle connection may return pages later."""
     deadline = time.monotonic() + patience
     last, since = pss_kib(pids), time.monotonic()
     while time.monotonic() < deadline and time.monotonic() - since < quiet:
@@ -69,7 +69,7 @@ def meminfo():
 
 
 def count_syscalls(pid, window):
-    """System calls in the window by strace, else a lower bound; and how it was found out.
+    """The system calls in the window, by strace or as a lower bound, and which of the two it is.
 
     Attaching interrupts each waiting thread once, so the first second does not count.
     """

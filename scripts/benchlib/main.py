@@ -1,4 +1,4 @@
-"""The two commands: scripts/demo and scripts/bench."""
+"""The commands scripts/demo and scripts/bench."""
 
 import argparse
 import os

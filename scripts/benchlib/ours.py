@@ -1,4 +1,4 @@
-"""The workloads of netacc_bench: one run of it measures both sides in turn, and its JSON has every round."""
+"""The workloads of netacc_bench, of which one run measures both sides in turn and prints every round as JSON."""
 
 import json
 import os
@@ -19,7 +19,7 @@ def tool():
 
 
 def measure(lab, workload, rounds, seconds, *options):
-    """{side: [values of a round, with `proof` where it is NetACC's]}, in the order of the rounds."""
+    """Runs netacc_bench and returns {side: [values of a round]} in the order of the rounds; those of NetACC have a `proof`."""
     argv = [tool(), "client", "-J", "--no-icmp", "-w", workload, "-e", ",".join(ENDS.values()), "-r", rounds, "-t", seconds]
     done = proc.run([*map(str, argv), *map(str, options)], lab.sides[0].env, 600, lab.progress.tick, good=(0, 1))
     try:
@@ -52,11 +52,11 @@ class Ours(Case):
         return ()
 
     def values(self, found):
-        """The metrics from what netacc_bench says of a round."""
+        """The metrics of a round, from the values that netacc_bench prints."""
         raise NotImplementedError
 
     def measured(self):
-        """{side: [values of a round]}"""
+        """Measures all rounds and returns {side: [values of a round]}."""
         rounds, seconds = self.rounds(self.lab.settings), self.lab.seconds(*self.seconds)
         found = measure(self.lab, self.workload, rounds, seconds, *self.options())
         return {side: [self._with_proof(one) for one in rounds] for side, rounds in found.items()}
@@ -72,9 +72,9 @@ class Ours(Case):
 
 
 class Held:
-    """Idle connections between the measuring processes of netacc_bench on one side, to be measured from outside."""
+    """Idle connections of netacc_bench on one side, whose processes are measured from outside."""
 
-    SECONDS = 120  # longer than anybody looks
+    SECONDS = 120  # longer than any measurement takes
 
     def __init__(self, side, count, size):
         self.side = side
@@ -96,7 +96,7 @@ class Held:
             raise
 
     def _await(self, count):
-        """The client's measuring process once all connections are there."""
+        """Waits until all connections are made, and returns the client's measuring process."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             for pid in _children(self.client.pid):

@@ -1,4 +1,4 @@
-"""64 bytes there and back: the time of one round trip, by way of waiting and by placement."""
+"""Cases that measure a round trip of 64 bytes, by the way in which a side waits and by the placement of the processes."""
 
 import os
 

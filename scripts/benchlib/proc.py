@@ -1,4 +1,4 @@
-"""Starting, watching and ending processes. Everything started here is ended by its pid."""
+"""Starts, watches and ends processes. Every process that is started here is ended by its pid."""
 
 import ctypes
 import json
@@ -22,7 +22,7 @@ class Failed(Exception):
 
 def _before_exec(core):
     def prepare():
-        # Even a killed script leaves no server behind.
+        # The server dies with the script, even if that is killed.
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if core is not None:
             os.sched_setaffinity(0, {core})
@@ -37,7 +37,7 @@ def end_on_signals():
 
     def leave(number, _frame):
         for other in numbers:
-            signal.signal(other, signal.SIG_IGN)  # nothing disturbs the tidying up
+            signal.signal(other, signal.SIG_IGN)  # nothing interrupts the clean-up
         raise SystemExit(128 + number)
 
     for number in numbers:
@@ -50,7 +50,7 @@ def stop_all():
 
 
 def cpu_seconds(pid):
-    """CPU time of a running process, all threads, in nanosecond resolution where possible."""
+    """The CPU time of all threads of a running process, with nanosecond resolution where possible."""
     try:
         return time.clock_gettime((~pid << 3) | 2)
     except OSError:
@@ -60,7 +60,7 @@ def cpu_seconds(pid):
 
 
 class Child:
-    """A process with its output: stdout as a pipe of lines or a file, stderr as a file."""
+    """A process and its output: stdout is a pipe or a file, stderr is a file."""
 
     def __init__(self, argv, env=None, *, stdin=False, stdout="pipe", core=None):
         self.argv = argv
@@ -68,7 +68,7 @@ class Child:
         self._buffer = b""
         self._err = tempfile.TemporaryFile()
         self._out = tempfile.TemporaryFile() if stdout == "file" else None
-        # In a session of its own, so that Ctrl-C reaches us alone and we end it in order.
+        # The process has a session of its own, so that Ctrl-C reaches only us and we end it in order.
         self._popen = subprocess.Popen(
             argv,
             env=env,
@@ -95,7 +95,7 @@ class Child:
         return self.usage is None and not _readable(self._pidfd, 0)
 
     def wait(self, timeout, tick=None):
-        """Waits for the end; returns the exit code, or None when the time is over."""
+        """Waits for the end and returns the exit code, or None after the time-out."""
         deadline = time.monotonic() + timeout
         while self.usage is None:
             left = deadline - time.monotonic()
@@ -159,7 +159,7 @@ class Child:
 
 
 class Finished:
-    """What is left of a program that has ended well."""
+    """The results of a program that has ended as expected."""
 
     def __init__(self, child, wall):
         self.output = child.output()
@@ -169,7 +169,7 @@ class Finished:
 
 
 def run(argv, env=None, timeout=120.0, tick=None, good=(0,)):
-    """Runs a program to its end and returns its output, wall and CPU time; `good` are the exit statuses that it may have."""
+    """Runs a program to its end and returns its output, wall time and CPU time. `good` are the permitted exit statuses."""
     start = time.monotonic()
     child = Child(argv, env, stdout="file")
     try:

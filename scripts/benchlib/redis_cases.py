@@ -1,4 +1,4 @@
-"""redis-server and redis-benchmark, neither of them changed."""
+"""Cases with unmodified redis-server and redis-benchmark."""
 
 from . import sides
 from .case import Case, Metric, Target
@@ -31,8 +31,8 @@ class RedisCase(Case):
         for side in self.sides():
             self.servers[side.name] = RedisServer(side, self.lab.scratch)
             self.servers[side.name].fill()
-        # As many requests as fill the time: the same number on both sides would
-        # give the faster one a run so short that its start decides.
+        # Each side gets the number of requests that fills the time. With one number for
+        # both, the run of the faster side would be so short that its start dominates.
         self.requests = {side.name: self._calibrate(side) for side in self.sides()}
 
     def close(self):
@@ -78,7 +78,7 @@ class Set100(RedisCase):
     name = "redis-set"
     title = "redis SET, 100 clients, 4 threads"
     options = ("-c", 100, "-r", KEYS, "--threads", 4)
-    # redis-benchmark with threads looks only every 250 ms whether it has finished.
+    # redis-benchmark with threads checks only every 250 ms whether it has finished.
     seconds = (2.5, 1.0)
     first_try = 100_000
     targets = (
@@ -116,8 +116,8 @@ class Connect(RedisCase):
     """A connection per request.
 
     Every closed TCP connection keeps its pair of ports in TIME_WAIT for a minute, and
-    about 28,000 pairs lead to one server port. So each round has a server of its own,
-    and no more requests than leave most pairs free: TCP never waits for a port.
+    there are about 28,000 pairs for one server port. So each round has a server of its
+    own, and few enough requests to leave most pairs free: TCP never waits for a port.
     """
 
     name = "redis-connect"
@@ -138,7 +138,7 @@ class Connect(RedisCase):
             self._adapt(side)
 
     def _adapt(self, side):
-        """A warm-up; a side that uses no pairs of TCP ports gets a longer run."""
+        """Warms up the side, and gives it a longer run if it uses no pairs of TCP ports."""
         values = self.sample(side)
         seen = values.get("proof", {})
         if side.unix or seen.get("shm", 0) > 0.99 * self.tcp_requests:
@@ -156,7 +156,7 @@ class Connect(RedisCase):
 
 
 def time_wait():
-    """Sockets in TIME_WAIT on this machine."""
+    """The number of sockets in TIME_WAIT on this machine."""
     with open("/proc/net/sockstat", encoding="ascii") as stat:
         for line in stat:
             if line.startswith("TCP:"):

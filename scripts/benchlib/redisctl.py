@@ -1,4 +1,4 @@
-"""Just enough of redis to start a server, fill it and read redis-benchmark's figures."""
+"""Starts a redis server, fills it and reads redis-benchmark's figures."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ VALUE_SIZE = 512
 
 
 def free_port():
-    """A port the kernel finds free now; redis takes a number only."""
+    """A port that is free now; the kernel cannot choose one for redis, which needs a number."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -65,7 +65,7 @@ class RedisServer:
         return proc.Failed(f"redis-server ({self.side.title}) {what}: {said}")
 
     def _pid(self):
-        """From redis itself: a launcher need not be the process it starts."""
+        """The process number from redis itself, since a launcher may start the server as another process."""
         info = self.command("INFO", "server").decode()
         fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
         return int(fields["process_id"])
@@ -79,7 +79,7 @@ class RedisServer:
             return _reply(link)
 
     def fill(self):
-        """The keys `redis-benchmark -r 10000` asks for, so that GET finds a value."""
+        """Stores the keys for which `redis-benchmark -r 10000` asks, so that GET finds a value."""
         value = b"x" * VALUE_SIZE
         with self._connect() as link:
             for first in range(0, KEYS, 500):
@@ -114,7 +114,7 @@ def _read_exactly(link, size):
 
 
 def _reply(link):
-    """A simple or bulk string as redis sends it."""
+    """Reads a simple or bulk string of redis's protocol."""
     got = b""
     while not got.endswith(b"\r\n"):
         got += _read_exactly(link, 1)

@@ -1,4 +1,4 @@
-"""The tables at the end and build/bench.json."""
+"""Writes the tables at the end, and build/bench.json."""
 
 import datetime
 import json
@@ -10,7 +10,7 @@ from . import proc, show, stats
 
 
 def demo_table(outcomes):
-    """Per case TCP, UNIX sockets, NetACC and how many times better it is; made for the redis cases."""
+    """A table of the redis cases: for each the figures of TCP, UNIX sockets and NetACC, and how many times better NetACC is."""
     header = ["", "requests/s", "spread", "avg ms", "p50 ms", "p99 ms", "CPU us/request"]
     rows = []
     for outcome in outcomes:
@@ -66,7 +66,7 @@ def _metric_row(outcome, metric):
 
 
 def _judged(target, value, ratio):
-    """What is compared with the target, where that is not the ratio itself."""
+    """The value that is compared with the target, unless that is the ratio itself."""
     if value is None or target.kind == "most":
         return ratio
     if target.kind == "extra":
@@ -79,7 +79,7 @@ def _verdict(met, aim_met):
 
 
 def footer(outcomes):
-    """Notes, and whether what we call NetACC really was; False when it was not."""
+    """Prints the notes, and whether the accelerated side really was accelerated; returns False if it was not."""
     for note in dict.fromkeys(note for outcome in outcomes for note in outcome.case.notes):
         show.note(note)
     bad = [outcome for outcome in outcomes if outcome.accelerated() in ("no", "unknown")]
@@ -181,7 +181,7 @@ def _target_json(target, outcome):
 
 
 def write_json(path, facts, started, outcomes):
-    """Replaces the file whole, after every case: an interrupted run leaves what it has."""
+    """Replaces the file as a whole, after every case, so that an interrupted run leaves its results so far."""
     report = {
         "version": 1,
         "started": datetime.datetime.fromtimestamp(started, datetime.timezone.utc).isoformat(),

@@ -41,21 +41,21 @@ class Outcome:
         return self.ratio_to("tcp", metric)
 
     def ratio_to(self, side, metric):
-        """How many times better NetACC is than another side; None where a ratio means nothing."""
+        """How many times better NetACC is than another side; None if a ratio has no meaning."""
         if metric.better == "info":
             return None
         other, netacc = self.median(side, metric.key), self.median("netacc", metric.key)
         return stats.times_better(other, netacc, metric.better)
 
     def met(self, target):
-        """Whether a target and its aim are met; None where that is not known."""
+        """Whether a target and its aim are met; None if that is not known."""
         if self.accelerated() not in ("yes", None):
             return None, None
         value = target.value(self)
         return target.met(value), target.aim_met(value)
 
     def accelerated(self):
-        """yes, no, unknown, or None where the question makes no sense."""
+        """Whether NetACC was accelerated: yes, no, unknown, or None if the question does not apply."""
         if not self.case.must_be_accelerated or self.skipped or not self.raw:
             return None
         return self.proof.verdict()

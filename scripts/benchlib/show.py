@@ -1,4 +1,4 @@
-"""What people see while they wait, and the tables at the end."""
+"""Shows the progress to the user, and formats the tables at the end."""
 
 import os
 import shutil
@@ -45,7 +45,7 @@ class Progress:
             sys.stdout.flush()
 
     def say(self, text):
-        """A lasting line beside the progress line."""
+        """Prints a line that stays, above the progress line."""
         self.clear()
         print(text, flush=True)
 
@@ -64,8 +64,8 @@ def note(text):
 
 
 def table(header, rows, left=1):
-    """Columns as wide as needed; the first `left` ones are text. A row that is a string
-    spans the whole width."""
+    """Prints a table with columns as wide as needed; the first `left` columns are text.
+    A row that is a string spans the whole width."""
     cells = [header, *(row for row in rows if not isinstance(row, str))]
     widths = [max(len(str(row[i])) for row in cells) for i in range(len(header))]
 

@@ -45,7 +45,7 @@ class Side:
 
 
 def serving(side, pid, work):
-    """What `work()` returns, the CPU seconds of the server meanwhile, and what the watch saw of it as `proof`."""
+    """Calls `work()` and returns its result, the server's CPU seconds meanwhile, and the observation of the watch as `proof`."""
     watch = side.watch(pid)
     before = proc.cpu_seconds(pid)
     done = work()
@@ -59,7 +59,7 @@ class Plain(Side):
 
 
 class UnixSocket(Side):
-    """What a program on one host can use instead of TCP if it is changed or configured for it."""
+    """UNIX sockets, which a program on one host can use instead of TCP if it is written or configured for them."""
 
     unix = True
 
@@ -94,7 +94,7 @@ def _find(value, key):
 
 
 class Watch:
-    """Counts what a server accepts by each transport between two readings."""
+    """Counts the connections that a server accepts by each transport between two readings."""
 
     def __init__(self, ss, pid):
         self.ss = ss
@@ -122,7 +122,7 @@ class Watch:
 
 
 class Proof:
-    """Collects what the watches saw over all measured rounds of a case."""
+    """Collects the observations of the watches over all measured rounds of a case."""
 
     def __init__(self):
         self.shm = 0
@@ -141,7 +141,7 @@ class Proof:
         self.rounds_without += seen["shm"] == 0
 
     def verdict(self):
-        """yes, no or unknown."""
+        """Whether all connections were accelerated: yes, no or unknown."""
         if self.rounds == 0 or self.unknown:
             return "unknown"
         mostly = self.shm > 0.99 * (self.shm + self.tcp)

@@ -1,4 +1,4 @@
-"""What the library costs a program that never opens a socket."""
+"""Measures what the library costs a program that never opens a socket."""
 
 import os
 import shutil
@@ -36,13 +36,13 @@ class Startup(Case):
                 self._must_load(self.envs[side.name])
 
     def _must_load(self, env):
-        """The dynamic linker only complains about a library it cannot preload, and goes on."""
+        """Checks that the library is loaded: if it cannot be, the dynamic linker only complains and goes on."""
         said = proc.run([self.program], env).errors
         if said:
             raise proc.Failed(said)
 
     def round(self, index, announce):
-        """The sides take turns start by start."""
+        """Measures both sides, which take turns at every start."""
         announce(self.lab.sides[index % 2])
         times = {side.name: [] for side in self.lab.sides}
         for i in range(STARTS // self.usual_rounds):

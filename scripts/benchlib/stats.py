@@ -1,4 +1,4 @@
-"""Medians, spread and how numbers are written for people."""
+"""Medians, spread, and the format of numbers for users."""
 
 import statistics
 
@@ -13,15 +13,15 @@ def summary(values):
 
 
 def spread(summary_, digits=None):
-    """Half the distance from minimum to maximum, as a share of the median; None where
-    the median is shown as zero."""
+    """Half the distance from minimum to maximum, as a share of the median; None if the
+    median is shown as zero."""
     if not summary_ or not round(summary_["median"], 9 if digits is None else digits):
         return None
     return (summary_["max"] - summary_["min"]) / 2 / abs(summary_["median"])
 
 
 def times_better(tcp, netacc, better):
-    """How many times better NetACC is; None where a ratio means nothing."""
+    """How many times better NetACC is; None if a ratio has no meaning."""
     if tcp is None or netacc is None:
         return None
     good, bad = (netacc, tcp) if better == "more" else (tcp, netacc)

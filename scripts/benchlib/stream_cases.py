@@ -1,4 +1,4 @@
-"""Bytes per second: iperf3, and a transfer whose every byte is compared."""
+"""Cases that measure bytes per second: iperf3, and a transfer of which every byte is compared."""
 
 import json
 
@@ -21,7 +21,7 @@ class Stream(Case):
     seconds = (2, 1)
 
     def values(self, side, server_pid, work):
-        """`work()` moves bytes and returns how many, in which time, with which client CPU time."""
+        """The metrics of `work()`, which moves bytes and returns how many, the time, and the client's CPU time."""
         (count, seconds, client_cpu), cpu, proof = sides.serving(side, server_pid, work)
         return {"gbytes": count / seconds / 1e9, "cpu_ms_gib": (cpu + client_cpu) * 1e3 / (count / GIB), **proof}
 
@@ -74,7 +74,7 @@ class Bulk(Ours):
         return ("--verify", "-l", CHUNK)
 
     def values(self, found):
-        # It counts in millions of bytes.
+        # netacc_bench counts in millions of bytes.
         return {"gbytes": found["per_second"] / 1e3, "cpu_ms_gib": found["cpu_us"] / 1e3 * (GIB / 1e6)}
 
 

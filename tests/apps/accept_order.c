@@ -1,6 +1,6 @@
-// A server that serves one connection at a time accepts those of one client in the order in which they were made, whichever
-// way each of them goes: otherwise it would wait for bytes of a connection whose client waits for the answer on another.
-// Another process has the listener too, and accepts nothing.
+// A server that serves one connection at a time must accept the connections of one client in the order in which they
+// were made, whichever transport each of them uses: otherwise it would wait for bytes of a connection whose client
+// waits for the answer on another. Another process has the listener too, and accepts nothing.
 #include "t.h"
 enum { LOT = 12, WAITS_MS = 1500 };
 static int dial(int port, int plain)
@@ -37,7 +37,7 @@ static void serve(int l, int n)
 static void client(int port, struct sig server)
 {
 	int fd[3 * LOT], n = 0;
-	// The connections wait for so long that they may be made again in another way, and others come after them.
+	// The connections wait long enough to be made again by another transport, and others come after them.
 	for (int lot = 0; lot < 3; lot++) {
 		for (int i = 0; i < LOT; i++)
 			fd[n++] = dial(port, 0);

@@ -1,4 +1,5 @@
-// 4 threads in accept on one listener, 3 threads in epoll_wait on one epoll: every connection is served once; EPOLLEXCLUSIVE, EPOLLET.
+// 4 threads in accept on one listener and 3 threads in epoll_wait on one epoll instance (EPOLLEXCLUSIVE, EPOLLET) serve
+// every connection exactly once.
 #include "t.h"
 enum { C = 300 };
 static int l, ep, served;

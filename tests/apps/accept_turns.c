@@ -1,4 +1,4 @@
-// A client that is not accelerated is accepted although others, which are, always wait at the same server.
+// A client that is not accelerated is accepted although accelerated clients always wait at the same server.
 #include "t.h"
 enum { WAIT = 64, SOON = 20000 };
 static int outsider(char **argv) // NAME PORT READ WRITE

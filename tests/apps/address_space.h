@@ -1,4 +1,4 @@
-// How much address space a process has, and a limit of it.
+// Measures and limits the address space of a process.
 #ifndef ADDRESS_SPACE_H
 #define ADDRESS_SPACE_H
 #include "t.h"

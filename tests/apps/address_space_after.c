@@ -1,5 +1,6 @@
-// A server limits its address space when it has its clients (RLIMIT_AS, as vsftpd does), and has the memory that it has on TCP.
-// A client opens many further connections after that, each with more bytes than its first buffer takes before it is accepted.
+// A server that limits its address space (RLIMIT_AS, as vsftpd does) after it has accepted its clients still has the
+// memory that it would have on TCP. A client opens many further connections after that, and each carries more bytes
+// than its first buffer takes before it is accepted.
 #include "address_space.h"
 enum { CLIENTS = 8, MORE = 100 };
 int main(void)

@@ -1,4 +1,5 @@
-// IPV6_ADDRFORM makes an IPv4 socket of an IPv6 one that is connected to an IPv4 address, with every byte that is under way.
+// IPV6_ADDRFORM turns an IPv6 socket that is connected to an IPv4 address into an IPv4 socket, and no byte that is
+// under way is lost.
 #include "t.h"
 int main(void)
 {

@@ -1,5 +1,5 @@
-// Listeners that a program did not make: inherited over exec by one or two servers at a time, or received by
-// SCM_RIGHTS; with each kind of wait. They are served, and accelerated from the first wait on.
+// Listeners that a program did not make, because it inherited them over exec (one or two servers at a time) or received
+// them by SCM_RIGHTS, are served with each kind of wait, and accelerated from the first wait on.
 #include "t.h"
 #include <sys/epoll.h>
 #include <sys/select.h>

@@ -1,4 +1,4 @@
-// POSIX AIO on connections, after other calls have moved bytes, and with a read that waits.
+// POSIX AIO works on connections after other calls have moved bytes, and so does an AIO read that waits.
 #include "t.h"
 #include <aio.h>
 static void finish(struct aiocb *r, ssize_t n)

@@ -1,4 +1,4 @@
-// Small SO_SNDBUF and SO_RCVBUF bound what is under way: a writer whose peer does not read learns it early.
+// Small SO_SNDBUF and SO_RCVBUF limit the bytes under way, so that a writer whose peer does not read must wait early.
 #include "t.h"
 enum { LITTLE = 8192, ENOUGH = 120000, TOTAL = 400000 };
 static size_t fill(int fd)

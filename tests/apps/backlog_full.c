@@ -1,4 +1,5 @@
-// A listener's queue takes one connect more than its backlog (listen(2)); what comes then is pending until others are accepted.
+// A listener's queue takes one connect more than its backlog (listen(2)); further connects stay pending until others
+// are accepted.
 #include "t.h"
 static int l, port;
 static int try_connect(void)

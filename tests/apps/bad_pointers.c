@@ -1,5 +1,5 @@
-// Pointers into pages without access: EFAULT, as from the kernel, on connections, listeners, epoll instances and descriptors
-// that are no TCP sockets; and nothing is lost on the way.
+// Calls with pointers into pages without access fail with EFAULT, as in the kernel, on connections, listeners, epoll
+// instances and descriptors that are not TCP sockets, and no byte is lost.
 #include "t.h"
 #include <sys/mman.h>
 #include <sys/syscall.h>

@@ -1,4 +1,5 @@
-// writev/readv/sendmsg/recvmsg with 1,024 parts (IOV_MAX), empty parts, bad pointers in the middle; more than IOV_MAX.
+// writev, readv, sendmsg and recvmsg work with 1,024 parts (IOV_MAX), empty parts and bad pointers in the middle, and
+// fail with more than IOV_MAX parts.
 #include "t.h"
 static unsigned char a[1 << 20], b[1 << 20];
 static struct iovec v[2000];

@@ -1,4 +1,5 @@
-// bindresvport(3) binds inside libc. The socket has a reserved port, which the server sees; no other socket has it.
+// bindresvport(3), which binds inside libc, gives the socket a reserved port that the server sees and no other socket
+// has.
 #include "t.h"
 int bindresvport(int, struct sockaddr_in *);
 

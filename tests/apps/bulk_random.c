@@ -1,4 +1,5 @@
-// Checksummed transfers of random sizes, both ways at once, 4 connections with 4 threads each side, two processes.
+// Transfers of random sizes between two processes, over 4 connections with 4 threads on each side and both ways at
+// once, have the right checksums.
 #include "t.h"
 enum { CONNS = 4, TOTAL = 12000000 };
 struct job { int fd; unsigned k; };

@@ -1,4 +1,4 @@
-// pthread_cancel ends a thread that sleeps in a call on a connection; one that has switched that off stays.
+// pthread_cancel ends a thread that sleeps in a call on a connection, unless the thread has disabled cancellation.
 #include "t.h"
 static int p[2], l, ep, how;
 static volatile pid_t tid;

@@ -1,5 +1,6 @@
-// The local port of a connection, as bind(2) sees it: with SO_REUSEADDR on both sockets it can be bound beside the connection,
-// without that not, and when the server has closed first it is free with the client's close.
+// bind(2) treats the local port of a connection as with TCP: with SO_REUSEADDR on both sockets another socket can be
+// bound to it beside the connection, without it not, and if the server closed first the port is free with the client's
+// close.
 #include "t.h"
 static int with_reuse(int on)
 {

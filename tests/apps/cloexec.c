@@ -1,4 +1,5 @@
-// FD_CLOEXEC: descriptors with it are gone after exec (and the peer sees it), others remain; accept4 and SOCK_CLOEXEC.
+// Descriptors with FD_CLOEXEC are closed by exec, which the peer sees, and others remain; accept4 and SOCK_CLOEXEC set
+// the flag.
 #include "t.h"
 int main(int argc, char **argv)
 {

@@ -1,5 +1,5 @@
-// Children that are made by clone(2) and not by fork(2): each goes on with the connection that its parent has accepted,
-// and the parent closes its own.
+// Children that are made by clone(2) and not by fork(2) go on with the connections that their parent has accepted,
+// while the parent closes its own copies.
 #include "t.h"
 #include <linux/sched.h>
 #include <sched.h>

@@ -1,5 +1,6 @@
-// Calls by a number that another thread closes, or puts another connection under, at the same moment: each reaches a
-// connection or gets EBADF, whether the connection is one process' or shared with a child. Nothing is lost or added.
+// Calls on a descriptor that another thread closes at the same moment, or replaces by another connection, reach a
+// connection or get EBADF, whether the connection belongs to one process or is shared with a child. No byte is lost or
+// added.
 #include "t.h"
 #include <stdatomic.h>
 enum { NUMBER = 300 };

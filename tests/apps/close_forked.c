@@ -1,5 +1,5 @@
-// A child of a fork waits in recv while another thread of it closes the number, which then is another socket's: that one's
-// bytes are its own, and the call ends as if nothing had been closed.
+// A child of a fork waits in recv while another of its threads closes the descriptor, whose number another socket then
+// gets: that socket's bytes are not touched, and the call ends as if nothing had been closed.
 #include "t.h"
 static int conn;
 static pid_t tid;

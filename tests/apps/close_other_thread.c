@@ -1,5 +1,6 @@
-// close in one thread while another blocks on the same descriptor. Linux: the blocked call keeps the connection alive and goes on
-// (recv gets later data; the peer sees no end until it returns); epoll loses the descriptor, epoll_wait goes on waiting.
+// When one thread closes a descriptor on which another thread blocks, the blocked call keeps the connection alive and
+// goes on, as on Linux: recv gets later data, and the peer sees no end until it returns. epoll loses the descriptor,
+// and epoll_wait goes on waiting.
 #include "t.h"
 #include <sys/syscall.h>
 static int p[2], ep, kind;

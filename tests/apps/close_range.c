@@ -1,4 +1,4 @@
-// close_range and closefrom over connections: the peers see the end; CLOSE_RANGE_CLOEXEC only marks.
+// close_range and closefrom close connections, and the peers see the end; CLOSE_RANGE_CLOEXEC only marks them.
 #include "t.h"
 #include <linux/close_range.h>
 int main(void)

@@ -1,5 +1,5 @@
-// How Java closes a socket in which another thread sleeps: dup2 of another file over the number, then a signal whose
-// handler has no SA_RESTART. The call that sleeps ends with EINTR, or with what a call on the new file says, and does
+// Java closes a socket in which another thread sleeps by dup2 of another file over its number and then a signal whose
+// handler has no SA_RESTART. The sleeping call ends with EINTR, or with the result of a call on the new file, and does
 // not go on with the old one.
 #include "t.h"
 

@@ -1,5 +1,5 @@
-// One thread takes away the first of two numbers of many connections, in every way there is, while another one forks.
-// The kernel gives the numbers to other files, of which no call reads or writes a byte, and the connections go on by
+// One thread removes the first of two numbers of many connections, in every possible way, while another one forks. The
+// kernel gives the numbers to other files, of which no call reads or writes a byte, and the connections go on under
 // their second numbers, in another process as well.
 #include "t.h"
 #include <stdatomic.h>

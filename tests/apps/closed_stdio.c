@@ -1,4 +1,5 @@
-// Started (as daemons are) with 0, 1, 2 closed: sockets get these numbers and work; nothing of the library's own lands there.
+// In a process that is started with 0, 1 and 2 closed, as daemons are, sockets get these numbers and work, and no
+// descriptor of the library's gets one of them.
 #include "t.h"
 int main(void)
 {

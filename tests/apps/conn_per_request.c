@@ -1,4 +1,5 @@
-// 20,000 times: connect, request, answer, close; two processes; then the same with several clients at once.
+// A client connects, requests, gets an answer and closes 20,000 times in two processes, and then several clients do so
+// at once.
 #include "t.h"
 enum { R = 10000 }; // 20,000 in all
 static int port;

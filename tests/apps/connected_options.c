@@ -1,4 +1,5 @@
-// Options whose value, or whose answer, comes with the connection: buffers, segments, the path's MTU, the peer's name.
+// Options whose value, or whose answer, exists only with a connection have the values of TCP: buffers, segments, the
+// path's MTU, the peer's name.
 #include "t.h"
 #ifndef SO_PEERNAME
 #define SO_PEERNAME 28

@@ -1,4 +1,4 @@
-// 1,000 connections at once between two processes, each carries data both ways; then all end, in a mixed order.
+// 1,000 connections between two processes carry data both ways at once, and then all end in a mixed order.
 #include "t.h"
 enum { C = 1000 };
 static int fd[C];

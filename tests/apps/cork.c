@@ -1,5 +1,5 @@
-// TCP_CORK and MSG_MORE (tcp(7), send(2)): what is held back comes in one piece, at the latest after 200 ms, to every kind of
-// reader and whatever the writer does meanwhile.
+// Data that TCP_CORK or MSG_MORE (tcp(7), send(2)) holds back arrives in one piece, after 200 ms at the latest, for
+// every kind of reader and whatever the writer does meanwhile.
 #include "t.h"
 static unsigned char big[200000];
 static void cork(int fd, int on)

@@ -1,5 +1,5 @@
-// For programs that an operator switches to kernel TCP and back while they run (netacc_ctl). Without NetACC nothing is switched, and
-// the programs do the same on kernel TCP.
+// Functions for programs that an operator switches to kernel TCP and back while they run (netacc_ctl). Without NetACC
+// nothing is switched, and the programs do the same on kernel TCP.
 #ifndef CTL_H
 #define CTL_H
 #include "t.h"
@@ -7,7 +7,7 @@
 // Whether the process has NetACC; netacc_ctl lies where netacc_ss does.
 __attribute__((unused)) static int has_ctl(void) { return getenv("NETACC_SS") != NULL; }
 
-// Calls netacc_ctl, which waits for so many seconds; `must`: the process has to follow.
+// Calls netacc_ctl, which waits for `seconds`; with `must` the process has to follow.
 __attribute__((unused)) static void ctl_call(const char *action, pid_t pid, double seconds, int must)
 {
 	char cmd[400], *ss = getenv("NETACC_SS");

@@ -1,5 +1,6 @@
-// A thread sleeps in the kernel's accept(2), since its process is switched off, while another thread hears that the process is switched
-// on. The listener is accelerated again, and a client must be served all the same, although the sleeping thread hears of nothing.
+// A thread sleeps in the kernel's accept(2), since its process is switched off, while another thread switches the
+// process on. The listener is accelerated again, and a client must be served although the sleeping thread does not
+// notice.
 #include "ctl.h"
 static int port, l;
 static void *server(void *x)

@@ -1,5 +1,5 @@
-// Processes that were forked are switched each by itself. One that has not opened a socket yet can be switched off as well, and what it
-// forks is off too. A connection that two processes have goes to the kernel for both.
+// Processes that were forked are switched separately. One that has not opened a socket yet can be switched off as well,
+// and its children are off too. A connection that two processes share goes to the kernel for both.
 #include "ctl.h"
 static void is_accelerated(int yes)
 {

@@ -1,5 +1,6 @@
-// A process with many connections, whose only thread in a call on a socket sleeps in accept: switched off, that thread goes on with
-// all of them, though its listener is one of the first things that go to the kernel.
+// A process with many connections has only one thread in a call on a socket, which sleeps in accept. When the process
+// is switched off, that thread moves all connections to the kernel, although its listener is one of the first sockets
+// to go there.
 #include "ctl.h"
 enum { PAIRS = 250, TIMES = 40 };
 static int lsn, port, conn[PAIRS][2];

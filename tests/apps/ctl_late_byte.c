@@ -1,5 +1,5 @@
-// A byte comes by the pipe on which a process hears of netacc_ctl, and nothing is asked for: a busy thread may have seen the request
-// before the byte was written. A thread that sleeps must go on sleeping, and not take a processor.
+// A byte comes through the pipe by which netacc_ctl wakes a process, but there is no request, since a busy thread may
+// have seen it before the byte was written. A sleeping thread must go on sleeping and use no processor time.
 #include "ctl.h"
 enum way { RECV, POLL, SELECT, ACCEPT, EPOLL, WAYS };
 static const char *NAMES[] = { "recv", "poll", "select", "accept", "epoll" };

@@ -1,5 +1,5 @@
-// Connects that wait at a listener whose process is switched off are served by it all the same, with what was written to them; later ones
-// come by TCP, and are accelerated when it is switched on.
+// Connects that wait at a listener when its process is switched off are still served, with all bytes that were written
+// to them. Later ones come by TCP, and are accelerated when the process is switched on.
 #include "ctl.h"
 enum { WAITING = 20 };
 static void clients(int port, struct sig go, struct sig there)

@@ -1,5 +1,5 @@
-// Processes that share a listener after a fork are switched off and on: every connect is served meanwhile, and afterwards each of them
-// serves connects again, and not the one alone that was first.
+// Processes that share a listener after a fork are switched off and on: every connect is served meanwhile, and
+// afterwards all of them serve connects again, not only the first one.
 #include "ctl.h"
 #include <sys/mman.h>
 enum { WORKERS = 3, CONNECTS = 48, ROUNDS = 40 };

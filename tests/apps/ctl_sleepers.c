@@ -1,5 +1,5 @@
-// A process that sleeps in any call hears at once that it is switched off: its connections and its listener are the kernel's, no
-// byte is lost, and the call goes on. Switched on, it is accelerated again.
+// A process that sleeps in any call notices at once that it is switched off: its connections and its listener go to the
+// kernel, no byte is lost, and the call goes on. When it is switched on, it is accelerated again.
 #include "ctl.h"
 enum way { RECV, RECV_ALL, POLL, SELECT, EPOLL, EPOLL_EDGE, ACCEPT, POLL_LISTENER, EPOLL_LISTENER, WAYS };
 static const char *NAMES[] = { "recv", "recv MSG_WAITALL", "poll", "select", "epoll", "epoll edge", "accept", "poll listener",

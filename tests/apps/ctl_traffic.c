@@ -1,5 +1,5 @@
-// A server is switched off and on again and again while its clients send and receive. Every byte arrives once and in order, in both
-// directions, on connections that live through all of it and on those that are made meanwhile.
+// A server is switched off and on again and again while its clients send and receive. Every byte arrives once and in
+// order, in both directions, on connections that exist all the time and on those that are made meanwhile.
 #include "ctl.h"
 enum { CONNS = 12, ROUNDS = 6, PIECE = 20000 };
 static int port;

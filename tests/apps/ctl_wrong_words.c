@@ -1,5 +1,5 @@
-// Whatever a process of the same user writes where netacc_ctl asks, no byte is lost and the process goes on; afterwards it follows
-// netacc_ctl as ever.
+// A process of the same user writes arbitrary values where netacc_ctl writes its requests: no byte is lost and the
+// process goes on, and afterwards it follows netacc_ctl as before.
 #include "ctl.h"
 #include <sys/stat.h>
 enum { AT = 156, WORDS = 20 };

@@ -1,5 +1,5 @@
-// A server hands its connection to a kernel socket before the client makes its next call. Where the connection began
-// on TCP the server may have switched to shared memory by then, and the client not yet: every byte comes in order.
+// A server demotes its connection before the client makes its next call. If the connection began on TCP, the server may
+// have switched to shared memory by then and the client not yet; every byte still arrives in order.
 #include "t.h"
 enum { CONNS = 30, LEN = 5000 };
 int main(void)

@@ -1,5 +1,5 @@
-// Connections become kernel sockets at any byte: while both sides send, from either side or both at once, with readers in
-// every kind of wait. Every byte arrives once and in order, then the end of the stream.
+// Connections are demoted at any byte while both sides send, by either side or both at once, with readers in every kind
+// of wait. Every byte arrives once and in order, and then the end of the stream.
 #include "t.h"
 #include <sys/select.h>
 enum { CONNS = 120, MOST = 600000 };

@@ -1,4 +1,5 @@
-// dup, dup2 over a live connection, dup3; one of several numbers closed keeps the connection; O_NONBLOCK shared, FD_CLOEXEC not.
+// dup, dup2 and dup3 work on a live connection: closing one of several numbers keeps the connection, O_NONBLOCK is
+// shared, and FD_CLOEXEC is not.
 #include "t.h"
 int main(void)
 {

@@ -1,5 +1,6 @@
-// Signals: recv, send, accept, connect restart with SA_RESTART and fail with EINTR without; poll, select and epoll_wait
-// are never restarted; a timed recv (SO_RCVTIMEO) is not either; ppoll/pselect/epoll_pwait open their mask only inside.
+// After a signal recv, send, accept and connect restart with SA_RESTART and fail with EINTR without it. poll, select,
+// epoll_wait and a recv with SO_RCVTIMEO never restart. ppoll, pselect and epoll_pwait apply their mask only during the
+// call.
 #include "t.h"
 #include <sys/syscall.h>
 static volatile int hits, go;

@@ -1,4 +1,5 @@
-// RLIMIT_NOFILE exhausted: socket and accept give EMFILE, the waiting connection stays and is accepted after a close; dup too.
+// When RLIMIT_NOFILE is exhausted, socket, accept and dup fail with EMFILE, and the waiting connection stays and is
+// accepted after a close.
 #include "t.h"
 int main(void)
 {

@@ -1,4 +1,5 @@
-// A socket in epoll from its creation: EPOLLHUP|EPOLLOUT first, then connect (blocking, non-blocking, refused).
+// A socket that is in an epoll set from its creation reports EPOLLHUP|EPOLLOUT first, and then its connect, whether
+// that blocks, does not block or is refused.
 #include "t.h"
 int main(void)
 {

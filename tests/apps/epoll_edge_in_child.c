@@ -1,5 +1,5 @@
-// A child that waits edge-triggered on a connection of its parent sleeps, although there is room that was reported to
-// it.
+// A child that waits edge-triggered on a connection of its parent sleeps, although there is room, because the room was
+// reported to it before.
 #include "t.h"
 // How often this process has gone to sleep by itself (getrusage(2)).
 static long sleeps(void)

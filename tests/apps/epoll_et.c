@@ -1,4 +1,5 @@
-// Edge-triggered epoll: one event per arrival, none without news; a full ET transfer in both directions.
+// Edge-triggered epoll reports one event per arrival and none without news; a whole edge-triggered transfer works in
+// both directions.
 #include "t.h"
 int main(void)
 {

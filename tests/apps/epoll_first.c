@@ -1,5 +1,5 @@
-// A thread sleeps in an epoll instance to which another thread adds the first connection (MariaDB's pool of
-// threads): it gets that connection's events, with the connection's own data.
+// A thread sleeps in an epoll instance to which another thread adds the first connection (as MariaDB's thread pool
+// does): the thread gets that connection's events, with the connection's own data.
 #include "t.h"
 static int ep, wake[2];
 static struct epoll_event got;

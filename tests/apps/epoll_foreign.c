@@ -1,4 +1,4 @@
-// Timers, pipes and eventfds in the same epoll must not starve while sockets are busy; with poll and select too.
+// Timers, pipes and eventfds in the same epoll set are not starved by busy sockets, nor are they in poll and select.
 #include "t.h"
 static int p[2], stop;
 static void *pump(void *x) // keeps p[0] readable all the time

@@ -1,5 +1,5 @@
-// A blocking listener in level-triggered epoll: no call reports it twice, so that one accept for each report never waits,
-// also when what makes it ready comes by several ways at once.
+// A blocking listener in level-triggered epoll is never reported twice for one connect, so that one accept for each
+// report never blocks, even if several paths make it ready at once.
 #include "t.h"
 enum { ROUNDS = 40, BURST = 3 };
 int main(void)

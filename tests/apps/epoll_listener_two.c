@@ -1,4 +1,5 @@
-// A listener in several epoll instances: every connect is reported in each of them, whichever of them somebody waits in.
+// Every connect to a listener in several epoll instances is reported in each of them, whichever of them a thread waits
+// in.
 #include "t.h"
 #define CONNECTS 30
 

@@ -1,4 +1,4 @@
-// Level-triggered epoll: an echo server for 20 clients in another thread, and the bare rules.
+// Level-triggered epoll serves 20 clients of an echo server in another thread, and follows the basic rules of epoll(7).
 #include "t.h"
 enum { C = 20, ROUNDS = 200 };
 static int port;

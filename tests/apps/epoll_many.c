@@ -1,4 +1,4 @@
-// 500 connections in one epoll, a few active at a time; every message is answered exactly once.
+// With 500 connections in one epoll set, of which a few are active at a time, every message is answered exactly once.
 #include "t.h"
 enum { C = 500, ROUNDS = 4000 };
 int main(void)

@@ -1,4 +1,5 @@
-// An epoll inside an epoll (and inside poll and select), level and edge.
+// An epoll instance inside another one, inside poll and inside select is reported correctly, level-triggered and
+// edge-triggered.
 #include "t.h"
 static int p[2];
 static void *later(void *x)

@@ -1,4 +1,5 @@
-// Threads wait in an outer epoll while others register, unregister and close the instances inside it.
+// Threads wait in an outer epoll instance and get its events while other threads register, unregister and close the
+// instances inside it.
 #include "t.h"
 static int out, quit, p[4][2];
 static void *waiter(void *x)

@@ -1,4 +1,5 @@
-// An instance registered by edges is reported as often as the kernel wakes the one around it, and no more.
+// An inner instance that is registered edge-triggered is reported as often as the kernel would wake the outer one, and
+// not more often.
 #include "t.h"
 static int in, out;
 static struct epoll_event ev[8];

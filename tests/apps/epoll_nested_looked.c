@@ -1,5 +1,6 @@
-// A poll of an inner instance takes no event from it: the outer instance still reports the edge, and what is removed
-// after the look is reported no more. So it is with a descriptor that is no connection, beside one that is.
+// A poll of an inner instance takes no event from it: the outer instance still reports the edge, and a connection that
+// is removed afterwards is no longer reported. This also holds for a descriptor that is no connection, beside one that
+// is.
 #include "t.h"
 static int inner, outer;
 static void add(int ep, int fd, unsigned events)

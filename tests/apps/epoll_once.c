@@ -1,4 +1,4 @@
-// No descriptor is named twice in one answer of epoll_wait, whatever the length of the array was before.
+// No descriptor is reported twice by one call of epoll_wait, whatever the length of the array was in the call before.
 #include "t.h"
 int main(void)
 {

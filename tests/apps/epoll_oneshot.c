@@ -1,4 +1,5 @@
-// EPOLLONESHOT: one report, then silence until MOD; several threads share one epoll.
+// With EPOLLONESHOT there is one report, and then none until EPOLL_CTL_MOD, also if several threads share one epoll
+// instance.
 #include "t.h"
 enum { C = 16, MSGS = 300, T = 3 };
 static int ep, port, done;

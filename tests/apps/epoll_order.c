@@ -1,5 +1,5 @@
-// Events come in the order in which the connections became ready: what was written first is reported first,
-// whatever the connections' numbers and ages are.
+// Events come in the order in which the connections became ready: the connection that was written to first is reported
+// first, whatever the numbers and ages of the connections are.
 #include "t.h"
 enum { C = 40, ROUNDS = 50 };
 int main(void)

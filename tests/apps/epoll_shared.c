@@ -1,5 +1,5 @@
-// Parent and child use one epoll instance after a fork. Each sees the other's events, knows them by its pid and leaves them;
-// each is woken for its own, whatever the other one takes.
+// Parent and child use one epoll instance after a fork. Each sees the other's events, recognises them by the pid in
+// them and leaves them; each is woken for its own events, whatever the other one takes.
 #include "t.h"
 #include <sched.h>
 #define CONNS 40

@@ -1,5 +1,6 @@
-// A child executes a program, or closes what it inherited: the epoll instance that it shares with its parent stays as it is.
-// What the parent removed stays removed, what it registers anew has the new value, what it has registered is reported.
+// A child executes a program, or closes its inherited descriptors: the epoll instance that it shares with its parent is
+// not changed. Registrations that the parent removed stay removed, new ones have the new value, and existing ones are
+// reported.
 #include "t.h"
 
 enum act { PASS, LEAK, CLOSE, UNUSED, ACTS };

@@ -1,4 +1,4 @@
-// Several threads sleep in one epoll instance: while one is busy with its event, the others get those of the rest.
+// Several threads sleep in one epoll instance: while one is busy with its event, the others get the other events.
 #include "t.h"
 #include <stdatomic.h>
 enum { T = 4, ROUNDS = 200 };

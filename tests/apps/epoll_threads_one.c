@@ -1,5 +1,5 @@
-// Two threads wait in one epoll, each for one event. Two connections become ready at once: both threads get one, neither
-// has to come back first.
+// Two threads wait in one epoll instance, each for one event. When two connections become ready at once, both threads
+// get one, and neither has to call again first.
 #include "t.h"
 #include <sys/syscall.h>
 static int ep;

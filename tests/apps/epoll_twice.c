@@ -1,4 +1,4 @@
-// A connection is demoted while epoll_wait reports it: one call reports no descriptor twice.
+// A connection is demoted while epoll_wait reports it, and still no call reports a descriptor twice.
 #include "t.h"
 int main(void)
 {

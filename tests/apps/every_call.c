@@ -1,5 +1,5 @@
-// Both directions of a connection at once, by every call that moves bytes and in sizes from one byte to more than any
-// buffer: what one call leaves the next one finds, in order, whichever way the bytes went.
+// Every call that moves bytes is used on both directions of a connection at once, in sizes from one byte to more than
+// any buffer: each call continues where the one before stopped, in order, whichever path the bytes took.
 #include "t.h"
 #include <sys/mman.h>
 enum { BIG = 160 * 1024, LIMIT = 16 << 20 };

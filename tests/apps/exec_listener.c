@@ -1,5 +1,5 @@
-// A blocking listener is handed on by every kind of exec, and passed by SCM_RIGHTS: the next program finds it blocking and
-// accepts with it; the process that keeps it goes on as before, also when an exec fails.
+// A blocking listener survives every kind of exec and is passed by SCM_RIGHTS: the next program finds it blocking and
+// accepts with it. The process that keeps it goes on as before, also if an exec fails.
 #include "t.h"
 extern char **environ;
 static int mode_of(int fd) { return fcntl(fd, F_GETFL) & O_NONBLOCK; }

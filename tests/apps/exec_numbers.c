@@ -1,5 +1,5 @@
-// A number in a program's arguments may be that of a connection it is meant to have; one that is part of a path, a version
-// or an address, or of the program's own name, is not.
+// A number in a program's arguments may be the descriptor of a connection that the program should get; a number that is
+// part of a path, a version, an address or the program's own name is not.
 #include "t.h"
 #include <spawn.h>
 static void run(char *name, char *argument)

@@ -1,4 +1,4 @@
-// TCP Fast Open: a send that connects (tcp(7)) is the socket's own, and no other unconnected socket's.
+// With TCP Fast Open a send that connects (tcp(7)) affects only its own socket and no other unconnected one.
 #include "t.h"
 #include <netinet/tcp.h>
 #ifndef TCP_FASTOPEN_CONNECT

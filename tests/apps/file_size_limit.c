@@ -1,5 +1,5 @@
-// RLIMIT_FSIZE of a client, of a server and of both: connections work, and no process is killed by SIGXFSZ. Neither
-// is a program whose log has grown to that limit.
+// With RLIMIT_FSIZE in a client, a server or both, connections work and SIGXFSZ kills no process, not even one whose
+// log has grown to that limit.
 #include "t.h"
 #include <sys/stat.h>
 // Too little for a connection's memory, and enough for the page that says so.

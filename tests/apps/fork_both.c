@@ -1,5 +1,5 @@
-// Both ends go on in children: the server forks after accept, then the client forks too (pg_basebackup against
-// PostgreSQL). Bytes flow in every kind of wait, and each child sees the other's end.
+// Both ends go on in children, since the server forks after accept and then the client forks too (as pg_basebackup with
+// PostgreSQL). Bytes arrive in every kind of wait, and each child sees the other's end.
 #include "t.h"
 enum { N = 400000 };
 static unsigned char a[N], b[N];

@@ -1,4 +1,4 @@
-// A server in epoll_wait forks, and the child closes everything before it goes on, as subprocess modules do: the
+// A server in epoll_wait forks, and the child closes all descriptors before it goes on, as subprocess modules do: the
 // parent gets events of its connections and of new ones as before.
 #include "t.h"
 enum { CONNS = 8, ROUNDS = 30 };

@@ -1,5 +1,5 @@
-// A server that forks for each connection, and a client that forks while it has one: after many connections both
-// have as many descriptors as after fewer.
+// A server that forks for each connection, and a client that forks while it has one, have as many descriptors after
+// many connections as after few.
 #include "t.h"
 enum { WARM = 1200, ALL = 1700, MORE = 100 };
 static void serve(int l, int forks)

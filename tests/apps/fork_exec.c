@@ -1,4 +1,5 @@
-// fork, vfork, posix_spawn and system with connections open; then exec of ourselves with a live connection inherited: goes on working.
+// fork, vfork, posix_spawn and system work with connections open, and this program executes itself and goes on with a
+// connection that it inherited.
 #include "t.h"
 #include <spawn.h>
 extern char **environ;

@@ -1,5 +1,5 @@
-// A process hands a connection to a program that it starts in a child, while the other end has more to say than anybody
-// has read, says it and goes: the program reads all of it.
+// A process hands a connection to a program that it starts in a child, while the other end has more to send than is
+// read, sends it and ends: the program reads all of it.
 #include "t.h"
 #include <sys/stat.h>
 enum { ROUNDS = 60, MOST = 400000 };

@@ -1,5 +1,5 @@
-// A child of the server runs another program with the connection for its standard output, while several threads of the
-// client look at it: whichever of them notices first, the end of that program is the end of the stream.
+// A child of the server runs another program with the connection as its standard output, while several threads of the
+// client check it: whichever of them notices first, the end of that program is the end of the stream.
 #include "t.h"
 enum { ROUNDS = 800, THREADS = 2 };
 static int fd;

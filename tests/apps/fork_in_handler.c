@@ -1,4 +1,5 @@
-// A signal handler forks under a call that waits: parent and child both go on waiting in it, and each gets what comes.
+// A signal handler forks while a call waits: parent and child both go on waiting in it, and each gets the bytes that
+// are sent to it.
 #include "t.h"
 #include <sys/mman.h>
 static volatile pid_t child;

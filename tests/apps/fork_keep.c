@@ -1,4 +1,5 @@
-// The parent keeps the connection; children come and go without touching it (exit, _exit, killed, exec): the peer notices nothing.
+// The parent keeps a connection while children come and go without using it (by exit, _exit, a signal or exec), and the
+// peer notices nothing.
 #include "t.h"
 int main(void)
 {

@@ -1,5 +1,5 @@
-// A process with an open connection forks again and again and goes on with blocking calls: it holds no descriptor for
-// children that are gone, however many there were and whatever it waits with.
+// A process with an open connection forks again and again and goes on with blocking calls: it keeps no descriptor for
+// children that have ended, whatever their number and whatever call it waits in.
 #include "t.h"
 int main(void)
 {

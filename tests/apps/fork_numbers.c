@@ -1,6 +1,6 @@
-// While one thread forks again and again, others open connections, duplicate them, close the first number and talk; some
-// have the kernel send them signals from the start. The kernel's file under each number is always the one that belongs
-// there, so every byte arrives, and every end.
+// While one thread forks again and again, others open connections, duplicate them, close the first number and send;
+// some connections have the kernel send signals from the start. The kernel's file under each number is always the right
+// one, so every byte and every end arrives.
 #include "t.h"
 enum { TALKERS = 2, ROUNDS = 1500 };
 static int port, over;

@@ -1,5 +1,5 @@
 // A server's child has the connection, the server is killed, and the child is silent for a while: the client sleeps
-// meanwhile, in every call that waits, and then has the child's bytes.
+// meanwhile in every call that waits, and then gets the child's bytes.
 #include "t.h"
 #include <poll.h>
 #include <sys/epoll.h>

@@ -1,5 +1,5 @@
-// Parent and child of a server hold a connection, and the child sleeps for it. The parent gets its events meanwhile,
-// since the client forks as well; the child is woken all the same.
+// Parent and child of a server share a connection, on which the child sleeps. The parent gets its events meanwhile,
+// because the client forks as well, and the child is still woken.
 #include "t.h"
 static void child(int fd, int way)
 {

@@ -1,5 +1,5 @@
-// A server that forks per connection: the child serves, the parent closes. Then a child killed: the client sees it although the parent
-// lives. Then a child that exits: EOF. The parent's close is no end for the client.
+// A server forks per connection: the child serves it and the parent closes it, which does not end it for the client. If
+// a child is killed, the client sees that although the parent lives; if a child exits, the client sees the end.
 #include "t.h"
 int main(void)
 {

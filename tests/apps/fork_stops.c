@@ -1,5 +1,5 @@
-// Parent and child read and write one connection at the same time, and one of them is stopped again and again, wherever it
-// is just then: the other one waits or goes on, and no byte is lost or had twice.
+// Parent and child read and write one connection at the same time, and one of them is stopped again and again at
+// arbitrary points: the other one waits or goes on, and no byte is lost or duplicated.
 #include "t.h"
 #include <sys/mman.h>
 enum { STOPS = 6, PART = 30000 };

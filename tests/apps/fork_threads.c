@@ -1,4 +1,5 @@
-// A child goes on with a connection and uses it in two threads at once: one sleeps for bytes, the other for room.
+// A child goes on with a connection and uses it in two threads at once, one of which sleeps for bytes and the other one
+// for room.
 #include "t.h"
 #include <pthread.h>
 enum { SIZE = 3 << 20 };

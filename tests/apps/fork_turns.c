@@ -1,4 +1,5 @@
-// Parent and child use one connection in turn (the order is kept by pipes); the peer sees one stream; the end only after both closed.
+// Parent and child use one connection alternately (pipes keep the order): the peer sees one stream, and its end only
+// after both have closed.
 #include "t.h"
 enum { TURNS = 200 };
 int main(void)

@@ -1,5 +1,5 @@
-// A fork with many connections that the server has not accepted yet, while the server does nothing at all: the
-// fork does not wait for it, and afterwards every connection works.
+// A process forks with many connections that the server, which does nothing at all, has not accepted yet: the fork does
+// not wait for the server, and afterwards every connection works.
 #include "t.h"
 enum { C = 480 };
 int main(void)

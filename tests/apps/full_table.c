@@ -1,4 +1,5 @@
-// A server has descriptors for all of its connections, and their clients fork: no connection may cost it a second one.
+// A server has just enough descriptors for all of its connections, and their clients fork: no connection may need a
+// second descriptor.
 #include "t.h"
 enum { CONNECTIONS = 100, LIMIT = 150, FORKS = 4 };
 static void server(int l, struct sig s)

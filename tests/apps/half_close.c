@@ -1,4 +1,4 @@
-// Half close both ways with data in flight: all bytes before the end arrive, the other direction goes on.
+// Each side half-closes with data in flight: all bytes before the end arrive, and the other direction goes on.
 #include "t.h"
 enum { N = 1000000 };
 static unsigned char a[N], b[N];

@@ -1,4 +1,5 @@
-// A signal handler closes connections and a listener, whatever the thread is doing with others at that moment.
+// A signal handler can close connections and a listener, whatever the thread is doing with other sockets at that
+// moment.
 #include "t.h"
 #include <sys/epoll.h>
 #include <sys/time.h>

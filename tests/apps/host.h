@@ -1,5 +1,5 @@
-// The host that the tests talk to: this one by loopback, or by the addresses T_ADDRESS and T_ADDRESS6, to which the way leads
-// over a network (tests/rdma/test_conformance.py).
+// The host to which the tests connect: this one by loopback, or by the addresses T_ADDRESS and T_ADDRESS6, to which the
+// route leads over a network (tests/rdma/test_conformance.py).
 #ifndef HOST_H
 #define HOST_H
 #include <arpa/inet.h>

@@ -1,4 +1,4 @@
-// Echo with every call that moves bytes, both roles in one process, 1 B to 60 KB.
+// An echo of 1 byte to 60 KB is correct with every call that moves bytes, with both roles in one process.
 #include "t.h"
 enum { MAX = 60000 };
 static unsigned char a[MAX], b[MAX];

@@ -1,5 +1,5 @@
-// Parts of the kernel that are given a socket by its number find a connection there, with every byte: a network block
-// device (here something that is none, and refuses), a map of sockets, a file system over a connection, TLS.
+// Parts of the kernel that get a socket by its descriptor find a connection there, with every byte: a network block
+// device (here a file that is not one, so the call is refused), a map of sockets, a file system over a connection, TLS.
 #include "t.h"
 #include <linux/bpf.h>
 #include <linux/sockios.h>

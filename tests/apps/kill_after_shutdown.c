@@ -1,5 +1,6 @@
-// A peer that has ended its stream and is killed with bytes unread resets the connection: a writer that waits for room hears of
-// it however it waits, EPIPE is what it gets, and one whose bytes were all read hears nothing. In a child of a fork as well.
+// A peer that has ended its stream and is killed with bytes unread resets the connection: a writer that waits for room
+// notices that in every kind of wait and gets EPIPE, and one whose bytes were all read gets no error. The same happens
+// in a child of a fork.
 #include "t.h"
 #include <poll.h>
 static int p[2];

@@ -1,4 +1,5 @@
-// Killed in the middle of a large transfer, sender or receiver, many times: the survivor sees a correct prefix, then an end, at once.
+// The sender or the receiver of a large transfer is killed in the middle, many times: the survivor gets a correct
+// prefix and then an end, at once.
 #include "t.h"
 static unsigned char b[1 << 17];
 int main(void)

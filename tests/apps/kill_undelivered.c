@@ -1,4 +1,5 @@
-// The peer writes, then is killed before we look: all its bytes arrive, then the end (or the reset, if it left data unread).
+// The peer writes and is killed before we read: all its bytes arrive, and then the end, or a reset if it left data
+// unread.
 #include "t.h"
 int main(void)
 {

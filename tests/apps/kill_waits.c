@@ -1,5 +1,6 @@
-// The peer is killed by SIGKILL while we block in recv, poll, select, epoll_wait (LT, ET), send. What it wrote before is delivered.
-// It had read everything: then EOF. It had unread data: then ECONNRESET. Client killed and server killed.
+// The peer, which is the client or the server, is killed by SIGKILL while we block in recv, poll, select, epoll_wait
+// (level- and edge-triggered) or send. Its bytes are delivered, and then the end if it had read everything, or
+// ECONNRESET if it had unread data.
 #include "t.h"
 enum { RECV, POLL, SELECT, EPLT, EPET, SEND, KINDS };
 static const char *NAME[] = { "recv", "poll", "select", "epoll LT", "epoll ET", "send" };

@@ -1,5 +1,5 @@
-// fork under its other names, and inside libc: daemon(3), forkpty(3). Parent and child both go on with a connection, and
-// either may end first.
+// Parent and child both go on with a connection after a fork under its other names and inside libc (daemon(3),
+// forkpty(3)), and either may end first.
 #include "t.h"
 #include <dlfcn.h>
 #include <pty.h>

@@ -1,4 +1,4 @@
-// A socket that a program binds, and on which the program that it executes calls listen: the connections are accelerated.
+// When a program binds a socket and the program that it executes calls listen on it, the connections are accelerated.
 #include "t.h"
 static int serve(int l)
 {

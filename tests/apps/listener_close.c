@@ -1,4 +1,4 @@
-// A listener is closed (or its process dies) with connections waiting: the clients get a reset, as from TCP.
+// When a listener is closed, or its process dies, with connections waiting, their clients get a reset, as with TCP.
 #include "t.h"
 int main(void)
 {

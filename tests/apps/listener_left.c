@@ -1,6 +1,6 @@
-// Connects wait at a listener that two processes have, and the one at which they wait leaves it: by close, by its end, or by
-// running another program. The other process gets each of them with every byte, whatever the clients do meanwhile: nothing, or
-// something else, or they have closed, or are gone.
+// Connects wait at a listener that two processes have, and the one at which they wait leaves it: by close, by its end,
+// or by running another program. The other process gets all of them with every byte, whatever the clients do meanwhile:
+// nothing, something else, or they have closed or ended.
 #include "t.h"
 enum { BULK = 200000, CLIENTS = 4 };
 static unsigned char bulk[BULK];

@@ -1,4 +1,5 @@
-// Every new descriptor gets the lowest free number, as POSIX says: programs depend on it. Nothing hidden sits below in between.
+// Every new descriptor gets the lowest free number, as POSIX requires and programs rely on, so no hidden descriptor
+// lies in between.
 #include "t.h"
 static int lowest(void)
 {

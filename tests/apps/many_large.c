@@ -1,4 +1,5 @@
-// 300 connections at once between two processes, each with more bytes under way than its first buffer takes, both ways.
+// 300 connections between two processes work at once, each with more bytes under way, both ways, than its first buffer
+// takes.
 #include "t.h"
 enum { C = 300, N = 30000 };
 int main(void)

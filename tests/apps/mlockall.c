@@ -1,4 +1,5 @@
-// Of a server that has locked all its future memory (mlockall(2)) a connection locks next to nothing, and connects are quick.
+// In a server that has locked all its future memory (mlockall(2)) a connection locks hardly any memory, and connects
+// are quick.
 #include "address_space.h"
 enum { CLIENTS = 8, MOST = 1024 };
 int main(void)

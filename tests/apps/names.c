@@ -1,4 +1,5 @@
-// getsockname/getpeername: both sides agree; IPv4, IPv6, mapped, wildcard and dual-stack listeners; bound clients; accept's address.
+// getsockname, getpeername and accept return addresses on which both sides agree: IPv4, IPv6, mapped ones, wildcard and
+// dual-stack listeners, bound clients.
 #include "t.h"
 static void one(int lfam, int any, int cfam, int mapped, int bindport)
 {

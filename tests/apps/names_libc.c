@@ -1,4 +1,4 @@
-// The other names that libc exports for calls on sockets do the same.
+// The other names under which libc exports the calls on sockets do the same as the usual ones.
 #include "t.h"
 #include <dlfcn.h>
 static void *sym(const char *n) { return dlsym(RTLD_DEFAULT, n); }

@@ -1,5 +1,5 @@
-// A thread goes to another network namespace, where the same address and port are another server: a socket belongs to the
-// namespace it was made in, whichever thread uses it.
+// A thread goes to another network namespace, where the same address and port belong to another server: a socket
+// belongs to the namespace in which it was made, whichever thread uses it.
 #include "t.h"
 #include <net/if.h>
 #include <sched.h>

@@ -1,5 +1,5 @@
-// Clients whose offers of a promotion are not accepted, since the server's connection cannot switch: when they have
-// ended nothing of them is left at the server, which sleeps in accept.
+// Clients offer promotions that are not accepted, because the server's connection cannot switch: when they have ended,
+// nothing of them is left at the server, which sleeps in accept.
 #include "t.h"
 enum { CLIENTS = 12, FEW = 6 };
 static void *talk(void *x)

@@ -1,5 +1,5 @@
-// getsockopt with less room than the value has, more, none and a negative length: the written bytes and the returned
-// length.
+// getsockopt with a buffer that is too small, too large, empty or of negative length writes the bytes, and returns the
+// length, that the kernel would.
 #include "t.h"
 #include <netinet/tcp.h>
 static const struct { int level, name, value, small; } OPTION[] = {

@@ -1,5 +1,5 @@
-// A program that waits by an instruction of its own, past libc, as Rust's rustix does (crates polling, async-io, smol): nothing
-// can stand before that, so its connections are the kernel's from the start.
+// A program waits by a system call instruction of its own, past libc, as Rust's rustix does (in the crates polling,
+// async-io and smol). The library cannot intercept that, so its connections are the kernel's from the start.
 #include "t.h"
 #include <sys/syscall.h>
 

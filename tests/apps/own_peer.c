@@ -1,5 +1,6 @@
-// One thread has both ends of a connection, and a child that it has started gets one of them as its standard output. The thread goes
-// on with that end first, before any call on the other one: blocking, after poll and epoll, with bytes under way, and before accept.
+// One thread has both ends of a connection, and a child that it started has one of them as its standard output. The
+// thread goes on with that end, before any call on the other one: blocking, after poll and epoll, with bytes under way,
+// and before accept.
 #include "t.h"
 
 static void say(int out, const char *word)

@@ -1,5 +1,5 @@
-// Options about packets (a mark, a device, a filter, a TTL): such a socket is the kernel's, and the option means what it
-// always means. With the option taken back it is accelerated.
+// A socket with an option about packets (a mark, a device, a filter, a TTL) is the kernel's, and the option has its
+// usual effect. When the option is removed, the socket is accelerated.
 #include "t.h"
 #include <linux/filter.h>
 // As long as those that tcpdump makes: what the kernel tells of a filter it counts in instructions.

@@ -1,5 +1,5 @@
-// A server is killed, and before the client notices that, it passes its connections on: one that the server had is at
-// its end, one that it had not taken yet is another worker's, and one that a child of the server has goes on.
+// A server is killed, and the client passes its connections on before it notices: a connection that the server had has
+// ended, one that it had not accepted yet goes to another worker, and one that a child of the server has goes on.
 #include "t.h"
 static int port, l, u[2];
 static void echo(int fd)

@@ -1,5 +1,5 @@
-// Children in PID namespaces of their own, all with process number 1, use one connection at once: every byte of each
-// arrives, and theirs reach one of them each.
+// Children in PID namespaces of their own, all with process number 1, use one connection at once: every byte that they
+// send arrives, and every byte that is sent to them reaches one of them.
 #include "t.h"
 #include <sched.h>
 enum { WRITERS = 3, BYTES = 3 << 20, STEP = 700 };

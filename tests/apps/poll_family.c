@@ -1,4 +1,5 @@
-// poll, ppoll, select, pselect: what is ready, timeouts, listeners, ends, bad descriptors.
+// poll, ppoll, select and pselect report what is ready and handle time-outs, listeners, ends and bad descriptors as
+// with TCP.
 #include "t.h"
 static int p[2], l, port;
 static void *later(void *x)

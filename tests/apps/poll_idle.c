@@ -1,4 +1,4 @@
-// A server that polls or selects on its listener sleeps again after its clients are gone.
+// A server that polls or selects on its listener sleeps again after its clients have ended.
 #include "t.h"
 static double cpu(void)
 {

@@ -1,4 +1,4 @@
-// poll of as many entries as RLIMIT_NOFILE allows, most of which are none: it waits and reports a connection.
+// poll of as many entries as RLIMIT_NOFILE allows, most of which are not open, waits and reports a connection.
 #include "t.h"
 enum { N = 64 };
 static int p[2];

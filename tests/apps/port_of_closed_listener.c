@@ -1,5 +1,5 @@
-// The port of a listener that is closed stays taken while connections live that it accepted, for sockets without SO_REUSEADDR; a
-// server that is started anew with that option gets it (socket(7)).
+// The port of a listener that is closed stays taken for sockets without SO_REUSEADDR while connections live that the
+// listener accepted; a server that is started again with that option gets the port (socket(7)).
 #include "t.h"
 static int bound(struct sockaddr *a, socklen_t n, int reuse)
 {

@@ -1,5 +1,6 @@
-// 4 workers accept on an inherited listener; 200 connections, each served by someone; one worker is killed in between.
-// Once with blocking accept, once with a non-blocking listener in epoll (all workers are woken, one gets it).
+// 4 workers accept on an inherited listener, and one of them is killed meanwhile: all of 200 connections are served. It
+// runs once with blocking accept, and once with a non-blocking listener in epoll (all workers are woken, one gets the
+// connection).
 #include "t.h"
 enum { W = 4, C = 200 };
 static void serve(int fd)

@@ -1,5 +1,6 @@
-// A connection waits for several seconds at a server that accepts nothing, while clients without acceleration have filled the
-// kernel's queue of the same listener. Nobody has refused it: it goes on waiting, and is accepted when the server gets to it.
+// A connection waits for several seconds at a server that accepts nothing, while clients without acceleration have
+// filled the kernel's queue of the same listener. It was not refused, so it goes on waiting and is accepted when the
+// server gets to it.
 #include "t.h"
 enum { MOST = 8, WAITS_MS = 8000 };
 static int filler(char **argv) // NAME PORT READ WRITE

@@ -1,4 +1,4 @@
-// Calls by syscall(2), as libuv closes: the connection ends, and its number is free for other things.
+// A connection that is closed by syscall(2), as libuv does, ends, and its number is free for other files.
 #include "t.h"
 #include <sys/syscall.h>
 // The kernel's form of these calls: it writes the time left, and takes the mask and offsets in other places.

@@ -1,4 +1,4 @@
-// Setting SO_RCVLOWAT is an edge if enough is there, or the end.
+// Setting SO_RCVLOWAT causes an edge if enough bytes, or the end, have arrived.
 #include "t.h"
 static struct epoll_event ev[4];
 static void set(int fd, int n) { EQ(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &n, sizeof n), 0); }

@@ -1,4 +1,4 @@
-// SO_RCVLOWAT above what a connection holds: it is readable when it is full.
+// A connection whose SO_RCVLOWAT is more than it can hold is readable when it is full.
 #include "t.h"
 static int p[2];
 static void set(int n) { EQ(setsockopt(p[0], SOL_SOCKET, SO_RCVLOWAT, &n, sizeof n), 0); }

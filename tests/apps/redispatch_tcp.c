@@ -1,6 +1,6 @@
-// A connection waits in the queue of a listener when the process that listens is killed; another one, which is not
-// accelerated (LD_PRELOAD is gone), has the listener by exec and accepts later. The client has two numbers for its socket and
-// has written a lot: nothing is lost, and both numbers go on.
+// A connection waits in the queue of a listener when the listening process is killed; another one, which is not
+// accelerated (LD_PRELOAD is unset), has the listener by exec and accepts later. The client has two numbers for its
+// socket and has written much: no byte is lost, and both numbers work.
 #include "t.h"
 enum { TOTAL = 250000 };
 static unsigned char b[TOTAL];

@@ -1,5 +1,5 @@
-// A client that is not accelerated (LD_PRELOAD is gone) closes with unread bytes while the server's write waits: that returns what
-// it has written, and the next call says that the connection was reset.
+// A client that is not accelerated (LD_PRELOAD is unset) closes with unread bytes while the server's write waits: the
+// write returns the number of bytes that it has written, and the next call reports the reset.
 #include "t.h"
 enum { SIZE = 16 << 20 };
 static char block[SIZE];

@@ -1,4 +1,4 @@
-// Which end gets a reset, and by which call: cases that random sequences beside kernel TCP have found.
+// Each end gets a reset in the same calls as with kernel TCP, in cases that random sequences of calls have found.
 #include "t.h"
 
 static int edge(int ep, int ms)

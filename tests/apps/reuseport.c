@@ -1,4 +1,5 @@
-// SO_REUSEPORT: two listeners on one port in two processes; all connections are served by one of them, also after one has died.
+// Two listeners in two processes share one port by SO_REUSEPORT: all connections are served by one of them, also after
+// one process has died.
 #include "t.h"
 static int rp(int port)
 {

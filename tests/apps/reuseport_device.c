@@ -1,4 +1,5 @@
-// Two listeners at one port, one of them bound to loopback: every connection by loopback is its.
+// Of two listeners at one port, of which one is bound to the loopback device, that one gets every connection by
+// loopback.
 #include "t.h"
 int main(void)
 {

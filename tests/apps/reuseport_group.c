@@ -1,5 +1,6 @@
-// A group of listeners with SO_REUSEPORT: each gets its share, a member that closes or dies takes no other with it, and
-// a member that joins is found; two of them may be one process, and only the same user may join.
+// In a group of listeners with SO_REUSEPORT each gets its share of the connections, a member that closes or dies does
+// not affect the others, and a member that joins is found; two of them may be in one process, and only the same user
+// may join.
 #include "t.h"
 enum { MEMBERS = 4, ROUND = 400 };
 static int port;

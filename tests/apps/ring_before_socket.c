@@ -1,6 +1,5 @@
-// libuv asks for an io_uring by syscall(2) before its first socket and adds sockets to an epoll instance by that;
-// where it gets none it uses epoll_ctl. Either way it gets the event of a connection, and the connection is
-// accelerated.
+// libuv requests an io_uring by syscall(2) before its first socket and uses it to add sockets to an epoll instance; if
+// it gets none, it uses epoll_ctl. Either way it gets the event of a connection, and the connection is accelerated.
 #include "t.h"
 #include <linux/io_uring.h>
 #include <sys/mman.h>

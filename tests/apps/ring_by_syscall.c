@@ -1,5 +1,6 @@
-// A program that has no other way than an io_uring, which it asks for by syscall(2), as Rust's io-uring (tokio-uring, monoio) and
-// fio do: it gets the ring, and what its requests name is the kernel's. Once before its first socket, once after.
+// A program that can use only an io_uring, which it requests by syscall(2), as Rust's io-uring (tokio-uring, monoio)
+// and fio do, gets the ring, and the sockets that its requests name are the kernel's: once before its first socket, and
+// once after.
 #include "t.h"
 #include <linux/io_uring.h>
 #include <sys/mman.h>

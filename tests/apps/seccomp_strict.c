@@ -1,5 +1,5 @@
-// A process confines itself to the descriptors it has and to read, write and exit (seccomp(2)) while it serves a connection; its parent, which has the
-// connection as well, goes on with it afterwards.
+// A process confines itself to its descriptors and to read, write and exit (seccomp(2)) while it serves a connection;
+// its parent, which has the connection as well, goes on with it afterwards.
 #include "t.h"
 #include <linux/seccomp.h>
 #include <sys/prctl.h>

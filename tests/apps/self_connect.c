@@ -1,4 +1,5 @@
-// One thread connects to its own listener, sends 100 KB before accepting, then accepts and reads; several at once; closed before accept.
+// One thread connects to its own listener, sends 100 KB, and only then accepts and reads; it also does so with several
+// connections at once, and with one that is closed before accept.
 #include "t.h"
 enum { N = 100000 };
 static unsigned char a[N], b[N];

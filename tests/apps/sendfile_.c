@@ -1,5 +1,5 @@
-// sendfile: with and without offset pointer, blocking (all of it) and non-blocking (EAGAIN, continued), past the end of the file;
-// splice from a pipe to the socket and back.
+// sendfile works with and without an offset pointer, blocking (it sends everything), non-blocking (EAGAIN, then
+// continued) and past the end of the file; splice works from a pipe to the socket and back.
 #include "t.h"
 #include <sys/mman.h>
 enum { N = 6000000 };

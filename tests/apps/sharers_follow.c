@@ -1,6 +1,5 @@
-// Several processes of one side sleep on a connection whose peer sends byte after byte and then makes its end a
-// kernel socket: each of them receives the socket, although they take wake-up bytes from one another. All see the
-// end.
+// Several processes of one side sleep on a connection whose peer sends byte after byte and then demotes the connection:
+// each of them receives the socket, although they take wake-up bytes from one another, and all see the end.
 #include "t.h"
 enum { READERS = 3, BYTES = 40 };
 static void follow(int fd, int counts)

@@ -1,4 +1,4 @@
-// A connection that both processes of a fork have is shut down by one of them: calls of the other one end.
+// When one of two processes that share a connection after a fork shuts it down, the calls of the other one end.
 #include "t.h"
 static int p[2];
 static void child(struct sig s)

@@ -1,4 +1,5 @@
-// shutdown in one thread ends a blocked recv (0), poll, epoll_wait, send (EPIPE) of another; accept on a listener (EINVAL).
+// shutdown in one thread ends calls of another one: a blocked recv (with 0), poll, epoll_wait, send (with EPIPE), and
+// accept on a listener (with EINVAL).
 #include "t.h"
 #include <sys/syscall.h>
 static int p[2], kind, how, err;

@@ -1,4 +1,5 @@
-// SIGPIPE, EPIPE, MSG_NOSIGNAL in every sending call; the default action kills; write after the peer's close.
+// Every sending call after the peer's close raises SIGPIPE, whose default action kills the process, and fails with
+// EPIPE; MSG_NOSIGNAL suppresses the signal.
 #include "t.h"
 static volatile int pipes;
 static void on(int s) { (void)s; pipes++; }

@@ -1,5 +1,5 @@
-// Threads with the smallest stack that pthread_attr_setstacksize(3) takes on x86-64, 16 KiB: each call on connections finds
-// room there, and leaves a quarter for an allocator that needs more of it than libc's.
+// Every call on connections works in a thread with the smallest stack that pthread_attr_setstacksize(3) permits on
+// x86-64, 16 KiB, and leaves a quarter of it for an allocator that needs more than libc's.
 #include "t.h"
 
 #define STACK 16384

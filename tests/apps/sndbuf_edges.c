@@ -1,5 +1,6 @@
-// A server with a small SO_SNDBUF writes more than goes in, in every way to wait for room: by edges, by level, in poll(2),
-// in the call itself. Whatever the reader's pace and its own SO_RCVBUF, each byte arrives.
+// A server with a small SO_SNDBUF writes more than fits, with every way to wait for room: edge-triggered,
+// level-triggered, in poll(2), and in the call itself. Every byte arrives, whatever the reader's pace and its
+// SO_RCVBUF.
 #include "t.h"
 
 enum way { EDGES, LEVEL, POLL, BLOCKING };

@@ -1,5 +1,5 @@
-// Non-blocking connect: EINPROGRESS, writable, SO_ERROR 0, second connect 0, third EISCONN; refused: events, SO_ERROR once, connect again;
-// reconnecting the same socket afterwards; connect errors.
+// A non-blocking connect behaves as with TCP: EINPROGRESS, then writable with SO_ERROR 0; a second connect returns 0,
+// and a third one EISCONN. A refused one reports events, gives SO_ERROR once, and the same socket can connect again.
 #include "t.h"
 static int soerr(int fd)
 {

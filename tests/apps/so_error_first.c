@@ -1,4 +1,4 @@
-// The first that a program does after its peer's reset is to ask for the error.
+// A program whose first call after its peer's reset asks for SO_ERROR gets the error.
 #include "t.h"
 int main(void)
 {

@@ -1,5 +1,5 @@
-// splice between a pipe and a connection: whether it waits, and for whom, by the flags of the call, the pipe and the
-// socket; what it refuses; and that it delays no other thread while it waits.
+// splice between a pipe and a connection waits, or does not, as the flags of the call, the pipe and the socket say; it
+// refuses what the kernel refuses, and delays no other thread while it waits.
 #include "t.h"
 enum { BLOCKS = -1000, NONE = 0 };
 static int p[2], pi[2];

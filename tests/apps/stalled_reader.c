@@ -1,5 +1,5 @@
-// Non-blocking writer to a stalled reader: EAGAIN, no POLLOUT; drained: POLLOUT. Blocking writer: blocks, resumes; other connections of the
-// same two processes go on meanwhile.
+// A non-blocking writer to a reader that does not read gets EAGAIN and no POLLOUT, and POLLOUT when the reader has
+// read. A blocking writer blocks and resumes. Other connections of the same two processes go on meanwhile.
 #include "t.h"
 static unsigned char b[1 << 16];
 int main(void)

@@ -1,4 +1,4 @@
-// fdopen on a connection: fprintf, fgets, fread, fclose; dprintf.
+// fdopen on a connection works with fprintf, fgets, fread and fclose, and so does dprintf.
 #include "t.h"
 int main(void)
 {

@@ -1,4 +1,5 @@
-// A peer that is stopped (SIGSTOP) only stands still: writes go on until the buffer is full, nothing is lost, other peers go on.
+// A peer that is stopped (SIGSTOP) only pauses: writes go on until the buffer is full, nothing is lost, and other peers
+// go on.
 #include "t.h"
 int main(void)
 {

@@ -1,5 +1,5 @@
-// Two programs of different users, one of which needs a kernel socket in the middle of the stream: it executes another program
-// with it, passes it on, ends by a reset or is killed. The other one sees what it would see by TCP.
+// Of two programs of different users one needs a kernel socket in the middle of the stream: it executes another program
+// with it, passes it on, ends by a reset or is killed. The other one sees what it would see with TCP.
 #include "t.h"
 #include <grp.h>
 enum { BULK = 400000, STRANGER = 12345, LARGE = 48 << 20 };

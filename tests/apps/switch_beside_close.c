@@ -1,5 +1,6 @@
-// One side becomes a kernel socket while the other one reads what is left for it and closes, or exits: all that this one has sent
-// arrives, and then the end, as with TCP. With and without a child that shares the connection and leaves it at the same time.
+// One side becomes a kernel socket while the other one reads the remaining bytes and closes, or exits: all bytes that
+// the latter has sent arrive, and then the end, as with TCP, with and without a child that shares the connection and
+// leaves it at the same time.
 #include "t.h"
 enum { ROUNDS = 200, SHORT = 100, LONG = 240000 };
 static int begin[2], written[2];

@@ -1,7 +1,8 @@
-// A connection becomes a kernel socket in every combination of: the moment (before a byte, with bytes unread on both sides,
-// with full buffers, with one direction ended, before accept), the side that has it done (client, server, both), the way (a
-// descriptor that is passed, an owner for signals), a child that shares it or not, and the process that is killed afterwards
-// (none, the client's, the server's). Each byte that is read is the next one of its stream, and the end is the one of TCP.
+// A connection becomes a kernel socket in every combination of the moment (before a byte, with bytes unread on both
+// sides, with full buffers, with one direction ended, before accept), the side that causes it (client, server, both),
+// the cause (a descriptor that is passed, an owner for signals), a child that shares it or not, and the process that is
+// killed afterwards (none, the client's, the server's). Each byte that is read is the next one of its stream, and the
+// end is that of TCP.
 #include "t.h"
 enum moment { START, UNREAD, FULL, HALF, QUEUED, MOMENTS };
 enum killed { NOBODY, CLIENT, SERVER, WHO };

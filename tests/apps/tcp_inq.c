@@ -1,4 +1,4 @@
-// TCP_INQ: recvmsg tells how many bytes are left to read, in a control message.
+// With TCP_INQ recvmsg tells in a control message how many bytes are left to read.
 #include "t.h"
 #ifndef TCP_INQ
 #define TCP_INQ 36

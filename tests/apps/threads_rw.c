@@ -1,4 +1,4 @@
-// 4 writers and 3 readers on one socket: no byte lost or doubled; each 8-byte write is in one piece.
+// With 4 writers and 3 readers on one socket no byte is lost or duplicated, and each 8-byte write stays in one piece.
 #include "t.h"
 enum { W = 4, R = 3, MSGS = 20000 };
 static int p[2];

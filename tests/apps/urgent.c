@@ -1,4 +1,5 @@
-// Urgent data, signal-driven input and zero-copy sends: what only a kernel socket does, on connections that began in shared memory.
+// Urgent data, signal-driven input and zero-copy sends, which only a kernel socket supports, work on connections that
+// began in shared memory.
 #include "t.h"
 #include <linux/errqueue.h>
 #ifndef SO_ZEROCOPY

@@ -1,5 +1,5 @@
-// Sockets handed to io_uring by liburing: every kind of request finds a socket that works, with every byte; the others
-// of the process stay as they are.
+// Every kind of request on sockets that are handed to io_uring by liburing finds a working socket, with every byte, and
+// the other sockets of the process stay as they are.
 #include "t.h"
 #if __has_include(<liburing.h>)
 #include <liburing.h>

@@ -1,5 +1,5 @@
-// The same port number on IPv4 and IPv6 with different servers (different processes): each client reaches the right one. And
-// 127.0.0.1 and 127.0.0.2 with the same port.
+// One port number on IPv4 and IPv6, and on 127.0.0.1 and 127.0.0.2, belongs to different servers in different
+// processes, and each client reaches the right one.
 #include "t.h"
 static void server(int l, char name)
 {

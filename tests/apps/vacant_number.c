@@ -1,5 +1,5 @@
-// The number of an accepted connection that was closed is closed: for every call that names it, after the next sleep for
-// everybody, and in a child. The next accept has it again.
+// The descriptor of an accepted connection that was closed is closed for every call that names it, after the next sleep
+// for the whole process, and in a child. The next accept gets the number again.
 #include "t.h"
 #include <sys/syscall.h>
 static int l, port;

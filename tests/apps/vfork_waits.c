@@ -1,5 +1,5 @@
-// vfork(2): the parent stands still until the child has ended or executed; without sockets it sees what the child wrote, as
-// the errno of an exec that failed. A child of the child, and one of another thread's, is not waited for.
+// In vfork(2) the parent stands still until the child has ended or executed, and without sockets it sees what the child
+// wrote, such as the errno of an exec that failed. It does not wait for a child of the child, or of another thread.
 #include "t.h"
 static volatile int wrote;
 static int order[2];

@@ -1,4 +1,4 @@
-// A worker closes its listener while connects wait at it, as at a server's reload: another process serves them.
+// A worker closes its listener while connects wait at it, as when a server reloads: another process serves them.
 #include "t.h"
 enum { BULK = 600000 };
 static void worker(int l, int ready, int go)

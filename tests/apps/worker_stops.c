@@ -1,4 +1,5 @@
-// One of two workers is stopped: what waits at it the other one serves, as with one queue in the kernel.
+// When one of two workers is stopped, the other one serves the connects that wait at it, as with one queue in the
+// kernel.
 #include "t.h"
 #include <sys/epoll.h>
 static void worker(int l)

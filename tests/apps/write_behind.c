@@ -1,5 +1,5 @@
-// A non-blocking send takes less than three times SO_SNDBUF if no process reads; and behind large sends of which the
-// last one was taken whole a small one fits.
+// A non-blocking send takes less than three times SO_SNDBUF if no process reads, and after large sends, of which the
+// last one was taken as a whole, a small one still fits.
 #include "t.h"
 enum { ALL = 4 << 20, ROUNDS = 20 };
 static char data[ALL];

@@ -110,13 +110,13 @@ def talk(port, data, half_close=True):
         except TimeoutError:
             raise
         except OSError:
-            pass  # It closed before it had read all of it: a reset, told by whichever call comes next.
+            pass  # The server closed before it had read everything, so the next call reports a reset.
         return got
 
 
 @case(modes=ONE)
 def clients_that_are_none(ctx):
-    """The server says who it was that spoke nonsense, and serves the next one."""
+    """The server reports a client that sends nonsense, with its address, and serves the next one."""
     server = Server(ctx)
     equal(talk(server.port, b"GET / HTTP/1.1\r\n\r\n"), b"", "to a browser")
     server.heard("is no netacc_bench client: it begins with \"GET / HTTP/1.1\\r\"")
@@ -143,7 +143,7 @@ def one_at_a_time(ctx):
     """A client that connects while another measures is refused with a message; a silent client does not keep others out."""
     server = Server(ctx)
     with socket.create_connection((ADDRESS, server.port)) as mute, socket.create_connection((ADDRESS, server.port)) as first:
-        check(mute.fileno() >= 0, "somebody who says nothing")
+        check(mute.fileno() >= 0, "a silent client")
         first.sendall(GREETING)
         server.heard("measures")
         mine = "%s:%d" % first.getsockname()

@@ -92,7 +92,7 @@ def io_uring(ctx):
 
 @case(modes=ONE)
 def privileges(ctx):
-    """Set-user-ID, set-group-ID and capabilities, for those for whom something is raised and for others."""
+    """Set-user-ID, set-group-ID and capabilities, for users whose privileges they raise and for others."""
     if os.getuid() != 0:
         raise Skipped("needs root, to make programs of other users")
     other, tool = as_nobody(ctx)

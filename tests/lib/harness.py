@@ -1,4 +1,4 @@
-"""One test's world: a temporary directory, processes that end with the test, and what may remain afterwards.
+"""The environment of one test: a temporary directory, processes that end with the test, and checks of what remains.
 
 A test is a function taking a `Ctx`. The mode says which roles run under the launcher.
 """
@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "servers" / "programs"
 MODES = {"plain": (), "client": ("client",), "server": ("server",), "both": ("server", "client")}
 
-# Generous: these only turn a hang into a failure.
+# The limits are generous, since they only turn a hang into a failure.
 START_LIMIT = 30
 RUN_LIMIT = 60
 END_LIMIT = 15
@@ -46,7 +46,7 @@ def equal(found, expected, what):
 
 
 def differing(a, b):
-    """Of two dictionaries only what is not the same in both."""
+    """The entries of two dictionaries that differ."""
     if not (isinstance(a, dict) and isinstance(b, dict)):
         return a, b
     parts = {key: differing(a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
@@ -63,16 +63,16 @@ def launcher():
 
 
 def need(program):
-    """The path of a program that the test cannot do without; a missing one is a failure, never a skip."""
+    """The path of a program that the test needs; if it is missing, the test fails and is never skipped."""
     path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin:/usr/local/sbin:/usr/local/go/bin")
     check(path, f"{program} is not installed")
     return path
 
 
 def evidence(directory):
-    """What a reader needs after a failure: the last words of every process and of the library."""
+    """What a reader needs after a failure: the last output of every process and the end of the library's log."""
     lines = []
-    # A developer who asks for the library's log wants to read it.
+    # If a developer asked for the library's log, more of it is shown.
     many = 10 if os.environ.get("NETACC_TEST_LOG") else 1
     for path in sorted(directory.glob("*")):
         if path.suffix in (".out", ".err", ".log") and path.is_file() and path.stat().st_size:
@@ -124,7 +124,7 @@ class Proc:
         return self.text().strip().splitlines()[-lines:]
 
     def result(self, limit=RUN_LIMIT, status=0):
-        """Wait for the end, check the exit status if one is expected, and return the standard output."""
+        """Waits for the end, checks the exit status unless None is expected, and returns the standard output."""
         code = self.wait(limit)
         check(status is None or code == status, f"{self.name} ended with {code}: {' / '.join(self.tail(4))}")
         return self.stdout()
@@ -137,7 +137,7 @@ class Proc:
         self.popen.wait()
 
     def end(self, limit=END_LIMIT):
-        """Ask it to end. Not ending on SIGTERM is a finding: the library must not stand in the way."""
+        """Ends the process by SIGTERM. If it does not end, that is a failure: the library must not prevent it."""
         if self.running():
             self.popen.terminate()
             try:
@@ -155,7 +155,7 @@ class Ctx:
         self.random = random.Random(seed)
         self.dir = directory
         self.procs = []
-        # Where a case is a whole program of tests: {its test: what went wrong, or nothing}.
+        # For a case that is a whole program of tests: {name of a test: what went wrong, or nothing}.
         self.parts = {}
         self.log = self.dir / "netacc.log"
         self.files_before = host.shared_files()
@@ -168,7 +168,7 @@ class Ctx:
         return role in MODES.get(self.mode, ())
 
     def enter(self, role):
-        """What a command line begins with, so that the program runs where its role belongs."""
+        """The beginning of a command line that makes a program run in the place of its role."""
         return []
 
     def environment(self, extra=None):
@@ -180,7 +180,7 @@ class Ctx:
         return env
 
     def stranger(self):
-        """(user, directory) for a program that refuses root: None if we are not root ourselves."""
+        """(user, directory) for a program that refuses to run as root; None if we are not root ourselves."""
         home = self.dir / "home"
         home.mkdir(exist_ok=True)
         if os.getuid() != 0:
@@ -190,7 +190,7 @@ class Ctx:
         return user, home
 
     def open_launcher(self):
-        """Launcher and library where every user can read them: the project may lie in a private place."""
+        """Copies launcher and library to a place that every user can read, since the project's folder may be private."""
         place = self.dir / "netacc"
         if not place.exists():
             place.mkdir()
@@ -200,8 +200,8 @@ class Ctx:
         return str(place / "netacc_run")
 
     def spawn(self, argv, role=None, env=None, stdin=None, cwd=None, user=None, within=(), readable=False):
-        """`within`: a command that runs another one (nsenter, unshare), outside of the launcher; `readable`: with a
-        launcher that every user may read, as it is used for another `user`."""
+        """Starts a program. `within` is a command that runs another one (nsenter, unshare), outside of the launcher.
+        `readable` says that the launcher must be readable by every user, which another `user` needs."""
         if self.accelerates(role):
             check(os.access(launcher(), os.X_OK), f"the launcher {launcher()} is not there")
         proc = Proc(self, argv, role, self.environment(env), stdin, cwd, user, within, readable)
@@ -209,7 +209,7 @@ class Ctx:
         return proc
 
     def serve(self, argv_for_port, role="server", port=None, **spawn):
-        """Start a server on a port that is free now; if somebody was quicker, on another one."""
+        """Starts a server on a port that is free now, and tries another port if that has been taken meanwhile."""
         for attempt in range(5):
             chosen = port or host.free_port()
             proc = self.spawn([str(a) for a in argv_for_port(chosen)], role, **spawn)
@@ -222,12 +222,12 @@ class Ctx:
         raise Failure(f"{proc.name} does not start: {' / '.join(proc.tail(4))}")
 
     def _await_rendezvous(self, proc):
-        """The kernel may listen an instant before the rendezvous does; a first client must not fall in between."""
+        """Waits until the rendezvous listens, which the kernel may do a moment before: no client must come in between."""
         if proc.accelerated:
             try:
                 wait_until(lambda: any(n[0].endswith(f"/{proc.port}") for n in host.abstract_names()), 0.5, "")
             except TimeoutError:
-                pass  # The tests that need shared memory say so themselves.
+                pass  # The tests that need shared memory check for it themselves.
 
     def client(self, argv, role="client", **spawn):
         return self.spawn(argv, role, **spawn)
@@ -252,11 +252,11 @@ class Ctx:
     # Proof
 
     def mark(self):
-        """From here on the bytes over loopback are counted."""
+        """Begins to count the bytes over loopback."""
         self.lo_start = host.loopback_bytes()
 
     def prove(self, *servers, payload=0, accepts=1):
-        """Both ends accelerated: shared memory carried the bytes. Plain clients: no shared memory was claimed.
+        """Checks that shared memory carried the bytes if both ends are accelerated, and that none was used if not.
 
         The library's own counters say which transport it used; the kernel's count of bytes over loopback
         says the same without having to believe the library.
@@ -268,15 +268,15 @@ class Ctx:
         if self.mode == "server":
             equal(found, 0, "connections accepted over shared memory from plain clients")
             return
-        # A process that takes nothing for 200 ms is passed by where others may take the connection, and on a loaded machine
-        # it need not be stopped for that: at worst half of the connections may come by TCP so, and are counted there.
+        # A connect that a process has not taken after 200 ms goes to other processes by TCP, if there are any. On a loaded
+        # machine that happens even to a running process: at worst half of the connections may come by TCP, and are counted.
         passed_by = monitor.passed_by(pids) if found < accepts else 0
         check(found >= accepts or (found + passed_by >= accepts and found * 2 >= accepts),
               f"only {found} connections came over shared memory, {accepts} expected; "
               + "; ".join(monitor.summary(p) for p in pids[:5]))
         if payload and self.own_network:
             carried = host.loopback_bytes() - self.lo_start
-            # What was passed by, and is counted as such, went by TCP, to the server and back.
+            # The bytes of those connections went by TCP, to the server and back.
             by_tcp = max(0, accepts - found) / max(1, accepts)
             check(carried < payload * (0.5 + 2.5 * by_tcp), f"{carried} bytes went over kernel TCP of {payload} in all, "
                   f"{found} of {accepts} connections over shared memory")
@@ -284,7 +284,7 @@ class Ctx:
     # End
 
     def close(self):
-        """End everything, then look for what is left. Returns the complaints."""
+        """Ends everything, then looks for what is left, and returns the complaints."""
         complaints = []
         for proc in reversed(self.procs):
             try:

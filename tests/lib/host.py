@@ -22,7 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def wait_until(condition, limit, what):
-    """Poll until `condition()` is true; its value is returned. The limit only ends a hang, it measures nothing."""
+    """Polls until `condition()` is true, and returns its value. The limit only ends a hang and measures nothing."""
     end = time.monotonic() + limit
     pause = 0.002
     while True:
@@ -36,18 +36,18 @@ def wait_until(condition, limit, what):
 
 
 def become_subreaper():
-    """Orphans of a test come to us instead of to init, so a process left behind cannot hide."""
+    """Makes orphans of a test come to us instead of to init, so that a process left behind cannot hide."""
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def follow_parent(give_up):
-    """Have `give_up` called, as for SIGTERM, when our parent ends before us."""
+    """Makes `give_up` be called, as for SIGTERM, if our parent ends before us."""
     signal.signal(signal.SIGTERM, give_up)
     _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
 
 def exit_on_signals():
-    """A runner that gets a signal to end unwinds, so that the processes that it started are ended too."""
+    """Makes a runner that gets a signal to end unwind, so that the processes that it started are ended too."""
     def leave(number, _):
         raise SystemExit(128 + number)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -74,9 +74,9 @@ def _enter_network():
 
 
 def enter_own_network():
-    """Move into a network namespace of our own: ports and abstract names then belong to the tests alone.
+    """Moves into a network namespace of our own, so that ports and abstract names belong to the tests alone.
 
-    Tried in a child first, because a namespace whose loopback cannot be switched on has no way back.
+    A child tries it first, because we could not return from a namespace whose loopback cannot be switched on.
     """
     pid = os.fork()
     if pid == 0:
@@ -89,7 +89,7 @@ def enter_own_network():
 
 
 def loopback_bytes():
-    """Bytes that the kernel carried over lo in this network namespace."""
+    """The number of bytes that the kernel carried over lo in this network namespace."""
     with open("/proc/self/net/dev") as f:
         for line in f:
             name, _, rest = line.partition(":")
@@ -138,7 +138,7 @@ def children(pid):
 
 
 def descendants(pid):
-    """Living processes below `pid`, zombies left out."""
+    """The living descendants of `pid`, without zombies."""
     table = _parents()
     found, todo = [], [pid]
     while todo:
@@ -156,7 +156,7 @@ def tree(pid):
 
 
 def reap():
-    """Reap ended children for which no code waits (adopted orphans)."""
+    """Reaps ended children for which no other code waits (adopted orphans)."""
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -217,7 +217,7 @@ def maps(pid):
 
 
 def links(pid):
-    """Shared memory towards other processes that a process has mapped, one entry per segment."""
+    """The segments of shared memory that a process has mapped, one entry for each."""
     found = set()
     for line in maps(pid).splitlines():
         fields = line.split(None, 5)
@@ -239,7 +239,7 @@ def abstract_names():
 
 
 def holders(path_or_link):
-    """Processes that have a file open or mapped."""
+    """The processes that have a file open or mapped."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -250,12 +250,12 @@ def holders(path_or_link):
 
 
 def shared_files():
-    """Files the library could have left behind. A log is meant to stay."""
+    """The files that the library could have left behind. A log may stay."""
     found = set()
     for name in _listdir("/dev/shm"):
         found.add(f"/dev/shm/{name}")
     for name in _listdir("/tmp"):
-        # Directories and packages are made by people and tools, never by the library.
+        # Directories and packages are never made by the library.
         if name.startswith("netacc") and not (".log" in name or name.endswith((".deb", ".rpm")) or os.path.isdir(f"/tmp/{name}")):
             found.add(f"/tmp/{name}")
     return found

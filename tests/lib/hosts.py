@@ -1,6 +1,6 @@
 """Several hosts in one machine: network namespaces joined by veth pairs, containers, and peers that talk in them.
 
-A namespace lives as long as a process of the test's that holds it, so nothing has to be taken away afterwards.
+A namespace lives as long as a process of the test that holds it, so nothing has to be removed afterwards.
 """
 
 import json
@@ -30,7 +30,7 @@ def possible(*argv):
 
 
 class Host:
-    """A network namespace with its loopback on."""
+    """A network namespace whose loopback is up."""
 
     def __init__(self, ctx):
         self.holder = ctx.spawn([need("unshare"), "--net", "sleep", "infinity"])
@@ -65,12 +65,12 @@ def cable(a, b, device, address_a, address_b):
 
 
 class Peer:
-    """host_peer.py somewhere: in a host, in a container, or beside us."""
+    """host_peer.py in a host, in a container, or beside us."""
 
     def __init__(self, ctx, role, *argv, script=None, **spawn):
         command = ctx.script("host_peer.py", *argv)
         if script:
-            # Where everybody can read it, by an interpreter that everybody can.
+            # Script and interpreter must be readable by every user.
             command[:2] = [shutil.which("python3", path="/usr/bin:/bin") or command[0], script]
         self.proc = ctx.spawn(command, role, stdin=subprocess.PIPE, **spawn)
         self.lines = 0
@@ -85,7 +85,7 @@ class Peer:
         return found
 
     def page(self, what):
-        """What netacc_ss says of it; the launcher and what surrounds it are processes too."""
+        """What netacc_ss says of the peer's process, which may be below the launcher and other commands."""
         for pid in host.tree(self.proc.pid):
             try:
                 return monitor.show(pid, what)[what]
@@ -122,7 +122,7 @@ class Client(Peer):
 
 
 def reaches(client, address, port, name, **request):
-    """The content arrives, and it is the server of this name that has it."""
+    """Checks that the content arrives, and that the server with this name answers."""
     words = client.ask(address, port, **request)
     wanted = {"name": name, "whole": True, "same_addresses": True}
     found = {k: words.get(k) for k in wanted}

@@ -1,7 +1,7 @@
-"""The virtual machine in which the cases of tests/rdma run: booted once, with all the cases that are wanted.
+"""The virtual machine in which the cases of tests/rdma run. It is booted once for all cases of a run.
 
-Each case is an item of pytest's outside. The machine runs them in the same order (tests/rdma/guest) and says in a line what
-came of each; that line is read when the item's turn comes.
+Outside, each case is an item of pytest. The machine runs the cases in the same order (tests/rdma/guest) and writes a line
+with the result of each, which is read when the item's turn comes.
 """
 
 import json
@@ -16,12 +16,12 @@ import time
 import matrix
 from harness import ROOT, Failure
 
-# Two machines at a time need a folder each.
+# Two machines that run at once need a folder each.
 JOB = pathlib.Path(os.environ.get("NETACC_RDMA_JOB") or ROOT / "build" / "test-logs" / "rdma-vm")
 # The folder of a machine with the kernel of another Debian: `make -C tests/rdma SUITE=bullseye` makes build/rdma-vm-bullseye.
 KERNEL = os.environ.get("NETACC_RDMA_KERNEL")
 MACHINE = ROOT / "build" / (f"rdma-vm-{KERNEL}" if KERNEL else "rdma-vm")
-# For the boot, and for what a machine that hangs is waited for beyond the limit of a case.
+# Seconds that the boot may take, and that a machine may take beyond the limit of a case before it counts as hung.
 PATIENCE = 400
 
 
@@ -42,7 +42,7 @@ class Machine:
         self.lines.put(None)
 
     def _line(self, end):
-        """None: there will be no more."""
+        """The next line of the machine's output; None if there will be no more."""
         if self.ended:
             return None
         try:
@@ -54,20 +54,20 @@ class Machine:
         return line
 
     def answer(self, name, limit):
-        """What came of a case, as of `matrix.run_one`; what it printed is printed."""
+        """The result of a case, as `matrix.run_one` returns it. The case's output is printed."""
         end = time.monotonic() + limit + PATIENCE
         while (line := self._line(end)) is not None:
             if not line.startswith(matrix.ANSWER):
                 print(line, flush=True)
                 continue
             answer = json.loads(line.removeprefix(matrix.ANSWER))
-            # One that comes late, of a case that was given up, is of no more use.
+            # The late answer of a case that was given up is ignored.
             if answer["name"] == name:
                 return answer
         raise Failure(f"the machine ended before the case was done; see {self.job}")
 
     def end(self):
-        """Waits for its end; returns how that came, and what its kernel complained of."""
+        """Waits for the machine's end, and returns its exit status and the complaints of its kernel."""
         complaints = []
         try:
             while (line := self._line(time.monotonic() + PATIENCE)) is not None:
@@ -81,7 +81,7 @@ class Machine:
         return status, complaints
 
     def kill(self):
-        """The emulator does not outlive `boot`."""
+        """Ends `boot`, and with it the emulator."""
         for number, patience in ((signal.SIGTERM, 10), (signal.SIGKILL, None)):
             if self.boot.poll() is None:
                 os.killpg(self.boot.pid, number)

@@ -1,8 +1,8 @@
-"""The register of test cases, and how one is run, for every suite whose tests are functions of a `Ctx`.
+"""Registers test cases and runs them, for every suite whose tests are functions of a `Ctx`.
 
 Every case runs in a process of its own: a hang or a crash is one failed test, and all that the test started
-can be found and ended, because orphans come back to that process. pytest runs them (tests/conftest.py); in the virtual
-machine, whose emulated processor would take long to load pytest, `answers` does.
+can be found and ended, because orphans come back to that process. pytest runs the cases (tests/conftest.py); in the
+virtual machine, whose emulated processor would take long to load pytest, `answers` does.
 """
 
 import fnmatch
@@ -20,11 +20,11 @@ import host
 
 ALL = ("plain", "client", "server", "both")
 
-# What a line of `answers` begins with.
+# The beginning of a line that `answers` writes.
 ANSWER = "\x1e"
 
 _cases = []
-# Processes of ours that go on beside the cases and between them.
+# Processes of ours that run across cases and must not be ended with one.
 kept = set()
 
 
@@ -38,7 +38,8 @@ class Case:
 
 
 def case(modes=None, limit=90, seldom=False):
-    """A test; it runs in all modes of its suite if none are named. `seldom`: only where it is named, and in whole runs."""
+    """Registers a test, which runs in all modes of its suite if none are named. `seldom` means that it runs only in whole
+    runs, and if it is named."""
     def register(function):
         _cases.append(Case(function.__module__, function, modes, limit, seldom))
         return function
@@ -46,24 +47,24 @@ def case(modes=None, limit=90, seldom=False):
 
 
 def registered():
-    """The cases that have been registered since the last call of `taken`."""
+    """The cases that were registered since the last call of `taken`."""
     return tuple(_cases)
 
 
 def taken(modes):
-    """Takes what has been registered since the last time: [(case, mode, name)]."""
+    """Takes the cases that were registered since the last call: [(case, mode, name)]."""
     found = [(c, mode, f"{c.base}[{mode}]") for c in _cases for mode in (modes if c.modes is None else c.modes)]
     _cases.clear()
     return found
 
 
 def pattern_fits(pattern, name):
-    """Whether a pattern of the shell fits a name, whose brackets are its own."""
+    """Whether a shell pattern matches a name. Brackets are no pattern but part of the name."""
     return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
 def _body(context, entry, mode, enter, seed, directory):
-    """In the child: run the function, clean up, say what happened."""
+    """Runs the function in the child, cleans up, and returns what happened."""
     ctx = context(mode, enter(), seed, directory)
     problem = skipped = None
     try:
@@ -107,9 +108,10 @@ def _child(write_end, *args):
 
 
 def run_one(context, entry, mode, enter, seed):
-    """What happened: {problem, evidence, skipped, parts, processor}. `enter` moves the case's process into its network."""
+    """Runs a case and returns {problem, evidence, skipped, parts, processor}. `enter` moves the case's process into its
+    network."""
     directory = pathlib.Path(tempfile.mkdtemp(prefix="nacctest."))
-    # Workers that gave up their rights must still reach the files.
+    # Workers that have dropped their privileges must still reach the files.
     directory.chmod(0o755)
     try:
         return _supervise(context, entry, mode, enter, seed, directory)
@@ -143,14 +145,14 @@ def _supervise(context, entry, *args):
     if hung is not None:
         host.kill_tree(pid)
     _, _, used = os.wait4(pid, 0)
-    # What a killed or crashed test left behind was handed to us.
+    # Processes that a killed or crashed test left behind are our children now.
     ours = {p for pid in kept for p in host.tree(pid)}
     for left in host.descendants(os.getpid()):
         if left not in ours:
             host.kill_tree(left)
     if not kept:
         host.reap()
-    # Of the case and all that it has waited for: what a busy machine does not change.
+    # The processor time of the case and of all processes that it waited for, which does not depend on the machine's load.
     processor = {"processor": used.ru_utime + used.ru_stime}
     if hung is not None:
         return {"problem": f"not done within {entry.limit} s", "evidence": hung + harness.evidence(args[-1])} | processor
@@ -161,7 +163,7 @@ def _supervise(context, entry, *args):
 
 
 def answers(names, cases, context, enter, seed):
-    """Runs these cases in their order, and writes a line about each, for who reads our output (machine.py)."""
+    """Runs these cases in their order, and writes a line with the result of each, which machine.py reads."""
     by_name = {name: (entry, mode) for entry, mode, name in cases}
     host.become_subreaper()
     host.exit_on_signals()

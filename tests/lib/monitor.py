@@ -32,7 +32,8 @@ def show(pid, what="sock,cnt"):
 
 
 def accepts_shm(pids):
-    """Sum over processes. A process that never opened a socket has no page, but one of them must have."""
+    """The connections that these processes accepted by shared memory. A process that never opened a socket has no page, but at
+    least one must have a page."""
     total, problems = 0, []
     for pid in pids:
         try:
@@ -45,7 +46,8 @@ def accepts_shm(pids):
 
 
 def passed_by(pids):
-    """Connections that came by TCP to servers of several processes, as far as they have pages."""
+    """The number of connections that a server of several processes accepted by TCP, as far as the processes have pages; 0 for a
+    server that has not forked."""
     counts = []
     for pid in pids:
         try:
@@ -60,7 +62,7 @@ def sockets(pid):
 
 
 def connections(pid):
-    """Sockets that are or were connected: no listeners, none that only exist."""
+    """The sockets that are or were connected, without listeners and new sockets."""
     return [s for s in sockets(pid) if s.get("state") in ("CONNECTING", "ESTAB", "CLOSING")]
 
 

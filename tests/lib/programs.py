@@ -1,7 +1,7 @@
-"""The small programs of tests/apps: each is a test, on kernel TCP, accelerated, and promoted while it runs.
+"""Runs the small programs of tests/apps, each of which is a test: on kernel TCP, accelerated, and promoted while it runs.
 
-A program has passed if it ends with status 0 and its last word is `ok NAME`; 77 means that what it needs cannot be had here,
-and its last line says what.
+A program has passed if it ends with status 0 and its last line is `ok NAME`. Status 77 means that this machine lacks
+something that the program needs, which its last line names.
 """
 
 import os
@@ -26,7 +26,7 @@ def names():
 
 
 def command(name, mode):
-    """The program's command line and what its environment has besides."""
+    """The program's command line, and the additions to its environment."""
     program = str(BUILT / name)
     if mode == "plain":
         return [program], {}
@@ -38,7 +38,7 @@ def command(name, mode):
 
 
 def run(name, mode, patience=1):
-    """Returns if the program has passed; `patience`: how many times slower than usual the machine is."""
+    """Runs a program and returns if it has passed. `patience` says how many times slower than usual the machine is."""
     argv, more = command(name, mode)
     env = {**os.environ, **more, "T_PATIENCE": str(patience)}
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env,
@@ -59,7 +59,7 @@ def run(name, mode, patience=1):
 
 
 class World:
-    """A program's: the network that we are in, and whatever it leaves is ended."""
+    """The environment of a program: it runs in the network that we are in, and processes that it leaves are ended."""
 
     def __init__(self, mode, own_network, seed, directory):
         self.mode = mode
@@ -72,7 +72,7 @@ class World:
 
 
 class Program:
-    """A case of `matrix`."""
+    """A program as a case of `matrix`."""
 
     limit = LIMIT + 10
     seldom = False

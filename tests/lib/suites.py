@@ -1,7 +1,7 @@
-"""The suites of tests/: where each finds its modules, what world its cases have, and what it needs before them.
+"""The suites of tests/: where each finds its modules, in which environment its cases run, and what it needs before them.
 
 A suite is a folder of `test_*.py`, whose functions are registered by `matrix.case`. Each folder has helper modules of its own,
-and some have the same name as another's, so a suite's modules are known by their names only while it is loaded or run.
+whose names may occur in several suites, so a suite's modules can be imported only while it is loaded or run.
 """
 
 import collections
@@ -25,7 +25,7 @@ ONE = ("both",)
 
 
 def enter_network_of_servers():
-    """A network of its own, and room for the descriptors of a crowd of clients."""
+    """Enters a network of its own, and raises the limit of descriptors for a crowd of clients."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
@@ -33,11 +33,12 @@ def enter_network_of_servers():
 
 
 class Suite:
-    """`modes`: in which a case runs that names none. `also`: folders whose helpers it uses. `enter`: moves a case's process into
-    its network and says whether that is its own. `prepare`: a function `module.function`, called once before the first case.
-    `together`: its cases run one after the other; those of other suites run beside them all the same."""
+    """A folder of test modules. `modes` are those in which a case runs that names none. `also` are folders whose helpers the
+    suite uses. `enter` moves a case's process into its network and returns whether that is its own. `prepare` is a function
+    `module.function` that is called once before the first case. `together` means that the suite's cases run one after the
+    other; those of other suites may run beside them."""
 
-    # Seconds beyond a case's limit, which is kept in its own supervision, before it is given up from outside.
+    # Seconds beyond a case's limit, which its own supervisor enforces, after which it is given up from outside.
     patience = 30
 
     def __init__(self, name, what, modes=matrix.ALL, also=(), enter=host.enter_own_network, prepare=None, together=True):
@@ -46,14 +47,14 @@ class Suite:
         self.path = [str(self.folder), *(str(TESTS / other) for other in also)]
         self.modules = {}
         self.prepared = None
-        # {stem of a file: why it could not be loaded}.
+        # The files that could not be loaded: {stem: why}.
         self.broken = {}
-        # The items of a run, in their order.
+        # The items of the run, in their order.
         self.chosen = []
 
     @contextlib.contextmanager
     def names(self):
-        """Within this, the suite's modules can be imported, and only its own have their names."""
+        """A context in which the suite's modules can be imported, and in which no other module has one of their names."""
         sys.path[:0] = self.path
         sys.modules.update(self.modules)
         before = set(sys.modules) - set(self.modules)
@@ -72,7 +73,7 @@ class Suite:
 
     @functools.cached_property
     def cases(self):
-        """{stem of the file: [(case, mode, name)]}, in the order in which they are written."""
+        """The cases of each file, {stem: [(case, mode, name)]}, in the order of the source."""
         found = collections.defaultdict(list)
         with self.names():
             for path in sorted(self.folder.glob("test_*.py")):
@@ -88,11 +89,11 @@ class Suite:
         return self.name if self.together else None
 
     def turn(self, items, chance):
-        """Of these items those that a run has which is not whole."""
+        """Those of the items that belong to a run that is not whole."""
         return [item for item in items if not item.entry.seldom]
 
     def be_prepared(self):
-        """Raises the exception of `prepare`, each time that it is called."""
+        """Calls `prepare` once, and raises its exception each time."""
         if self.prepare and self.prepared is None:
             module, function = self.prepare.split(".")
             with self.names():
@@ -109,11 +110,11 @@ class Suite:
             return matrix.run_one(harness.Ctx, item.entry, item.mode, self.enter, seed)
 
     def end(self):
-        """The run is over."""
+        """Cleans up at the end of the run."""
 
 
 class Programs(Suite):
-    """The C programs."""
+    """The suite of the C programs."""
 
     def has(self, path):
         return path.suffix == ".c"
@@ -127,7 +128,7 @@ class Programs(Suite):
 
 
 class Rdma(Suite):
-    """What runs in the virtual machine, which is booted for the first of the cases and ends with the last."""
+    """The suite that runs in the virtual machine, which is booted for the first case and ends with the last."""
 
     patience = machine.PATIENCE + 30
     vm = None
@@ -148,7 +149,7 @@ class Rdma(Suite):
         return answer
 
     def judge(self, answer):
-        """A machine whose kernel complained, or that did not end as it should, fails the last of its cases."""
+        """Makes the last case fail if the machine's kernel complained or the machine did not end as it should."""
         status, complaints = self.vm.end()
         self.vm = None
         if status not in (0, 1) or complaints:
@@ -161,7 +162,7 @@ class Rdma(Suite):
 
 
 class Fabric(Suite):
-    """RDMA's cases on devices that are a library: the modules are those of tests/rdma, registered by one file, and those of its own."""
+    """The cases of RDMA on the devices of a library. Its modules are those of tests/rdma, which one file registers, and its own."""
 
     @functools.cached_property
     def cases(self):
@@ -177,11 +178,11 @@ class Fabric(Suite):
 
 
 def shared():
-    """The network that we are in."""
+    """Stays in the network that we are in."""
     return False
 
 
-# In the order in which they begin: the longest first.
+# The suites begin in this order, the longest first.
 SUITES = {suite.name: suite for suite in (
     Rdma("rdma", "RDMA, in a virtual machine", modes=("rxe", "siw")),
     Fabric("fabric", "RDMA, with queue pairs over TCP in place of a device", modes=("fabric",), also=("rdma",), together=False),
@@ -205,7 +206,8 @@ SUITES = {suite.name: suite for suite in (
 
 
 class KnownFailures:
-    """Lines `PATTERN: why`; the pattern is a shell's, of SUITE/CASE[MODE] or of SUITE/CASE[MODE]/PART."""
+    """The file of known failures, whose lines are `PATTERN: why`. A shell pattern matches SUITE/CASE[MODE] or
+    SUITE/CASE[MODE]/PART."""
 
     def __init__(self, path=TESTS / "known-failures"):
         self.lines = []
@@ -215,5 +217,5 @@ class KnownFailures:
                 self.lines.append((pattern, why))
 
     def why(self, name):
-        # The brackets of a name are its own, not a shell pattern's.
+        # The brackets of a name are part of it, and not of a shell pattern.
         return next((why for pattern, why in self.lines if matrix.pattern_fits(pattern, name)), None)

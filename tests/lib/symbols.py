@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What the library exports: exactly the checked-in list, and the list is what the source's table says.
+"""Checks that the library exports exactly the checked-in list of symbols, and that the list agrees with the source's table.
 
-A symbol too many would shadow a program's own; one too few lets bytes go past an accelerated connection.
+A symbol too many would shadow a program's own; one too few would let bytes bypass an accelerated connection.
 tests/symbols compares them;
     symbols.py --write    writes the list from the table
 """
@@ -28,7 +28,7 @@ def listed():
 
 
 def table():
-    """The names the library's source gives to the linker: the entries of its macros and the functions written out."""
+    """The names that the library's source exports: the entries of its macros, and functions without a macro."""
     found = set()
     for path in sorted(SOURCE.rglob("*.rs")):
         text = re.sub(r"//.*", "", path.read_text())
@@ -39,7 +39,7 @@ def table():
 
 
 def foreign(names):
-    """Names of a language's runtime: two libraries of that language in one program would get into each other's way."""
+    """The names of a language's runtime: if they were exported, two libraries of that language in one program would conflict."""
     return {n for n in names if n.startswith(("rust_", "__rust", "_ZN", "_R", "__rdl", "__rg_"))}
 
 
@@ -51,7 +51,7 @@ def write():
 
 
 def checks():
-    """{what must be so: the names that are not}."""
+    """The checks: {requirement: the names that violate it}."""
     found = exported()
     wanted = listed() if LIST.exists() else set()
     return {

@@ -1,4 +1,4 @@
-"""A terminal for a program under test, and what it was given."""
+"""A terminal for a program under test, which records the output."""
 
 import fcntl
 import os
@@ -15,14 +15,14 @@ class Terminal:
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def text(self):
-        """All that is written until the last program has closed it."""
+        """Everything that is written until the last program has closed the terminal."""
         os.close(self.slave)
         text = b""
         while True:
             try:
                 part = os.read(self.master, 65536)
             except OSError:
-                break  # The terminal's last user is gone.
+                break  # The last program has closed the terminal.
             if not part:
                 break
             text += part

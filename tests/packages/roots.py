@@ -47,7 +47,7 @@ def pristine(suite):
 
 
 def prepare():
-    """Makes what the tests need before their time begins; what cannot be had, they say themselves."""
+    """Makes what the tests need before their time begins; a test reports itself what could not be made."""
     if os.getuid() == 0:
         for suite in (release, lambda: OLD):
             try:

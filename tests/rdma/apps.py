@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs small programs accelerated, two at a time, and says of each what came of it: apps.py PATIENCE NAME..."""
+"""Runs small programs accelerated, two at a time, and prints the result of each: apps.py PATIENCE NAME..."""
 
 import concurrent.futures
 import pathlib

@@ -1,6 +1,6 @@
-"""handed.py WHAT ROLE ADDRESS PORT: conversations that are full when another process, or another program, goes on with them.
+"""handed.py WHAT ROLE ADDRESS PORT: conversations with which another process, or another program, goes on.
 
-As remote.py: each end ends with status 0 if everything was as kernel TCP has it.
+As in remote.py, each end exits with status 0 if everything was as kernel TCP has it.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ def fill(s, bytes_):
 
 
 class ExecutesFull:
-    """Full in both directions when another program goes on with it, whose half goes first."""
+    """The connection is full in both directions when another program goes on with it."""
 
     TOTAL = 16 << 20
 
@@ -57,7 +57,7 @@ class ExecutesFull:
 
 
 class PassesFull:
-    """As many bytes wait to be read as there is room for when another process, here the same, is handed the connection."""
+    """The connection is full of unread bytes when it is passed to another process, which here is the same one."""
 
     TOTAL = 4 << 20
 
@@ -82,14 +82,14 @@ class PassesFull:
 
 
 def talk(s, mine, theirs):
-    """Small messages each way, as many as show by what they go."""
+    """Sends small messages each way, enough to show which transport carries them."""
     for n in range(20):
         s.sendall(mine % n)
         assert receive(s, len(theirs % n)) == theirs % n
 
 
 def echoed(s, size=4 << 20):
-    """What is sent comes back, up to its end."""
+    """Checks that all sent bytes come back, and then the end."""
     sender = threading.Thread(target=lambda: (s.sendall(data(9, size)), s.shutdown(socket.SHUT_WR)))
     sender.start()
     assert receive(s, size) == data(9, size), "other bytes"
@@ -118,7 +118,8 @@ class ServerBecomesAnother:
 
 
 class ClientBecomesAnother:
-    """Of two connections it is given one; the other one ends with what was written to it."""
+    """The client executes another program, which gets one of two connections; the other one ends after all bytes that were
+    written to it."""
 
     def server(self, listener):
         s, _ = listener.accept()
@@ -138,7 +139,7 @@ class ClientBecomesAnother:
 
 
 class FailsToExecute:
-    """There is no such program: the one that would execute it goes on, with both connections."""
+    """The program to execute does not exist, so the client goes on, with both connections."""
 
     def server(self, listener):
         kept = [listener.accept()[0] for _ in range(2)]
@@ -157,7 +158,7 @@ class FailsToExecute:
             os.execv("/nowhere/at/all", ["nobody"])
 
     def execl(self):
-        """That one does not come back to the library."""
+        """Tries execl(3), which does not return to the library if it fails."""
         assert ctypes.CDLL(None).execl(b"/nowhere/at/all", b"nobody", None) == -1
 
     def client(self, connect):
@@ -190,7 +191,7 @@ class ExitsUnread:
 
 
 class QuickExits:
-    """What was written before quick_exit(3) arrives, and what the functions that it calls write, and then the ends."""
+    """The bytes that were written before quick_exit(3), and by the functions that it calls, arrive, and then the ends."""
 
     def server(self, listener):
         (s, _), (small, _) = listener.accept(), listener.accept()
@@ -198,7 +199,7 @@ class QuickExits:
             talk(c, b"server%2d", b"client%2d")
         libc = ctypes.CDLL(None)
         last = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: small.sendall(b"last words"))
-        # What at_quick_exit(3), which is part of each C program, calls.
+        # This is what at_quick_exit(3), which is linked into each C program, calls.
         assert libc["__cxa_at_quick_exit"](last, None, None) == 0
         s.sendall(data(11, 200_000))
         libc.quick_exit(0)
@@ -214,7 +215,7 @@ class QuickExits:
 
 
 class BecomesDaemon:
-    """daemon(3) with a connection: the parent, which carries it, ends."""
+    """A process with a connection calls daemon(3), so the parent, which carries the connection, ends."""
 
     def server(self, listener):
         s, _ = listener.accept()

@@ -1,6 +1,6 @@
-"""lasting.py WHAT ROLE ADDRESS PORT: conversations that last until somebody ends, kills or cuts them.
+"""lasting.py WHAT ROLE ADDRESS PORT: conversations that last until the test ends, kills or cuts them.
 
-As remote.py: each end ends with status 0 if everything was as kernel TCP has it.
+As in remote.py, each end exits with status 0 if everything was as kernel TCP has it.
 """
 
 import itertools
@@ -22,14 +22,14 @@ def told():
 
 
 class PollsOn(Polls):
-    """The same until the client's standard input ends."""
+    """As Polls, until the client's standard input ends."""
 
     def rounds(self):
         return itertools.takewhile(lambda _: not told(), itertools.count())
 
 
 class PiecesOn(Pieces):
-    """The same until the client's standard input ends; before each turn the client says that there is one."""
+    """As Pieces, repeated until the client's standard input ends; before each round the client announces it."""
 
     def server(self, listener):
         s, _ = listener.accept()
@@ -46,7 +46,7 @@ class PiecesOn(Pieces):
 
 
 class Silent:
-    """Until somebody is killed: both ends wait for bytes that do not come. What the survivor sees it prints."""
+    """Both ends wait for bytes that do not come, until one of them is killed. The survivor prints what it sees."""
 
     def wait(self, s):
         print("waiting", flush=True)
@@ -69,7 +69,7 @@ class Silent:
 
 
 class Kept(Silent):
-    """The same, and both want to know whether the other one is still there."""
+    """As Silent, with keepalive on both ends."""
 
     def wait(self, s):
         s.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -79,7 +79,7 @@ class Kept(Silent):
 
 
 class Closed:
-    """The connection is over, and both processes live on."""
+    """The connection is closed, and both processes live on."""
 
     def server(self, listener):
         s, _ = listener.accept()
@@ -88,7 +88,7 @@ class Closed:
         assert s.recv(1) == b""
         s.close()
         print("closed", flush=True)
-        # A server is found by other hosts once it waits.
+        # The server waits again, since other hosts find it only then.
         listener.accept()
 
     def client(self, connect):
@@ -101,7 +101,7 @@ class Closed:
 
 
 class HasTalked(Silent):
-    """The same after a while, in which all that belongs to the connection has come about. The client has the last word."""
+    """As Silent, after enough messages for everything that belongs to the connection to exist. The client sends the last one."""
 
     def server(self, listener):
         s, _ = listener.accept()
@@ -119,7 +119,7 @@ class HasTalked(Silent):
 
 
 class FewCredits:
-    """More small messages than the client takes while it is stopped, which the server sends on request."""
+    """On request the server sends more small messages than there are credits while the client is stopped."""
 
     def server(self, listener):
         s, _ = listener.accept()
@@ -147,7 +147,7 @@ def read_out(s):
 
 
 class BreaksOff:
-    """As many bytes as are taken, of which the server says how many, to a client that reads them when it is told."""
+    """The server sends until nothing more is accepted and prints how many bytes it sent; the client reads them when told."""
 
     def server(self, listener):
         s, _ = listener.accept()
@@ -162,7 +162,7 @@ class BreaksOff:
 
 
 class Full:
-    """As many bytes as are taken, and more, to a server that reads them when it is told."""
+    """The client sends more bytes than are accepted at once, to a server that reads them when told."""
 
     MORE = 1 << 20
 
@@ -184,10 +184,10 @@ class Full:
 
 
 class Talks(Silent):
-    """Questions and answers, until nothing arrives any more."""
+    """Both ends exchange questions and answers until nothing arrives any more."""
 
     def talk(self, s, first):
-        # No test can wait for as long as TCP would retry without a notification.
+        # Without a limit TCP would retry for longer than a test can wait.
         s.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000)
         print("waiting", flush=True)
         began = time.monotonic()
@@ -211,7 +211,7 @@ class Talks(Silent):
 
 
 class Orphans:
-    """The process that accepted a connection is killed: the child that has it, and waits, sees the end."""
+    """The process that accepted a connection is killed, and its child, which waits on the connection, sees the end."""
 
     def server(self, listener):
         s, _ = listener.accept()
@@ -226,7 +226,7 @@ class Orphans:
 
 
 class Endless:
-    """Both directions at once, every byte compared, until the client's standard input ends; prints the byte counts."""
+    """Both ends send at once, and compare every byte, until the client's standard input ends; they print the byte counts."""
 
     BLOCK = 1_000_003
 
@@ -265,15 +265,15 @@ class Endless:
 
 
 class Accepting:
-    """Lines of the client's standard input go to the server and back. The server goes on accepting, each time in a blocking
-    call, and says who has come."""
+    """Lines of the client's standard input go to the server and back. The server goes on accepting in blocking calls, and
+    prints what each further client sends."""
 
     def accept_others(self, listener):
         while True:
             self.greet(listener.accept()[0])
 
     def greet(self, s):
-        # An ordinary client sends bytes; any other must not be seen.
+        # An ordinary client sends bytes; any other connection must not be visible.
         print("another", s.recv(100).decode(), flush=True)
         s.close()
 
@@ -294,7 +294,7 @@ class Accepting:
 
 
 class AcceptingByIPv4(Accepting):
-    """The same where the program listens for IPv6 at the same port too, and no client comes there."""
+    """As Accepting, while the program also listens for IPv6 at the same port, to which no client connects."""
 
     def server(self, listener):
         port = listener.getsockname()[1]
@@ -303,7 +303,7 @@ class AcceptingByIPv4(Accepting):
 
 
 class AcceptingByEpoll(Accepting):
-    """The same by epoll."""
+    """As Accepting, by epoll."""
 
     def accept_others(self, listener):
         listener.setblocking(False)
@@ -320,7 +320,7 @@ class AcceptingByEpoll(Accepting):
 
 
 class AcceptingByPoll(Accepting):
-    """The same by poll(2) and an accept(2) that would block: nothing is to come of the first that the second does not see."""
+    """As Accepting, by poll(2) and a blocking accept(2): poll must not report a connection that accept does not return."""
 
     def accept_others(self, listener):
         poll = select.poll()
@@ -332,7 +332,7 @@ class AcceptingByPoll(Accepting):
 
 
 class AcceptingAfterStalls(Accepting):
-    """A client that is reset before it has sent a byte is accepted, and does not count."""
+    """As Accepting, but a connection that ends before it has sent a byte may be accepted, and does not count."""
 
     def greet(self, s):
         try:
@@ -342,7 +342,7 @@ class AcceptingAfterStalls(Accepting):
 
 
 class AcceptingElsewhere(Accepting):
-    """A child accepts all connections but the first, which the parent serves."""
+    """A child accepts all connections except the first, which the parent serves."""
 
     def server(self, listener):
         hears, tells = os.pipe()
@@ -364,7 +364,7 @@ class AcceptingElsewhere(Accepting):
 
 
 class AcceptingInAChildToCome(AcceptingElsewhere):
-    """As before, with a child that is made at the end of the server's standard input."""
+    """As AcceptingElsewhere, with a child that is forked when the server's standard input ends."""
 
     def server(self, listener):
         s, _ = listener.accept()
@@ -388,7 +388,7 @@ class AcceptingInAChildToCome(AcceptingElsewhere):
 
 
 class Piecemeal:
-    """Small pieces, of which each is answered before the next one, until one end is gone."""
+    """The client sends small pieces, each of which is answered before the next one, until one end has ended."""
 
     BLOCK = 997
 
@@ -415,7 +415,7 @@ class Piecemeal:
 
 
 class Crowd:
-    """More connects than the listener has room for, before the server accepts the first: each is answered in the end."""
+    """The client makes more connects than the listener has room for before the server accepts the first; all are answered."""
 
     COUNT, BACKLOG = 24, 4
 
@@ -438,7 +438,7 @@ class Crowd:
         poll = select.poll()
         for s in socks:
             poll.register(s, select.POLLOUT)
-        # Those that have a place.
+        # These connects have a place in the listener's queue.
         while poll.poll(300):
             for fd, events in poll.poll(0):
                 assert events == select.POLLOUT, events
@@ -453,7 +453,7 @@ class Crowd:
 
 
 class Owned(Piecemeal):
-    """Five bytes, which are answered; after the end of the client's standard input once more, and half of them at a time."""
+    """The client sends five bytes, which are answered, and after the end of its standard input three further pieces."""
 
     def client(self, connect):
         s = connect()

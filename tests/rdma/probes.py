@@ -1,17 +1,17 @@
-"""probes.py ROLE ADDRESS PORT: what a client asks before it connects, and who answers.
+"""probes.py ROLE ADDRESS PORT: clients that send a probe before they connect, and programs that answer it.
 
-    client    one connection, a line there and a byte back; prints whether the libraries of RDMA were loaded, and its threads.
-              WAY is what it does meanwhile: it waits in recv or poll, or in no call of ours, writes more than anybody takes, or does
-              not wait; or
-              what becomes of the connection at once: a child's, another program's, or passed to another process
-    twice     connects to somebody who answers, and to whom no connection comes about, and once more at the next port; prints
-              what it is told
-    library   loads a library that does the same in its constructor
-    goes-on   what another program does with the connection
-    plain     the server of such clients; prints how long the lines were
-    door      answers at PORT + 20000 as a server does that can be reached by RDMA, and prints how many have asked
-    deaf      has that port, and says nothing
-    garbage   sends all kinds of datagrams there, and prints how many were answered
+    client    makes one connection, sends a line and gets a byte; prints whether the libraries of RDMA were loaded, and its
+              threads. WAY says what it does meanwhile: it waits in recv or poll, or in no call of ours, writes more than is
+              accepted, or does not wait; or it hands the connection on at once: to a child, to another program, or by
+              passing it to another process
+    twice     connects to a port at which a probe is answered but no connection is possible, and then to the next port; prints
+              the results
+    library   loads a library that connects in its constructor
+    goes-on   is the other program that gets the connection
+    plain     is the server of such clients; prints how long the lines were
+    door      answers probes at PORT + 20000 as a server that is reachable by RDMA does, and prints how many came
+    deaf      holds that port and answers nothing
+    garbage   sends datagrams of all kinds to that port, and prints how many were answered
 """
 
 import ctypes
@@ -26,7 +26,7 @@ import sys
 
 MAGIC, QUESTION, ANSWER = b"NAPR", 1, 2
 NONCE = bytes(range(16))
-# More than a connection takes before somebody reads.
+# More bytes than a connection accepts before the other end reads.
 LONG = 2_000_000
 
 
@@ -163,7 +163,7 @@ def garbage(address, port):
                  said(QUESTION, version, magic=b"NACB"), right * 50]
         for datagram in wrong * 20:
             s.send(datagram)
-        # Those that get an answer, in their order; so what came before them got none.
+        # These get answers, in their order, so the datagrams before them got none.
         s.send(said(QUESTION, version + 1))
         s.send(right)
         s.settimeout(20)

@@ -1,6 +1,6 @@
 """remote.py WHAT ROLE ADDRESS PORT: one end of a conversation between two hosts.
 
-Each ends with status 0 if everything was as kernel TCP has it, else with a traceback.
+Each end exits with status 0 if everything was as kernel TCP has it, and otherwise with a traceback.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ def both_ways(s, seed_out, seed_in):
 
 
 class Bulk:
-    """Both directions at once, over two connections."""
+    """Both ends send at once, over two connections."""
 
     def server(self, listener):
         threads = [threading.Thread(target=self.one, args=(listener.accept()[0],)) for _ in range(2)]
@@ -59,7 +59,7 @@ class Bulk:
 
 
 class Pieces(Bulk):
-    """The same in small pieces, over one connection, and some more when that is done."""
+    """As Bulk, in small pieces over one connection, and with some more pieces afterwards."""
 
     def both_ways(self, s, seed_out, seed_in):
         block = data(seed_out)
@@ -90,7 +90,7 @@ class Names:
         for _ in range(5):
             s, peer = listener.accept()
             assert s.getpeername() == peer, (s.getpeername(), peer)
-            # A listener of both families calls a client of IPv4 by a mapped address.
+            # At a listener of both families a client of IPv4 has a mapped address.
             said = f"{peer[0]} {peer[1]} {s.getsockname()[0]} {s.getsockname()[1]}\n".replace("::ffff:", "")
             s.sendall(said.encode())
             receive(s, 1)
@@ -108,7 +108,7 @@ class Names:
 
 
 class HalfClose:
-    """The answer comes after the end of the question; then the end of the answer."""
+    """The answer comes after the end of the question, and then the end of the answer."""
 
     def server(self, listener):
         s, _ = listener.accept()
@@ -128,7 +128,7 @@ class HalfClose:
 
 
 class Exits:
-    """What a process has written arrives, though it ends at once."""
+    """All bytes that a process has written arrive, although it ends at once."""
 
     def server(self, listener):
         for how in (sys.exit, os._exit):
@@ -170,7 +170,7 @@ class Stops:
 
 
 class Forks:
-    """A process per connection; the parent goes on."""
+    """A server forks a process per connection, and the parent goes on."""
 
     def server(self, listener):
         children = []
@@ -196,10 +196,10 @@ class Forks:
 
 
 class Again:
-    """What a client has written arrives, though it has closed, and its next connection is there already."""
+    """All bytes that a client has written arrive, although it has closed and has made its next connection already."""
 
     COUNT = 5
-    # More than the ring holds: the rest waits beside it. And less than the client could not send before anybody reads.
+    # More bytes than the ring holds, so that some wait beside it, but few enough to be sent before the server reads.
     SIZE = 400_000
 
     def server(self, listener):
@@ -215,7 +215,7 @@ class Again:
     def client(self, connect):
         for n in range(self.COUNT + 1):
             with connect() as s:
-                # The last one is not read.
+                # The server does not read the last connection.
                 s.sendall(data(n, self.SIZE) if n < self.COUNT else b"")
                 assert s.recv(1) == b""
 
@@ -243,7 +243,7 @@ class Executes:
 
 
 class Backlog:
-    """More connects at a time than the listener's backlog has room for: they wait, as by TCP."""
+    """The client makes more connects at once than fit into the listener's backlog: they wait, as with TCP."""
 
     COUNT = 12
 
@@ -271,7 +271,7 @@ class Backlog:
 
 
 class Polls:
-    """Not blocking, by readiness: many small answers."""
+    """A server without blocking calls, which waits for readiness, gives many small answers."""
 
     def server(self, listener):
         listener.setblocking(False)
@@ -305,7 +305,8 @@ class Polls:
 
 
 class Many:
-    """Connections that are open at the same time, until the client's standard input ends; each says who has accepted it."""
+    """Connections that are open at the same time, until the client's standard input ends. On each the server says which of its
+    processes accepted it."""
 
     COUNT = 40
 
@@ -313,7 +314,7 @@ class Many:
         self.answer(listener, self.COUNT)
 
     def answer(self, listener, count=None):
-        """By readiness; without a number until the process is ended."""
+        """Answers `count` connections, waiting for readiness; without a number, until the process is ended."""
         listener.setblocking(False)
         waiting = selectors.DefaultSelector()
         waiting.register(listener, selectors.EVENT_READ)
@@ -337,7 +338,7 @@ class Many:
         try:
             head = s.recv(4)
         except ConnectionError:
-            return False  # Of a stranger, whose end is not ours.
+            return False  # The connection was a stranger's, which may be reset.
         if not head:
             return False
         head += receive(s, 4 - len(head))
@@ -365,13 +366,13 @@ class Many:
 
 
 class More(Many):
-    """More than one link has room for."""
+    """As Many, with more connections than one link has room for."""
 
     COUNT = 560
 
 
 class Bursts(Many):
-    """One connection: a little, then a lot at each line of the client's standard input, then a little at its end."""
+    """On one connection the client sends a little, then a lot at each line of its standard input, then a little at its end."""
 
     COUNT = 1
 
@@ -388,7 +389,7 @@ class Bursts(Many):
 
 
 class Leaves(Many):
-    """A few connections, which are closed at the first line of the client's standard input; it stays until the end of that."""
+    """A few connections are closed at the first line of the client's standard input; the client stays until that ends."""
 
     COUNT = 8
 
@@ -407,7 +408,7 @@ class Leaves(Many):
 
 
 class Prefork(Many):
-    """Several processes that were forked after listen() wait on one listener; one is killed in between."""
+    """Several processes that were forked after listen() wait on one listener, and one of them is killed meanwhile."""
 
     COUNT = 12
 
@@ -417,7 +418,7 @@ class Prefork(Many):
             if (child := os.fork()) == 0:
                 self.answer(listener)
             children.append(child)
-        # Until the client is done: it says so by its end, and then the parent is ended.
+        # The test ends the parent by this signal when the client has ended.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         try:
             signal.pause()

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The storm of ../storm between two hosts: storm.py --kind rxe|siw [--seconds N] [--seed N] [...], in the virtual machine.
 
-Servers are on one host and clients on the other, and each passes connections to processes of its own host. What was
-carried over queue pairs the devices' own counters say. Excused besides what ../storm excuses is what
-docs/COMPATIBILITY.md says of killed processes: a connection ends with the process that carries it, which is the one that
-connected or accepted, or where several accept from one listener, the one of them that listens for RDMA.
+Servers are on one host and clients on the other, and each passes connections to processes of its own host. The devices' own
+counters say what was carried over queue pairs. Besides the failures that ../storm excuses, those of killed processes in
+docs/COMPATIBILITY.md are excused: a connection ends with the process that carries it, which is the one that connected or
+accepted, or, if several accept from one listener, the one of them that listens for RDMA.
 """
 
 import os
@@ -60,13 +60,13 @@ class Between(rig.Storm):
         return world.counters(self.ends[role].device)["rdma_sends"]
 
     def carried(self):
-        """RDMA messages that each host's device has sent."""
+        """The number of RDMA messages that each host's device has sent."""
         return {role: self.sent(role) - before for role, before in self.started.items()}
 
     def more(self):
         if self.random.random() >= self.options.removals:
             return
-        # A stopped process would hold up the removal.
+        # A stopped process would delay the removal.
         self.go_on()
         role = self.random.choice(sorted(self.ends))
         end = self.ends[role]
@@ -79,14 +79,14 @@ class Between(rig.Storm):
         self.counts["removal"] += 1
 
     def has_forgotten(self, pid):
-        """The link by which its engine connects to the program stays; no connection is on it."""
+        """Whether no connection of the process is left. The link between its engine and the program stays, without one."""
         try:
             return not monitor.connections(pid)
         except monitor.NoAnswer:
-            return True  # It has had none since it was born.
+            return True  # The process has never had a connection.
 
     def wanted(self):
-        """Of a short storm those that have counted may all have been killed: the devices have counted too."""
+        """The required counts. In a short storm all processes that counted may have been killed; the devices count as well."""
         return []
 
     def proof(self):
@@ -95,7 +95,7 @@ class Between(rig.Storm):
         print("RDMA messages: " + ", ".join(f"{n} by the {role}" for role, n in carried.items()), flush=True)
         if self.longest:
             print(f"the longest removal took {self.longest:.1f} s")
-        # What is killed soon, or begins while others are, goes by TCP, and that may be most of it.
+        # Connections of processes that are killed early, or that begin meanwhile, go by TCP, and may be the majority.
         if min(carried.values()) < self.CALM // 2:
             self.problems.append(f"RDMA carried only {carried}")
 

@@ -1,4 +1,4 @@
-"""NetACC's small programs on a host with RDMA devices: shared memory and kernel TCP go on as without them."""
+"""NetACC's small programs on a host with RDMA devices: shared memory and kernel TCP work as they do without devices."""
 
 import pathlib
 import re
@@ -10,9 +10,9 @@ from matrix import case
 RUN = pathlib.Path(__file__).with_name("apps.py")
 # Emulation makes everything some 10 times slower, and the host may be busy.
 PATIENCE = 6
-# A fifth of them, others each time: without devices all of them run three times elsewhere.
+# A fifth of the programs runs, chosen at random; without devices all of them run elsewhere, in three modes.
 SHARE = 5
-# Takes two minutes there, for some thousand forks.
+# This program takes two minutes there, since it forks some thousand times.
 LONG = {"fork_descriptors"}
 
 

@@ -1,4 +1,4 @@
-"""netacc_bench between two hosts that are joined by RDMA: only where both ends are accelerated is a connection."""
+"""netacc_bench between two hosts that are joined by RDMA: a connection is accelerated only if both ends are."""
 
 import json
 
@@ -16,7 +16,7 @@ def matrix(ctx):
     server = ctx.spawn([TOOL, "server", "-p", port, "-B", "0.0.0.0"], role="server")
     wait_until(lambda: "listens on port" in server.stdout() or not server.running(), 60, "the server listens")
     check(server.running(), server.text())
-    # On a busy machine the way may not be known in time, and such a connection goes by TCP.
+    # On a busy machine the route may not be known in time, and such a connection goes by TCP.
     for _ in range(3):
         text = ctx.run([TOOL, "client", ctx.server_end.address, "-p", port, "-t", "0.2", "-r", "1", "-c", "5", "-w",
                         "round-trip,connect,requests", "--no-icmp", "--json"], limit=200, status=None)

@@ -45,7 +45,7 @@ def a_server_is_reached_by_rdma(ctx):
                        role="server")
     ctx.await_listener(server, port + 20000)
     found = ask(ctx, port)
-    # How long it took is shown if connections would not have waited for it, as on a machine as slow as this.
+    # The time is shown if connections would not have waited that long, as may happen on a machine as slow as this.
     check(found["level"] in ("ok", "note") and found["text"].startswith(f"RDMA by {ctx.client_end.device}: "), found)
     check(f"port {port + 20000}" in found["text"] and ctx.client_end.address in found["text"], found)
     equal({name: found["every"][name]["level"] for name in ("question", "failover")}, {"question": "ok", "failover": "ok"},
@@ -61,7 +61,7 @@ def a_server_is_reached_by_rdma(ctx):
 
 @case(limit=150)
 def a_packet_filter_in_front_of_a_server(ctx):
-    """What is documented is enough, once the server's program has accepted a connection; what is missing is said."""
+    """The documented rules suffice, once the server's program has accepted a connection; a missing one is reported."""
     ctx.accelerated = ("server",)
     port = ctx.port()
     rules = Filter(ctx)
@@ -93,7 +93,7 @@ def why_a_server_is_not_reached(ctx):
     port = ctx.port()
     refused(ask(ctx, port), f"nobody listens for RDMA at port {port + 20000}", "netacc_run")
     refused(ask(ctx, 50_000), "would be 70000")
-    # Somebody else has the port: an RDMA program that is no NetACC.
+    # Another RDMA program, which is not NetACC, has the port.
     other, taken = pingpong_server(ctx, ctx.server_end.address)
     refused(ask(ctx, int(taken) - 20_000), taken)
     other.kill()

@@ -1,5 +1,5 @@
-"""What is tested of a connection over shared memory, and of TCP's meaning, over RDMA: one process may have both ends, which
-the two devices of `world.round_trip` join. The devices' own counters say that RDMA carried the bytes.
+"""Runs the tests of connections over shared memory, and of TCP's semantics, over RDMA: one process may have both ends, which
+the two devices of `world.round_trip` join. The devices' own counters prove that RDMA carried the bytes.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ CLOSING = re.compile(r"^(\d+) passed, (\d+) failed", re.M)
 
 
 class Round:
-    """A namespace in which the far address is another host's, for the library."""
+    """A namespace in which the library takes the far address for another host's."""
 
     def __init__(self, ctx, near, far):
         self.ctx, self.near, self.far = ctx, near, far
@@ -35,7 +35,7 @@ class Round:
         self.start = [world.counters(side.device) for side in (self.near, self.far)]
 
     def carried(self):
-        """Messages that both devices have sent since `mark`, by their own count."""
+        """The number of messages that both devices have sent since `mark`, by their own counters."""
         now = [world.counters(side.device) for side in (self.near, self.far)]
         return [after["rdma_sends"] - before["rdma_sends"] for before, after in zip(self.start, now)]
 
@@ -50,7 +50,7 @@ def round_trip(ctx):
 
 
 def suite(proc, limit):
-    """Of a runner of tests: all have passed."""
+    """Checks that a test runner reports that all of its tests have passed."""
     text = proc.result(limit, status=None)
     closing = CLOSING.search(text)
     check(closing and int(closing[1]) and not int(closing[2]), text[-6000:] + "\n".join(proc.tail(3)))
@@ -58,10 +58,9 @@ def suite(proc, limit):
 
 @case(limit=580)
 def random_calls(ctx):
-    """tests/diff: sequences of socket calls at random, on a connection over RDMA and on one of the kernel's."""
+    """tests/diff: random sequences of socket calls, on a connection over RDMA and on a connection of the kernel."""
     sequences = 3
-    # A queue pair for each connection takes so much time here that the kernel's connections are waited for, again and
-    # again.
+    # Eight connections share a queue pair, since making one for each would take most of the time here.
     per_qp = 8
     with round_trip(ctx) as here:
         proc = here.spawn([harness.ROOT / "tests" / "diff" / "run", here.launcher, 1], SEQUENCES=sequences,
@@ -73,7 +72,7 @@ def random_calls(ctx):
 
 @case(limit=300)
 def every_call(ctx):
-    """Bytes go straight from and to the program's buffers where they can, and by the ring where not: in order all the same."""
+    """Bytes go directly from and to the program's buffers where possible, and otherwise by the ring, always in order."""
     with round_trip(ctx) as here:
         proc = here.spawn([here.launcher, harness.ROOT / "build" / "tests" / "apps" / "every_call"])
         check("ok every_call" in proc.result(280), proc.text())
@@ -82,7 +81,7 @@ def every_call(ctx):
 
 
 def endpoints_of(here, which, tests, per_qp, **environment):
-    """Those tests of crates/netacc-core/tests/conformance: the suite that every transport passes."""
+    """Runs those tests of crates/netacc-core/tests/conformance, the suite that every transport passes."""
     proc = here.spawn([here.ctx.built("core-conformance"), "--test-threads=1", "--ignored", f"{which}::"],
                       NACC_SOR_CONN_PER_QP=per_qp, **environment)
     done = passed(proc.result(280, status=None) + proc.text())
@@ -101,7 +100,7 @@ def endpoints(ctx):
 
 @case(limit=600)
 def endpoints_whose_queue_pairs_fail(ctx):
-    """The tests have their queue pairs fail themselves, and look whether they have."""
+    """The tests make their queue pairs fail themselves, and check that they have failed."""
     for which, tests, base in ("rdma_failed_over", 13, 1), ("rdma_failed_over_on", 1, 1), ("rdma_cut", 1, 0):
         with round_trip(ctx) as here:
             endpoints_of(here, which, tests, 64, T_BREAK=f"rdma link delete {here.near.device}", NACC_TCP_COMPANION=base)

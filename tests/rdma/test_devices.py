@@ -1,4 +1,4 @@
-"""The devices themselves, with rdma-core's own programs: what fails here is not NetACC's."""
+"""Tests the devices themselves with rdma-core's own programs: a failure here is not NetACC's."""
 
 import json
 import re
@@ -20,7 +20,7 @@ def active(ctx):
 
 @case()
 def netacc_check_sees_them(ctx):
-    """Device, state and interface, from sysfs alone."""
+    """netacc_check finds device, state and interface in sysfs alone."""
     for side in ctx.ends():
         # sysfs shows the network namespace of the process that mounted it.
         look = ["unshare", "--mount", "sh", "-c", 'mount -t sysfs sysfs /sys && exec "$@"', "sh",
@@ -37,7 +37,7 @@ def netacc_check_sees_them(ctx):
 
 @case()
 def rping(ctx):
-    """Connection manager, SEND, RDMA READ and RDMA WRITE, content compared by the program."""
+    """The program uses the connection manager, SEND, RDMA READ and RDMA WRITE, and compares the contents."""
     for family in ("address", "address6"):
         address, port = getattr(ctx.server_end, family), ctx.port()
         ctx.mark()
@@ -45,13 +45,13 @@ def rping(ctx):
         ctx.await_listener(server, port)
         ctx.run([need("rping"), "-c", "-a", address, "-p", port, "-C", 20, "-V"])
         server.result()
-        # Per round the client says twice where its buffer is.
+        # In each round the client sends the address of its buffer twice.
         ctx.prove(40)
 
 
 @case(modes=("rxe",))
 def rc_pingpong(ctx):
-    """Plain queue pairs without the connection manager, which iWARP cannot do."""
+    """Queue pairs work without the connection manager, which iWARP does not support."""
     def gid(side):
         tail = "".join(f"{int(part):02x}" for part in side.address.split("."))
         for path in world.port_file(side.device, "gids").iterdir():
@@ -72,7 +72,7 @@ def rc_pingpong(ctx):
 
 @case()
 def counters_tell_rdma_from_tcp(ctx):
-    """The proof must be able to fail: bytes over TCP on the same wire count for nothing."""
+    """The proof can fail: bytes over TCP on the same wire do not count."""
     size = 1 << 20
     script = ctx.file("tcp.py", b"""
 import socket, sys

@@ -1,4 +1,4 @@
-"""What happens when something goes away while messages are under way: an error in a sentence, in bounded time."""
+"""When a device, a process or a path fails while messages are under way, there is a clear error in bounded time."""
 
 import os
 import signal
@@ -12,9 +12,9 @@ from matrix import case
 from test_ss import queue_pairs
 from test_verbs import pingpong_server
 
-# Number of messages, far more than there will be time for.
+# A number of messages for which there is never time.
 ENDLESS = 10_000_000
-# Only turns a hang into a failure; nothing here takes a second where it works.
+# The limit only turns a hang into a failure; nothing here takes a second if it works.
 LIMIT = 30
 
 
@@ -28,7 +28,7 @@ def endless(ctx, what="client", **spawn):
 
 
 def failed(proc):
-    """It has ended by itself, with an error that names the operation; not by a signal, not by a panic."""
+    """Checks that the program ended by itself, with an error that names the operation, and not by a signal or a panic."""
     code = proc.wait(LIMIT)
     text = proc.err.read_text()
     check(code == 1 and text.startswith("rdma_pingpong: ") and len(text.splitlines()) == 1,
@@ -44,7 +44,7 @@ def delete(side):
 @case()
 def device_of_the_client_goes(ctx):
     server, client = endless(ctx)
-    # The kernel's own removal has to come to an end too: it waits for the programs that use the device.
+    # The kernel's removal must end too: it waits for the programs that use the device.
     removal = ctx.spawn(delete(ctx.client_end), role="client")
     said = failed(client)
     check(removal.wait(LIMIT) == 0, f"rdma link delete: {removal.text()}")
@@ -65,7 +65,7 @@ def device_of_the_server_goes(ctx):
 
 @case()
 def device_goes_and_the_program_stays(ctx):
-    """A program that has dropped all that it had on the device does not hold up the removal by living on."""
+    """A program that has dropped its objects on the device does not delay the removal by living on."""
     read_end, write_end = os.pipe()
     server, client = endless(ctx, "stay", stdin=read_end)
     removal = ctx.spawn(delete(ctx.client_end), role="client")
@@ -87,7 +87,7 @@ def peer_is_killed(ctx):
         ctx.mark()
 
 
-# Connections of NetACC: they go on by TCP.
+# The tests below are about connections of NetACC, which go on by TCP.
 
 SCRIPT = str(harness.ROOT / "tests" / "rdma" / "lasting.py")
 
@@ -100,12 +100,12 @@ def shown(proc):
 
 
 class Transfer:
-    """lasting.py's bytes in both directions, which a fault is to cut."""
+    """lasting.py's transfer in both directions, which a fault interrupts."""
 
     def __init__(self, ctx, options=()):
         ctx.accelerated = ("server", "client")
         self.ctx, self.env = ctx, {"FAR_LIMIT": "200", **dict(options)}
-        # On a machine as slow as this the way is not always found out in time: then once more.
+        # On a machine as slow as this the route is not always known in time; then it is tried again.
         for _ in range(5):
             self.start()
             if self.over("RDMA"):
@@ -134,14 +134,14 @@ class Transfer:
         return " / ".join(str(monitor.summary(p.pid)) + p.text()[-600:] for p in (self.server, self.client))
 
     def moved(self):
-        """Bytes that have come so far, at whichever end has had fewer."""
+        """The number of bytes that have arrived so far, at the end that has fewer."""
         return min(sum(s["bytes_in"] for s in shown(p)) for p in (self.server, self.client))
 
     def over(self, transport):
         return all(transport in [s["transport"] for s in shown(p)] for p in (self.server, self.client))
 
     def survives(self, limit=LIMIT):
-        """Both ends go on by TCP, say why, and have had all bytes in order at the end."""
+        """Checks that both ends go on by TCP, say why, and get all bytes in order."""
         wait_until(lambda: self.over("TCP") or not self.running(), limit, f"both go on by TCP: {self.text()}")
         check(self.running(), self.text())
         for proc in (self.server, self.client):
@@ -169,12 +169,12 @@ def a_device_is_removed_under_load(ctx):
 
 
 def swallow(ctx, port):
-    """RDMA packets go to a neighbour that does not exist; TCP works. Returns the commands that end that."""
+    """Sends RDMA packets to a neighbour that does not exist, while TCP works. Returns the commands that undo this."""
     undo = []
     for side in ctx.ends():
         inside = ["ip", "-n", side.namespace]
         nobody = f"{side.address.rpartition('.')[0]}.99"
-        # The address of a neighbour that has no host, and a route by it for what carries RDMA.
+        # A route for RDMA packets leads to the address of a neighbour that does not exist.
         which = ["ipproto", "udp"]
         if ctx.kind != "rxe":
             which = ["ipproto", "tcp", "sport" if side.role == "server" else "dport", str(port + 20000)]
@@ -189,7 +189,7 @@ def swallow(ctx, port):
 
 @case(limit=200)
 def the_path_of_rdma_falls_silent(ctx):
-    """Its packets are lost and TCP's are not: found out in bounded time, under load and at rest."""
+    """If only RDMA's packets are lost, that is noticed in bounded time, under load and at rest."""
     transfer = Transfer(ctx)
     undo = swallow(ctx, transfer.port)
     try:
@@ -201,7 +201,7 @@ def the_path_of_rdma_falls_silent(ctx):
 
 @case(modes=("rxe",), limit=220)
 def without_a_companion_silence_is_a_time_out(ctx):
-    """At the side that sends; the other one may get the end from the connection manager."""
+    """The side that sends gets a time-out; the other one may get the end from the connection manager."""
     transfer = Transfer(ctx, options={"NACC_TCP_BASE": "0"})
     undo = swallow(ctx, transfer.port)
     try:
@@ -215,7 +215,7 @@ def without_a_companion_silence_is_a_time_out(ctx):
 
 
 def full_pair(ctx):
-    """The server does not read, and everything that the client has sent has been confirmed by the server's device."""
+    """A connection whose server does not read, and of which the server's device has acknowledged everything."""
     read_end, write_end = os.pipe()
     server, client, port = pair_by_rdma(ctx, "Full", {"NACC_TCP_BASE": "0"}, to_server=read_end)
     os.close(read_end)
@@ -225,7 +225,7 @@ def full_pair(ctx):
 
 @case(modes=("rxe",), limit=220)
 def without_a_companion_silence_ends_what_waits_for_room(ctx):
-    """Nothing is under way that could fail."""
+    """The wait ends although no message is under way that could fail."""
     server, client, port, write_end = full_pair(ctx)
     undo = swallow(ctx, port)
     try:
@@ -240,7 +240,7 @@ def without_a_companion_silence_ends_what_waits_for_room(ctx):
 
 @case(limit=150)
 def without_a_companion_room_may_be_long_in_coming(ctx):
-    """The devices probe each other meanwhile, and no program notices that."""
+    """The engines probe each other while a program waits for room, and no program notices that."""
     server, client, _, write_end = full_pair(ctx)
     posted = lambda: sum(qp["queue_pair"]["sends_posted"] for qp in queue_pairs(client.pid))  # noqa: E731
     before = posted()
@@ -256,7 +256,7 @@ def without_a_companion_room_may_be_long_in_coming(ctx):
 
 @case(modes=("rxe",), limit=220)
 def without_a_companion_keepalive_finds_a_silent_path(ctx):
-    """No side sends anything; iWARP would notice it after a quarter of an hour."""
+    """Keepalive finds the silent path although no side sends anything; iWARP alone would take a quarter of an hour."""
     server, client, port = pair_by_rdma(ctx, "Kept", {"NACC_TCP_BASE": "0"})
     undo = swallow(ctx, port)
     try:
@@ -271,7 +271,7 @@ def without_a_companion_keepalive_finds_a_silent_path(ctx):
 
 @case(limit=220)
 def keepalive_finds_a_silent_host_after_a_failure(ctx):
-    """The connection has failed over to TCP, and no side sends anything when no packet gets through any more."""
+    """After failover to TCP keepalive finds that no packet gets through any more, although no side sends anything."""
     pair = pair_by_rdma(ctx, "Kept")[:2]
     removal = ctx.spawn(delete(ctx.client_end), role="nobody")
     check(removal.wait(LIMIT) == 0, f"rdma link delete: {removal.text()}")
@@ -294,7 +294,7 @@ def keepalive_finds_a_silent_host_after_a_failure(ctx):
 
 @case(modes=("rxe",), limit=220)
 def a_queue_pair_of_a_host_that_is_gone_is_given_up(ctx):
-    """It has no connection just then, and a server would keep it for the next one."""
+    """A server gives up an idle queue pair of a host that is gone, and does not keep it for the next connection."""
     read_end, write_end = os.pipe()
     server, client, port = pair_by_rdma(ctx, "Closed", to_client=read_end)
     os.close(read_end)
@@ -305,7 +305,7 @@ def a_queue_pair_of_a_host_that_is_gone_is_given_up(ctx):
     check(len(mine()) == 1, f"{mine()}")
     undo = swallow(ctx, port)
     try:
-        # What the device of the client says of its end is lost.
+        # The messages by which the client's device reports its end are lost.
         client.kill()
         wait_until(lambda: not mine(), 120, "the server has given it up")
         check(server.running(), server.text())
@@ -316,8 +316,8 @@ def a_queue_pair_of_a_host_that_is_gone_is_given_up(ctx):
 
 
 def pair_by_rdma(ctx, what, options=(), to_server=None, to_client=None, on_port=lambda port: None, address=None):
-    """Both ends of one of lasting.py's conversations, which wait, and the port, of which `on_port` is told before. Once more
-    where the way is not found in time."""
+    """Both ends of one of lasting.py's conversations, which wait, and the port, with which `on_port` is called before. Tries
+    again if the route is not known in time."""
     ctx.accelerated = ("server", "client")
     for _ in range(5):
         address, port = address or ctx.server_end.address, ctx.port()
@@ -327,7 +327,7 @@ def pair_by_rdma(ctx, what, options=(), to_server=None, to_client=None, on_port=
         ctx.await_listener(server, port + 20000)
         client = ctx.spawn([*argv, "client", address, port], role="client", env=dict(options), stdin=to_client)
         wait_until(lambda client=client: "waiting" in client.stdout() or not client.running(), 60, "they are connected")
-        # A client's connect returns before its queue pair is there, which may then come to nothing.
+        # A client's connect returns before its queue pair exists, which may then fail.
         wait_until(lambda server=server: shown(server), 60, "the server has it")
         check(client.running(), client.text())
         if all("RDMA" in monitor.transports(proc.pid) for proc in (server, client)):
@@ -339,7 +339,7 @@ def pair_by_rdma(ctx, what, options=(), to_server=None, to_client=None, on_port=
 
 @case(limit=150)
 def what_a_killed_process_had_written(ctx):
-    """Arrives as a whole, or the stream does not seem to be whole."""
+    """All bytes of a killed process arrive, or the stream ends with an error."""
     for what in ("BreaksOff", "FewCredits"):
         read_end, write_end = os.pipe()
         stopped = what == "FewCredits"
@@ -366,7 +366,7 @@ def what_a_killed_process_had_written(ctx):
 
 @case(limit=150)
 def what_a_killed_process_has_said_of_its_end(ctx):
-    """A stream whose bytes have all come ends, some time after the last ones, as by TCP."""
+    """A stream of a killed process whose bytes have all arrived ends, as with TCP."""
     server, client, _ = pair_by_rdma(ctx, "HasTalked")
     wait_until(lambda: "waiting" in server.stdout(), 60, "both wait")
     client.kill()
@@ -380,7 +380,7 @@ def without_a_companion_a_failed_queue_pair_ends_its_connections(ctx):
     removal = ctx.spawn(delete(ctx.client_end), role="nobody")
     check(removal.wait(LIMIT) == 0, f"rdma link delete: {removal.text()}")
     for proc in (transfer.server, transfer.client):
-        # Whichever of its threads looks first gets the error.
+        # The thread that checks first gets the error, so the exit status is not certain.
         proc.result(LIMIT, status=None)
         check("ConnectionResetError" in proc.text() or "BrokenPipeError" in proc.text(), proc.text())
     os.close(transfer.write_end)

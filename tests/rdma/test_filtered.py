@@ -1,6 +1,6 @@
-"""A packet filter in front of the server that lets in what DEPLOY.md says, and nothing else: P and P + 20000.
+"""A packet filter in front of the server lets in only what DEPLOY.md says: P and P + 20000.
 
-What a queue pair has beside it, so that its connections go on when it fails, comes to P as well, and no program sees it.
+The companion connection of a queue pair comes to P as well, and no program sees it.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ class Filter:
         self.inside = world.inside(ctx.server_end.namespace)
 
     def allow(self, port, question=True):
-        """Everything that a server at that port needs; `question`: the datagrams before a queue pair, too."""
+        """Allows everything that a server at that port needs; `question` says whether probes are allowed too."""
         self.clear()
         rules = "".join(f"add rule inet doc in {rule}\n" for rule in (
             f"tcp dport {port} accept", f"tcp dport {port + 20000} accept",
@@ -34,7 +34,7 @@ class Filter:
                       "add chain inet doc in { type filter hook input priority 0; policy accept; }\n" + rules)
 
     def close(self, port):
-        """Nothing comes to that port any more, until it is allowed once more."""
+        """Blocks that port until it is allowed again."""
         world.command(*self.inside, "nft", f"insert rule inet doc in tcp dport {port} drop")
 
     def clear(self):
@@ -43,8 +43,8 @@ class Filter:
 
 @contextlib.contextmanager
 def filtered(ctx, what, closed=False, **how):
-    """A server and a client that talk by RDMA, the port, and where the client is told what to say. `closed`: nothing gets
-    through to the port itself at first."""
+    """A server and a client that talk by RDMA, the port, and the pipe that tells the client what to send. `closed` says that
+    the port itself is blocked at first."""
     rules = Filter(ctx)
 
     def on_port(port):
@@ -63,12 +63,12 @@ def filtered(ctx, what, closed=False, **how):
 
 
 def at_port(ctx, port):
-    """TCP connections at the server's port, as ss(8) has them."""
+    """The TCP connections at the server's port, as ss(8) shows them."""
     return world.command(*ctx.enter("server"), "ss", "-Htnp", "state", "established", "sport", "=", f":{port}").splitlines()
 
 
 def companions(ctx, proc, port):
-    """TCP connections of the server's process at its listener's port."""
+    """The TCP connections of the server's process at its listener's port."""
     return [line for line in at_port(ctx, port) if f"pid={proc.pid}," in line]
 
 
@@ -82,7 +82,7 @@ for name in names:
 
 
 def come_and_go(ctx, address, port, *names):
-    """Ordinary clients, which the server's program is to see, each of them."""
+    """Runs ordinary clients, each of which the server's program must see."""
     ctx.run([*ctx.enter("client"), "python3", "-c", CLIENTS, address, port, *names], role="nobody")
 
 
@@ -93,7 +93,7 @@ def say(client, write_end, word):
 
 
 def warnings(ctx):
-    """What the log says of companions that there are not, as an operator sees it."""
+    """The log's warnings about companions that cannot be made, as an operator sees them."""
     lines = ctx.log.read_text().splitlines() if ctx.log.exists() else []
     return [line for line in lines if "no companion" in line and " WARN " in line]
 
@@ -108,7 +108,7 @@ def await_companion(ctx, server, port):
 
 
 def goes_on_by_tcp(ctx, server, client, write_end):
-    """When the queue pair's device is removed."""
+    """Removes the queue pair's device and checks that the connection goes on by TCP."""
     removal = ctx.spawn(delete(ctx.client_end), role="nobody")
     try:
         check(removal.wait(LIMIT) == 0, f"rdma link delete: {removal.text()}")
@@ -131,7 +131,7 @@ def by_own_port(ctx, what, **how):
         say(client, write_end, "by RDMA")
         await_companion(ctx, server, port)
         come_and_go(ctx, address, port, "second")
-        equal(others(server), ["another first", "another second"], "who was accepted")
+        equal(others(server), ["another first", "another second"], "the clients that were accepted")
         goes_on_by_tcp(ctx, server, client, write_end)
         come_and_go(ctx, address, port, "third")
         equal(len(others(server)), 3, "clients that were accepted in the end")
@@ -157,19 +157,19 @@ def a_companion_comes_to_the_listeners_own_port_by_ipv6(ctx):
 
 @case(limit=250)
 def a_companion_comes_to_one_of_two_listeners(ctx):
-    """The listener for IPv4 is as good as if there were none for IPv6 at its port."""
+    """The companion comes to the listener for IPv4 although another one listens for IPv6 at its port."""
     by_own_port(ctx, "AcceptingByIPv4")
 
 
 @case(limit=250)
 def a_companion_comes_to_another_process(ctx):
-    """A child that was there before accepts it, and the parent has the queue pair; and so for further connections."""
+    """A child that was forked before accepts the companion of a queue pair of the parent's, and further connections too."""
     by_own_port(ctx, "AcceptingElsewhere")
 
 
 @case(limit=250)
 def a_companion_comes_to_a_child_made_after_the_yes(ctx):
-    """It waits in the kernel's queue when the process of its queue pair forks, and the child accepts it."""
+    """The companion waits in the kernel's queue when the process of its queue pair forks, and the child accepts it."""
     read_end, to_server = os.pipe()
     with filtered(ctx, "AcceptingInAChildToCome", to_server=read_end) as (server, client, port, write_end):
         os.close(read_end)
@@ -178,15 +178,15 @@ def a_companion_comes_to_a_child_made_after_the_yes(ctx):
         os.close(to_server)
         await_companion(ctx, server, port)
         come_and_go(ctx, ctx.server_end.address, port, "first")
-        equal(others(server), ["another first"], "who was accepted")
+        equal(others(server), ["another first"], "the clients that were accepted")
         goes_on_by_tcp(ctx, server, client, write_end)
     both_end_well(ctx, server, client)
 
 
 @case(limit=250)
 def a_client_that_is_stalled_shows_few_empty_connections(ctx):
-    """Without TCP's fast open a companion is seen by the program if its client gets no processor just then: once, and the next
-    one is taken out."""
+    """Without TCP fast open the program may see a companion, as an empty connection, if its client is not scheduled just then.
+    That happens once, and the next companion is taken out of the queue."""
     fast_open = "ipv4/tcp_fastopen"
     world.setting(ctx.client_end.namespace, fast_open, 0)
     try:
@@ -200,7 +200,7 @@ def a_client_that_is_stalled_shows_few_empty_connections(ctx):
             client.signal(signal.SIGCONT)
             wait_until(lambda: others(server), 60, "the program has seen its end")
             await_companion(ctx, server, port)
-            equal(others(server), ["empty"], "who was accepted")
+            equal(others(server), ["empty"], "the clients that were accepted")
             goes_on_by_tcp(ctx, server, client, write_end)
         both_end_well(ctx, server, client)
     finally:
@@ -209,7 +209,7 @@ def a_client_that_is_stalled_shows_few_empty_connections(ctx):
 
 @case(limit=250)
 def where_there_can_be_no_companion_that_is_said(ctx):
-    """A program that would hang in accept(2): one warning, with the reason, and its own clients come through."""
+    """For a program that would hang in accept(2) there is one warning, with the reason, and its own clients get through."""
     with filtered(ctx, "AcceptingByPoll") as (server, client, port, write_end):
         wait_until(lambda: warnings(ctx) or not client.running(), 60, "the client says that there is no companion")
         said = warnings(ctx)

@@ -1,4 +1,4 @@
-"""NACC_CONN_TCP_FIRST between two hosts: connections begin on kernel TCP, and RDMA carries them while they live."""
+"""NACC_CONN_TCP_FIRST between two hosts: connections begin on kernel TCP and are upgraded to RDMA while they live."""
 
 import signal
 import time
@@ -15,8 +15,8 @@ SCRIPT = str(harness.ROOT / "tests" / "rdma" / "lasting.py")
 
 
 def until_carried(ctx, what, messages, payload=0):
-    """A conversation that begins on TCP and lasts until RDMA has carried so much of it each way: how much has been said before
-    RDMA takes over depends on the machine."""
+    """Runs a conversation that begins on TCP until RDMA has carried at least `messages` messages and `payload` bytes each way.
+    How much goes by TCP before depends on the machine."""
     ends = ("client", "server")
 
     def enough():
@@ -32,19 +32,19 @@ def until_carried(ctx, what, messages, payload=0):
 
 @case(limit=240)
 def small_answers(ctx):
-    """Eight connections by readiness."""
+    """Eight connections of a server that waits for readiness are upgraded."""
     until_carried(ctx, "PollsOn", 100)
 
 
 @case(limit=240)
 def both_directions_while_it_goes_over(ctx):
-    """3 MiB each way, again and again, every byte compared; some go by TCP and the rest by RDMA."""
+    """3 MiB go each way, again and again, and every byte is compared; some go by TCP and the rest by RDMA."""
     until_carried(ctx, "PiecesOn", 30, 3 * MB)
 
 
 @case(limit=500)
 def conversations(ctx):
-    """Whatever carries them in the end, and whatever the programs do meanwhile."""
+    """Conversations work whichever transport carries them in the end, and whatever the programs do meanwhile."""
     for what in ("Stops", "Bulk", "Names", "HalfClose", "Exits", "Forks", "Again", "Executes"):
         ctx.mark()
         converse(ctx, what, options={**FIRST, "FAR_LIMIT": "200"}, limit=210)
@@ -53,7 +53,7 @@ def conversations(ctx):
 
 @case(limit=240)
 def redis_tcp_first(ctx):
-    """Clients that begin on TCP; and one connection per request."""
+    """redis serves clients that begin on TCP, also with one connection per request."""
     server, port = redis(ctx, ("server", "client"))
     ctx.await_listener(server, port + 20000)
     ctx.mark()
@@ -71,7 +71,7 @@ def shown(proc):
 
 @case(limit=150)
 def it_is_shown(ctx):
-    """netacc_ss says of both ends that RDMA carries the connection now."""
+    """netacc_ss shows at both ends that RDMA carries the connection now."""
     ctx.accelerated = ("server", "client")
     address, port = ctx.server_end.address, ctx.port()
     server = ctx.spawn(["python3", SCRIPT, "Piecemeal", "server", address, port], role="server")
@@ -90,14 +90,14 @@ def it_is_shown(ctx):
 @case(limit=150)
 def a_server_without_netacc(ctx):
     converse(ctx, "Polls", roles=("client",), options=FIRST)
-    # The connection manager sends a request that is not answered.
+    # The connection manager sends a few messages for a request that is not answered.
     check(ctx.carried("client")["rdma_sends"] < 20, f"RDMA carried something: {ctx.carried('client')}")
     converse(ctx, "Pieces", roles=("client",), options=FIRST)
 
 
 @case(limit=300)
 def somebody_is_killed_meanwhile(ctx):
-    """At moments between the connect and some time after the promotion: the other side sees it."""
+    """One side is killed at moments from the connect to some time after the upgrade, and the other side sees it."""
     ctx.accelerated = ("server", "client")
     for n in range(8):
         address, port = ctx.server_end.address, ctx.port()
@@ -105,7 +105,7 @@ def somebody_is_killed_meanwhile(ctx):
         ctx.await_listener(server, port + 20000)
         client = ctx.spawn(["python3", SCRIPT, "Piecemeal", "client", address, port], role="client", env=FIRST)
         wait_until(lambda: "open" in client.stdout() or not client.running(), 60, "the client is connected")
-        # The moments are what differs; nothing is concluded from them.
+        # Only the moment differs between the rounds; nothing depends on the exact time.
         time.sleep(0.02 * n)
         victim, other = (server, client) if n % 2 else (client, server)
         victim.signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Servers of several processes that share a listener: one of them listens for RDMA, and any of them may go at any time."""
+"""Servers of several processes that share a listener: one of them listens for RDMA, and any of them may end at any time."""
 
 import os
 import pathlib
@@ -32,7 +32,7 @@ class Talk:
         os.write(self.write_end, b"%d\n" % (sign * self.asked))
 
     def answer(self, sign=1):
-        """Which process has answered the next question. Every question is answered."""
+        """The process that has answered the next question. Every question is answered."""
         self.go(sign)
         answers = lambda: self.client.stdout().split()[1:]  # noqa: E731
         wait_until(lambda: len(answers()) >= self.asked or not self.client.running(), 60, f"answer {self.asked}")
@@ -46,7 +46,7 @@ class Talk:
 
 @case(limit=150)
 def a_connection_that_is_not_taken(ctx):
-    """It was given to a process that is killed, stopped or closes the listener before accept(2): another one gets it."""
+    """A connection that waits at a process that is killed, stopped or closes the listener before accept(2) goes to another."""
     talk = Talk(ctx, "NeverAccepts")
     ctx.mark()
     for how in ("killed", "stopped", "closed"):
@@ -59,7 +59,7 @@ def a_connection_that_is_not_taken(ctx):
 
 
 def process_of(thread):
-    """The process of a thread, or None. Of a process that takes over the engine's thread is listed, which ends first."""
+    """The process of a thread, or None. Of a process that takes over, the engine's thread is listed, which ends first."""
     try:
         status = pathlib.Path(f"/proc/{thread}/status").read_text()
     except OSError:
@@ -86,14 +86,14 @@ def by_rdma(ctx, talk):
 
 @case(limit=200)
 def the_process_that_listens_goes(ctx):
-    """Killed, or ended by a signal: connects go on, and another process listens for RDMA soon."""
+    """When the process that listens is killed, or ended by a signal, connects go on, and another one listens for RDMA soon."""
     talk = Talk(ctx, "Workers")
     for number in (signal.SIGKILL, signal.SIGTERM):
         by_rdma(ctx, talk)
         first = holder(talk)
         check(first, f"nobody listens: {world.resources('cm_id')}")
         os.kill(first, number)
-        # What reaches a process in its last moments may be lost with it, as where a worker takes it by TCP and is killed.
+        # A connection that reaches a process in its last moments may be lost with it, as with a worker on TCP.
         wait_until(lambda first=first: not os.path.exists(f"/proc/{first}"), 30, f"process {first} is gone")
         for _ in range(5):
             check(talk.answer() != first, "a process that is gone has answered")
@@ -107,7 +107,7 @@ def the_process_that_listens_goes(ctx):
 
 @case(limit=200)
 def the_process_that_carries_quits(ctx):
-    """What it carried for others goes on without it."""
+    """The connections that a process carried for others go on when it quits."""
     for _ in range(5):
         talk = Talk(ctx, "Held")
         by_rdma(ctx, talk)
@@ -139,7 +139,7 @@ def quit_all(talk):
 
 
 def carrying():
-    """Processes that go on with what others carried."""
+    """The processes that go on with connections that others carried."""
     return [stat for stat in pathlib.Path("/proc").glob("[0-9]*/stat") if "(netacc-engine) S" in reads(stat)]
 
 

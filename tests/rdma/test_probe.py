@@ -1,4 +1,4 @@
-"""What a client asks before anything is loaded: whether a server can be reached by RDMA at all."""
+"""The probe by which a client asks, before it loads any library, whether a server is reachable by RDMA."""
 
 import pathlib
 import re
@@ -11,7 +11,7 @@ from matrix import case
 from test_faults import delete
 
 SCRIPT = str(harness.ROOT / "tests" / "rdma" / "probes.py")
-# What may become of a connection that was made just now.
+# The ways in which a connection is handed on right after it was made.
 HANDED = ("fork", "exec", "spawn", "pass")
 
 
@@ -24,7 +24,7 @@ def begin(ctx, what, port, role, accelerated=(), **spawn):
 
 
 def connect(ctx, port, way="recv"):
-    """Whether the client loaded the libraries."""
+    """Runs a client that connects, and returns whether it loaded the libraries."""
     ctx.accelerated = ("client",)
     return ctx.run(["python3", SCRIPT, "client", ctx.server_end.address, port], role="client", env={"WAY": way}).strip()
 
@@ -41,7 +41,7 @@ def a_plain_server(ctx):
 
 @case(limit=300)
 def a_device_that_comes_later(ctx):
-    """A service is found by RDMA when its host gets a device: it had none when it was started, or another one, or lost it."""
+    """A service is found by RDMA when its host gets a device after the start: it had none, had another one, or lost it."""
     own = {(ctx.server_end, ctx.kind)}
     every = {(world.end(kind, role), kind) for kind in world.KINDS for role in ("server", "client")}
 
@@ -50,7 +50,8 @@ def a_device_that_comes_later(ctx):
             ctx.run(delete(side), role="server")
 
     def is_heard(port):
-        """After a client has come; messages prove nothing, since a question whether somebody listens is some, too."""
+        """Whether RDMA carries a further client. A client must have come before; single messages prove nothing, since a
+        probe of the listener causes some too."""
         connect(ctx, port)
         listeners = [r.get("src-addr", "") for r in world.resources("cm_id") if r.get("state") == "LISTEN"]
         return any(name.endswith(f":{port + 20000}") for name in listeners)
@@ -63,7 +64,7 @@ def a_device_that_comes_later(ctx):
         if when == "later":
             ctx.await_listener(server, port + 20000)
             take(ends)
-        # The listener waits for the devices, and clients come by TCP.
+        # The listener waits for devices, and clients come by TCP.
         connect(ctx, port)
         for side, kind in ends:
             world.ensure_device(side, kind)
@@ -73,7 +74,7 @@ def a_device_that_comes_later(ctx):
 
 @case(limit=150)
 def nobody_answers(ctx):
-    """Silence is no refusal: another program has the port of the questions, and RDMA is used all the same."""
+    """If another program has the port of the probes and does not answer, RDMA is used nevertheless."""
     port = ctx.port()
     deaf = begin(ctx, "deaf", port, "server", stdin=None)
     server = begin(ctx, "plain", port, "server", accelerated=("server",))
@@ -91,7 +92,7 @@ def nobody_answers(ctx):
 
 @case(limit=300)
 def an_answer_and_no_queue_pair(ctx):
-    """Somebody answers, but the connection manager refuses, or the other host has no device any more: TCP."""
+    """If a probe is answered but the connection manager refuses, or the other host has no device any more, TCP is used."""
     port = ctx.port()
     door, server = begin(ctx, "door", port, "server"), begin(ctx, "plain", port, "server")
     asked = 0
@@ -101,17 +102,17 @@ def an_answer_and_no_queue_pair(ctx):
         for way, length in (*((way, 11) for way in ("recv", "poll", "close", *HANDED)), ("full", 2_000_001)):
             asked += 1
             said = connect(ctx, port, way)
-            # A client that does not wait may look before the libraries are loaded.
+            # A client that does not wait may check before the libraries are loaded.
             check(way == "close" or said == ("went on" if way in HANDED else "loaded"), f"{how}, {way}: {said}")
             wait_until(lambda: door.stdout().count("asked") >= asked, 20, "the client has asked")
             wait_until(lambda: server.stdout().count("got") >= asked, 20, f"{how}, {way}: the server has the line")
             check(server.stdout().split()[-1] == str(length), f"{how}, {way}: the server got {server.stdout().split()[-1]}")
-        # The program need not call the library once more.
+        # The connection falls back although the program does not call the library again.
         asked += 1
         ctx.accelerated = ("client",)
         argv = ["python3", SCRIPT, "client", ctx.server_end.address, port]
         client = ctx.spawn(argv, role="client", env={"WAY": "asleep"})
-        wait_until(lambda: server.stdout().count("got") >= asked, 20, f"{how}: the server has the line of one who sleeps")
+        wait_until(lambda: server.stdout().count("got") >= asked, 20, f"{how}: the server has the line of a client that sleeps")
         client.kill()
     door.kill()
     server.kill()
@@ -119,7 +120,7 @@ def an_answer_and_no_queue_pair(ctx):
 
 @case(limit=150)
 def handed_on_at_once(ctx):
-    """What becomes of a connection before its queue pair is there is nobody's concern: another process gets it, and all bytes."""
+    """A connection that is handed to another process before its queue pair exists works there, and all bytes arrive."""
     port = ctx.port()
     server = begin(ctx, "plain", port, "server", accelerated=("server",))
     ctx.await_listener(server, port + 20000)
@@ -132,7 +133,7 @@ def handed_on_at_once(ctx):
 
 @case()
 def an_answer_and_nobody_behind_it(ctx):
-    """A host that answers is believed once: later connects wait, and get the result of TCP."""
+    """A host that answers probes without a server is believed once: later connects wait and get the result of TCP."""
     port = ctx.port()
     doors = [begin(ctx, "door", at, "server") for at in (port, port + 1)]
     ctx.accelerated = ("client",)
@@ -144,7 +145,8 @@ def an_answer_and_nobody_behind_it(ctx):
 
 @case()
 def a_constructor_that_connects(ctx):
-    """The thread that loads the libraries waits for the linker, which waits for the constructor, which waits for an answer."""
+    """A constructor may connect, although the thread that loads the libraries waits for the dynamic linker, which waits for the
+    constructor, which waits for an answer."""
     port = ctx.port()
     server = begin(ctx, "plain", port, "server", accelerated=("server",))
     ctx.await_listener(server, port + 20000)

@@ -1,4 +1,4 @@
-"""Real servers and clients on two hosts joined by RDMA: contents are compared, and the devices count."""
+"""Real servers and clients on two hosts joined by RDMA: contents are compared, and the devices' counters are the proof."""
 
 import glob
 import hashlib
@@ -38,7 +38,7 @@ def both(ctx):
 
 @case(limit=240)
 def nginx(ctx):
-    """Two workers; files of some sizes over one connection, then a load of small ones, a connection each."""
+    """nginx with two workers sends files of several sizes over one connection, then small ones with a connection each."""
     address, port = both(ctx)
     www = ctx.dir / "www"
     www.mkdir()
@@ -92,7 +92,7 @@ print("done", sum(map(len, values.values())))
 
 @case(limit=240)
 def memcached(ctx):
-    """Four threads that pass connections on; three clients at once."""
+    """memcached with four threads, which pass connections on, serves three clients at once."""
     address, port = both(ctx)
     server = ctx.spawn([need("memcached"), "-u", "root", "-l", address, "-p", port, "-U", 0, "-t", 4, "-m", 64],
                        role="server")
@@ -102,7 +102,7 @@ def memcached(ctx):
     clients = [ctx.spawn(["python3", script, address, port], role="client") for _ in range(3)]
     total = sum(int(client.result(120).split()[1]) for client in clients)
     check(total > 3 * MB, f"{total} bytes")
-    # Of three that connect at the same moment, one may be answered too late, and go by TCP.
+    # Of three clients that connect at the same moment, one may get its answer too late and go by TCP.
     for sender in ("client", "server"):
         ctx.prove(30, total // 3, sender)
     check(server.running(), server.text())
@@ -110,14 +110,14 @@ def memcached(ctx):
 
 @case(modes=("rxe",), limit=240)
 def iperf3(ctx):
-    """One stream each way, then two at once. Its bytes are compared in transport.bulk."""
+    """iperf3 sends one stream each way, then two at once. Its bytes are not compared; transport.bulk does that."""
     address, port = both(ctx)
     server = ctx.spawn([need("iperf3"), "-s", "-B", address, "-p", port, "--forceflush"], role="server")
     wait_until(lambda: "listening" in server.stdout() or not server.running(), 60, "iperf3 listens")
     ctx.await_listener(server, port + 20000)
     for options, sender in (((), "client"), (("-R",), "server"), (("-P", 2), "client")):
         ctx.mark()
-        # With -n the receiver may be stopped before it has everything; the sent bytes count.
+        # With -n the receiver may be stopped before it has everything, so the sent bytes count.
         text = ctx.run([need("iperf3"), "-c", address, "-p", port, "-n", "6M", "-J", *options], limit=100)
         total = json.loads(text)["end"]["sum_received"]["bytes"]
         check(total > 5 * MB, f"iperf3 {options}: {total} bytes received")
@@ -129,18 +129,18 @@ def postgres_program(name):
     return found[-1] if found else need(name)
 
 
-# Once: to make the database takes most of the time.
+# The case runs on one kind of device only, since making the database takes most of the time.
 @case(modes=("rxe",), limit=300)
 def postgres(ctx):
-    """A process per connection, forked after the accept; lasting connections and one per transaction."""
+    """postgres forks a process per connection after accept(2); pgbench uses lasting connections and one per transaction."""
     address, port = both(ctx)
     _, home = ctx.stranger()
     data = home / "data"
-    # Refuses root; but only root enters the namespace.
+    # postgres refuses to run as root, but only root can enter the namespace.
     as_nobody = [need("setpriv"), "--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "env", f"HOME={home}"]
     ctx.run([*as_nobody, postgres_program("initdb"), "-D", data, "-U", "tester", "-A", "trust", "-N", "--no-locale",
              "-E", "UTF8"], role=None, cwd=home, limit=200)
-    # What comes from another host has to be let in too.
+    # Connections from another host must be permitted too.
     with open(data / "pg_hba.conf", "a") as rules:
         rules.write("host all all 0.0.0.0/0 trust\n")
     settings = {"listen_addresses": address, "unix_socket_directories": "", "fsync": "off", "shared_buffers": "16MB",
@@ -166,6 +166,6 @@ def postgres(ctx):
         text = ctx.run([postgres_program("pgbench"), "-n", "-f", script, *more], env=where, limit=120)
         wanted = more[1] * more[3]
         check(f"actually processed: {wanted}/{wanted}" in text, text)
-        # libpq does not block in connect, so the first connects of a process go by TCP before the way is found out.
+        # libpq does not block in connect, so the first connects of a process go by TCP before the route is known.
         if "-C" in more:
             ctx.prove(wanted // 2, wanted // 2 * 5000, "server")

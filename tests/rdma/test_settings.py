@@ -1,4 +1,4 @@
-"""What settings change between two hosts, and servers of several processes: on one kind of device, for time's sake."""
+"""The effects of settings between two hosts, and servers of several processes; on one kind of device only, to save time."""
 
 import collections
 import os
@@ -19,7 +19,7 @@ MANY = 40
 
 
 class Held:
-    """remote.py's connections, all of them open, until `end`."""
+    """The connections of one of remote.py's conversations, which stay open until `end`."""
 
     def __init__(self, ctx, what="Many", options=(), **client):
         ctx.accelerated = ("server", "client")
@@ -44,7 +44,7 @@ class Held:
 def more_connections_than_a_link_has_room_for(ctx):
     held = Held(ctx, "More", options={"NACC_SOR_CONN_PER_QP": "64"})
     by = [s["transport"] for s in monitor.connections(held.client.pid)]
-    # The first connects may have gone by TCP, where the answer took its time.
+    # The first connects may have gone by TCP because the answer came too late.
     check(by.count("RDMA") > 530, f"{by.count('RDMA')} of {len(by)} connections by RDMA")
     held.end()
     held.server.result(60)
@@ -57,11 +57,11 @@ def more_connects_than_the_listener_has_room_for(ctx):
 
 @case(modes=("rxe",), limit=300)
 def connections_per_queue_pair(ctx):
-    # The first connects may have gone by TCP, where the answer took its time.
+    # The first connects may have gone by TCP because the answer came too late.
     for per_qp, least, most in ((1, MANY // 2, MANY), (8, 2, MANY // 8 + 3), (64, 1, 4)):
         held = Held(ctx, options={"NACC_SOR_CONN_PER_QP": str(per_qp)})
         for role in ("server", "client"):
-            # The processes of another namespace are shown by other numbers, or not at all: the devices of both ends count.
+            # Processes of another namespace have other numbers, or none, so the queue pairs of both ends' devices are counted.
             device = world.end(ctx.kind, role).device
             found = [qp for qp in world.resources("qp") if qp["ifname"] == device and qp["type"] == "RC"]
             check(least <= len(found) <= most, f"-p {per_qp}: {len(found)} queue pairs on {device}, not {least} to {most}")
@@ -72,7 +72,7 @@ def connections_per_queue_pair(ctx):
 
 @case(limit=240)
 def threads_that_poll(ctx):
-    """They do not sleep for a minute after each message, and still get events of queue pairs, companions and ends."""
+    """Threads that poll do not sleep for a minute after each message, and still get events of queue pairs and companions."""
     held = Held(ctx, options={"NACC_POLL_CQ_MS": "60000"})
     links = [link for link in monitor.show(held.client.pid, "qp")["qp"]["links"] if link["transport"] == "RDMA"]
     check(len(links) >= MANY // 2, f"{len(links)} queue pairs")
@@ -85,7 +85,7 @@ THREADS = {"NACC_SOR_IO_THREADS": "4"}
 
 
 def threads_of(proc):
-    """The CPUs that each of NetACC's threads may run on, by the thread's name, and those of the program's first one."""
+    """The CPUs on which each of NetACC's threads may run, by the thread's name, and those of the program's first thread."""
     found = {}
     for task in pathlib.Path(f"/proc/{proc.pid}/task").iterdir():
         name = (task / "comm").read_text().strip()
@@ -129,7 +129,7 @@ def one_thread(ctx):
 
 @case(limit=240)
 def redis_with_threads(ctx):
-    """Queue pairs of their own and shared ones, on four threads; then a connection per request."""
+    """redis works on four threads with unshared and shared queue pairs, and then with a connection per request."""
     server, port = redis(ctx, ("server", "client"), env=THREADS)
     for shared in ("1", "4"):
         ctx.mark()
@@ -144,15 +144,15 @@ def redis_with_threads(ctx):
 
 @case(modes=("rxe",))
 def conversations_with_threads(ctx):
-    """What a process wrote last arrives, forks share, and half closes are told, whichever thread carries."""
+    """The last bytes of a process arrive, forks share connections, and half-closes work, whichever thread carries them."""
     for what in ("Exits", "HalfClose", "Polls", "Bulk"):
         by_rdma(ctx, what, 5, options=THREADS)
 
 
 @case(limit=300)
 def connects_of_several_threads_keep_their_order(ctx):
-    """The server talks with one connection after the other, as it accepts them, and so does the client as it made them.
-    Each has a queue pair of its own, and at either side or both they are different threads'."""
+    """The server talks on one connection after the other in the order in which it accepts them, and the client in the order in
+    which it made them. Each has a queue pair of its own, which different threads carry at one side or both."""
     one = {"NACC_SOR_IO_THREADS": "1"}
     for family, server, client in (("address", one, THREADS), ("address6", THREADS, one), ("address", THREADS, THREADS)):
         by_rdma(ctx, "Names", 5, senders=("server",), family=family, options=server, client_options=client)
@@ -160,7 +160,7 @@ def connects_of_several_threads_keep_their_order(ctx):
 
 @case(limit=200)
 def a_device_goes_that_all_threads_have(ctx):
-    """Its removal is not held up, and every connection goes on by TCP."""
+    """The removal of a device that all threads use is not delayed, and every connection goes on by TCP."""
     held = Held(ctx, options={"FAR_LIMIT": "150", **THREADS})
     removal = ctx.spawn(delete(ctx.client_end), role="nobody")
     check(removal.wait(60) == 0, f"rdma link delete: {removal.text()}")
@@ -171,7 +171,7 @@ def a_device_goes_that_all_threads_have(ctx):
 
 @case(modes=("rxe",), limit=200)
 def idle_queue_pairs_of_all_threads_are_kept(ctx):
-    """As long as the program listens, whichever of its threads has the queue pair: not all have the listener."""
+    """Idle queue pairs are kept as long as the program listens, whichever thread has them: not all threads have the listener."""
     held = Held(ctx, "Leaves", options={"FAR_LIMIT": "200", **THREADS})
     before = connections_by_thread(held.client)
     equal(sorted(before), [0, 1, 2, 3], "threads with queue pairs")
@@ -180,7 +180,7 @@ def idle_queue_pairs_of_all_threads_are_kept(ctx):
     def idle():
         return [qp for qp in monitor.show(held.client.pid, "qp")["qp"]["links"] if qp["transport"] == "RDMA"]
 
-    # The server's side ends what it has no use for after two seconds, and has looked again in two more.
+    # The server ends queue pairs that it does not keep after two seconds, and has checked again two seconds later.
     wait_until(lambda: all(not qp["connections"] and qp["idle_seconds"] > 4 for qp in idle()), 100, "all are idle")
     equal(sorted({qp["queue_pair"]["thread"] for qp in idle()}), [0, 1, 2, 3], "threads with idle queue pairs")
     held.end()
@@ -189,7 +189,7 @@ def idle_queue_pairs_of_all_threads_are_kept(ctx):
 
 @case(modes=("rxe",), limit=300)
 def idle_queue_pairs_are_limited(ctx):
-    """Eight connections end, each with a queue pair of its own; so many are kept for the next ones. Two of the limits each time."""
+    """Of the queue pairs of eight connections that end, as many are kept as the limit says. Each run tests two of the limits."""
     limits = (("EXPIRE_MS", 0, 0), ("MAX_PER", 2, 2), ("MAX_ALL", 3, 3), ("EXPIRE_MS", -1, 8))
     for key, value, kept in ctx.random.sample(limits, 2):
         held = Held(ctx, "Leaves", options={"NACC_SOR_CONN_PER_QP": "1", f"NACC_EMPTY_QP_{key}": str(value)})
@@ -197,7 +197,7 @@ def idle_queue_pairs_are_limited(ctx):
         def links(held=held):
             return [qp for qp in monitor.show(held.client.pid, "qp")["qp"]["links"] if qp["transport"] == "RDMA"]
 
-        # A connect that waited long may have gone by TCP.
+        # A connect that had to wait for long may have gone by TCP.
         before = len(links())
         check(before >= 4, f"{before} queue pairs")
         os.write(held.write_end, b"\n")
@@ -218,7 +218,7 @@ def receives_of_the_server(client):
 
 
 def on_a_queue_pair(ctx, what):
-    """On a busy machine the way may not be known in time, and such a connection goes by TCP."""
+    """A connection over RDMA, which is tried again, since on a busy machine the route may not be known in time."""
     for _ in range(3):
         held = Held(ctx, what)
         if receives_of_the_server(held.client):
@@ -229,7 +229,7 @@ def on_a_queue_pair(ctx, what):
 
 
 def burst_of(held, nth):
-    """The bytes of each message that one more burst brings, on average."""
+    """The mean size in bytes of the messages of one more burst."""
     def so_far():
         [link] = [qp for qp in monitor.show(held.server.pid, "qp")["qp"]["links"]
                   if qp["transport"] == "RDMA" and qp["connections"]]
@@ -244,18 +244,18 @@ def burst_of(held, nth):
 
 @case(limit=200)
 def receives_grow_and_are_given_back(ctx):
-    """A stream gets larger receives than a queue pair has at first; when it is quiet again, their memory is given back."""
+    """A stream gets larger receives than a queue pair has at first, and their memory is released when the stream is idle."""
     held = on_a_queue_pair(ctx, "Bursts")
     idle = 5 * 16384
     for proc in (held.server, held.client):
         check(0 < memory(proc)["registered_bytes"] <= idle, f"at first: {memory(proc)}")
     equal(receives_of_the_server(held.client), [4], "receives at first")
-    # Larger ones are there some time after the first messages. With 16 KiB none of these has more.
+    # Larger receives come some time after the first messages, none of which has more than 16 KiB.
     each = []
     while not each or (each[-1] < 20_000 and len(each) < 20):
         each.append(burst_of(held, len(each) + 1))
     check(each[-1] >= 20_000, f"bytes of a message: {each}")
-    # A region stays for ten seconds after its last use, so this is seen.
+    # A region stays for ten seconds after its last use, so it is still visible here.
     check(memory(held.server)["registered_bytes"] >= 2 * idle, f"after the stream: {memory(held.server)}")
     wait_until(lambda: receives_of_the_server(held.client) == [4], 60, "receives are given back")
     for proc in (held.server, held.client):
@@ -263,13 +263,13 @@ def receives_grow_and_are_given_back(ctx):
         equal(memory(proc)["registered_used_bytes"], 4 * 16384, "what is posted")
     held.end()
     held.server.result(60)
-    # A burst of long messages has 48.
+    # A burst consists of 48 long messages.
     ctx.prove(40, 3 << 20)
 
 
 @case(modes=("rxe",))
 def sizes_of_regions(ctx):
-    """All regions have the one size that the keys leave, and hold what 40 queue pairs need."""
+    """All regions have the one size that the keys permit, and hold the buffers of 40 queue pairs."""
     mib = 1 << 20
     held = Held(ctx, options={"NACC_SOR_MSG_SIZE": "65536", "NACC_RDMA_MR_MIN_INC_SIZE": str(mib),
                               "NACC_RDMA_MR_MAX_INC_SIZE": str(mib)})
@@ -279,7 +279,7 @@ def sizes_of_regions(ctx):
     check(shown["registered_used_bytes"] <= shown["registered_bytes"], f"in use: {shown}")
     held.end()
     held.server.result(60)
-    # The queue pairs are kept, but no buffer of theirs is lost.
+    # The queue pairs are kept, and none of their buffers is lost.
     ctx.prove(3 * MANY, 3 * MANY * 5000)
 
 
@@ -292,7 +292,7 @@ def fast_connect(ctx):
 
 @case(modes=("rxe",))
 def half_of_the_connections(ctx):
-    """Both ways carry; the draw of 40 is outside of these limits once in half a million runs."""
+    """Both transports carry connections; a draw of 40 is outside these limits once in half a million runs."""
     held = Held(ctx, options={"NACC_CONNECT_RDMA_PERCENT": "50"})
     counted = monitor.show(held.client.pid, "all")["cnt"]
     check(4 <= counted["connects_rdma"] <= MANY - 5, f"{counted['connects_rdma']} of {MANY} connects by RDMA")
@@ -303,7 +303,7 @@ def half_of_the_connections(ctx):
 
 @case(modes=("rxe",))
 def a_connect_that_does_not_wait_for_an_answer(ctx):
-    """The first ones go by TCP, though the destination is reached by RDMA."""
+    """The first connects go by TCP, although the destination is reachable by RDMA."""
     held = Held(ctx, options={"NACC_CONNECT_RDMA_MS": "0"})
     counted = monitor.show(held.client.pid, "all")["cnt"]
     check(counted["connects_rdma"] < MANY, f"{counted['connects_rdma']} of {MANY} connects by RDMA")
@@ -313,7 +313,7 @@ def a_connect_that_does_not_wait_for_an_answer(ctx):
 
 @case(modes=("rxe",))
 def no_memory_to_lock(ctx):
-    """64 KiB, and no privilege to go beyond: TCP, and a reason that names the limit."""
+    """With RLIMIT_MEMLOCK at 64 KiB and no privilege to exceed it, TCP is used, and the reason names the limit."""
     within = ("prlimit", "--memlock=65536:65536", "setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock")
     held = Held(ctx, options={"NACC_LOG_LEVEL": "1"}, within=within)
     carried = ctx.carried("server")["rdma_recvs"]
@@ -326,7 +326,7 @@ def no_memory_to_lock(ctx):
 
 @case(modes=("rxe",))
 def prefork(ctx):
-    """Three processes accept from one listener; whichever of them takes a connection, its bytes come by RDMA."""
+    """Three processes accept from one listener; whichever takes a connection, its bytes come by RDMA."""
     held = Held(ctx, "Prefork")
     held.end()
     ctx.prove(36, 36 * 5000)

@@ -1,4 +1,4 @@
-"""netacc_ss on a host with RDMA devices: what it says of a server that another host talks to."""
+"""netacc_ss on a host with RDMA devices: what it shows of a server to which another host is connected."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from harness import ROOT, check, equal, need
 from host import wait_until
 from matrix import case
 
-# A connect that may wait for the way to be found out, and a question after the other.
+# A client with a blocking connect, which may wait until the route is known, and then one question after the other.
 ASKING = """
 import socket, sys, time
 s = socket.socket()
@@ -27,7 +27,7 @@ def carried(pid):
 
 
 def transport_of(pid):
-    """That of a client's connection; None as long as it has none."""
+    """The transport of a client's connection; None while it has no connection."""
     try:
         connected = [s["transport"] for s in monitor.sockets(pid) if s["state"] == "ESTAB"]
     except monitor.NoAnswer:
@@ -36,7 +36,7 @@ def transport_of(pid):
 
 
 def asking(ctx, server, port):
-    """A client over RDMA. On a machine as slow as this the way is not always found out in time: then once more."""
+    """A client over RDMA, which is tried again, since on a machine as slow as this the route is not always known in time."""
     for _ in range(5):
         client = ctx.spawn([sys.executable, "-c", ASKING, ctx.server_end.address, str(port)], role="client")
         transport = wait_until(lambda: transport_of(client.pid), 60, "the client is connected")
@@ -80,7 +80,7 @@ def own_queue_pair(ctx, pid, side, port):
     end = ctx.server_end if side == "server" else ctx.client_end
     other = ctx.client_end if side == "server" else ctx.server_end
     equal((link["side"], link["connections"], link["ever"]), (side, 1, 1), "connections of the queue pair")
-    # The queue pair of a socket is the one that is listed.
+    # The socket refers to the queue pair that is listed.
     equal([s["link"] for s in carried(pid)], [link["link"]], "the queue pair of the socket")
     check(link["bytes_in"] > 0 and link["bytes_out"] > 0, f"bytes of its sockets: {link}")
     pair = link["queue_pair"]
@@ -104,7 +104,7 @@ def own_queue_pair(ctx, pid, side, port):
         check(name in metrics, f"no {name} in {metrics[:2000]}")
 
 
-# For each line that it reads: connects, asks, closes, and says so.
+# A client that for each line of its input connects, asks, closes, and prints that it has closed.
 STAYING = """
 import socket, sys
 for line in sys.stdin:
@@ -127,7 +127,7 @@ def an_idle_queue_pair_tells_when_it_ends(ctx):
     ctx.await_listener(server, port + 20000)
     read_end, write_end = os.pipe()
     client = ctx.spawn([sys.executable, "-c", STAYING, ctx.server_end.address, str(port)], role="client", stdin=read_end)
-    # The first one may come too early for the way to be found out.
+    # The first connect may come before the route is known.
     for turn in range(1, 6):
         os.write(write_end, b"\n")
         wait_until(lambda: client.stdout().count("closed") == turn, 60, "the client closes")
@@ -146,6 +146,6 @@ def an_idle_queue_pair_tells_when_it_ends(ctx):
     equal(found, set(re.findall(r"^(netacc_queue_pair\w*)\|", page, re.M)), "what the manual page promises of queue pairs")
     os.close(write_end)
     client.result()
-    # It is no more on the server's page than in the server.
+    # The entry disappears from the server's page together with the queue pair.
     wait_until(lambda: not queue_pairs(server.pid), 60, "the server's end of it goes")
     equal(monitor.show(server.pid, "qp")["qp"]["links_lost"], 0, "queue pairs that were lost")

@@ -1,4 +1,4 @@
-"""Everything at once between two hosts: storm.py beside this file says what, and what is excused."""
+"""Everything at once between two hosts: storm.py in this folder describes it, and which failures are excused."""
 
 import pathlib
 
@@ -18,6 +18,6 @@ def storm(ctx):
     proc = ctx.spawn(["python3", SCRIPT, *options], role="nobody")
     code = proc.wait(140)
     print("".join(f"    {line}\n" for line in proc.stdout().splitlines()), end="", flush=True)
-    # What went wrong comes first, since a summary shows one line.
+    # The failures come first, since a summary shows one line.
     wrong = "; ".join(line for line in proc.stdout().splitlines() if line.startswith("FAIL")) or f"exit status {code}"
     check(code == 0, f"seed {seed}: {wrong}\n{proc.text()[-6000:]}")

@@ -1,4 +1,4 @@
-"""Strangers at port + 20000: refused, or their queue pair closed, while the connections of others go on."""
+"""Strangers at port + 20000 are refused, or their queue pairs closed, while the connections of others go on."""
 
 import os
 import pathlib
@@ -11,13 +11,13 @@ from host import wait_until
 from matrix import case
 from test_settings import Held
 
-# What may come of it. `open`: the stranger alone is worse off.
+# The scenarios by their permitted results. With `open` the violation harms only the stranger itself.
 REFUSED = ("nothing", "garbage", "half-a-hello", "another-version", "no-receives", "tiny-receives")
 ENDED = ("empty-message", "short-message", "unknown-kind", "followed-by-nothing", "followed-by-half",
          "followed-by-garbage", "followed-beyond-its-end", "credits-never-granted", "large-credits-never-granted",
          "longer-than-a-receive", "asks-with-garbage", "asks-by-half", "ready-unasked", "asks-and-talks",
          "unmarked-short-message")
-# Of those messages that have their head in the immediate data, which iWARP has not.
+# Scenarios whose messages have their heads in the immediate data, which iWARP does not have.
 BRIEF_ENDED = ("brief-credits-never-granted", "brief-longer-than-a-receive")
 BRIEF_EITHER = ("brief-unknown-connection", "brief-window-never-used", "brief-without-a-byte", "brief-after-the-end")
 EITHER = ("more-than-credits", "unknown-connection", "window-never-used", "garbage-addresses", "half-addresses",
@@ -25,7 +25,7 @@ EITHER = ("more-than-credits", "unknown-connection", "window-never-used", "garba
 
 
 def stranger(ctx, scenario, port, *more):
-    """A stranger that stays until it is killed, or the case is over: then the other end of its standard input is closed."""
+    """A stranger that stays until it is killed, or until the case ends, which closes its standard input."""
     read_end, _ = os.pipe()
     proc = ctx.spawn([ctx.built("rdma_stranger"), scenario, ctx.server_end.address, port + 20000, port, *more],
                      role="stranger", stdin=read_end)
@@ -48,7 +48,7 @@ def listens(ctx, port):
 
 
 def converse_with(ctx, port, role):
-    """A conversation of its own from the client's host: by RDMA where `role` is accelerated."""
+    """Runs a separate conversation from the client's host, which goes by RDMA if `role` is accelerated."""
     script = str(harness.ROOT / "tests" / "rdma" / "remote.py")
     return ctx.spawn(["python3", script, "Prefork", "client", ctx.server_end.address, port], role=role)
 
@@ -73,7 +73,7 @@ def none_is_believed(ctx):
             if proc.running():
                 proc.kill()
     check(not problems, "; ".join(problems))
-    # What the strangers had is given back: their ends were refused, closed, or killed.
+    # The resources of the strangers are released, since they were refused, closed, or killed.
     wait_until(lambda: queue_pairs(ctx) <= before, 60, f"the {before} queue pairs from before are left")
     wait_until(lambda: descriptors(held.server.pid) <= open_before + 2, 60,
                f"no more descriptors than the {open_before} from before")
@@ -83,7 +83,7 @@ def none_is_believed(ctx):
 
 @case(limit=150)
 def nobody_gets_anothers_connection(ctx):
-    """A stranger knows the addresses of a plain client's connection, and asks to carry it."""
+    """A stranger that knows the addresses of a plain client's connection, and asks for its upgrade, does not get it."""
     ctx.accelerated = ("server",)
     script, port = str(harness.ROOT / "tests" / "rdma" / "lasting.py"), ctx.port()
     server = ctx.spawn(["python3", script, "Owned", "server", ctx.server_end.address, port], role="server")
@@ -107,15 +107,13 @@ print("ready", flush=True)
 print(socket.create_connection((sys.argv[1], int(sys.stdin.readline())), 30).recv(1))
 """
 
-# Number of queue pairs of one address that have said nothing, and of clients of a companion connection, that the
-# library keeps.
+# The numbers that the library keeps: silent queue pairs of one address, and silent clients at the port of a companion.
 SILENT, STRANGERS = 64, 16
 
 
 @case(modes=("rxe",), limit=300)
 def a_flood_of_connects(ctx):
-    """Few of them are kept, others are still served, those that are there and one that comes now; afterwards all is given
-    back."""
+    """Few connects of a flood are kept, while existing connections and a new one are served; afterwards all is released."""
     held = Held(ctx, "Prefork")
     port, before = ctx.next_port, queue_pairs(ctx)
     proc = stranger(ctx, "flood", port, 120)
@@ -133,8 +131,8 @@ def a_flood_of_connects(ctx):
 
 @case(limit=300)
 def others_go_on_beside_a_flood(ctx):
-    """Somebody makes queue pairs without an end that say nothing. Meanwhile conversations begin by TCP and from an
-    accelerated client, and those that there are go on."""
+    """A stranger makes silent queue pairs endlessly. Meanwhile new conversations begin, by TCP and from an accelerated client,
+    and existing ones go on."""
     held = Held(ctx, "Prefork")
     port, before = ctx.next_port, queue_pairs(ctx)
     read_end, write_end = os.pipe()
@@ -153,7 +151,7 @@ def others_go_on_beside_a_flood(ctx):
     held.end()
     os.close(write_end)
     print(f"    {ctx.kind}: {proc.stdout().split()[-1]} made, {most - before} more at a time", flush=True)
-    # The client that came later has some queue pairs as well.
+    # The later client has some queue pairs as well.
     check(most <= before + SILENT + 16, f"{most} queue pairs, {before} of them from before")
     proc.result(60)
     held.server.end()
@@ -161,11 +159,11 @@ def others_go_on_beside_a_flood(ctx):
 
 @case(limit=200)
 def companions_of_nobody(ctx):
-    """Where a queue pair waits for its companion connection few clients that say nothing are kept, none from another
-    address; and the port is closed when nobody is awaited any more."""
+    """At a port where a queue pair waits for its companion connection few silent clients are kept, and none from another
+    address; the port is closed when no companion is awaited any more."""
     ctx.held = held = Held(ctx, "Prefork")
     port, before = ctx.next_port, descriptors(held.server.pid)
-    # Started before, since the server does not wait for long.
+    # The client is started before, since the server does not wait for long.
     ctx.accelerated = ("client",)
     read_end, write_end = os.pipe()
     elsewhere = ctx.spawn(["python3", "-c", ELSEWHERE, ctx.server_end.address], role="server", stdin=read_end)
@@ -182,8 +180,8 @@ def companions_of_nobody(ctx):
     kept = int(proc.stdout().split()[3])
     print(f"    {ctx.kind}: {kept} of 60 kept", flush=True)
     check(kept <= STRANGERS, f"{kept} clients that have said nothing")
-    # The port is closed only after the server has waited for a while, though none of the clients that it has heard so
-    # far is the one that it awaits.
+    # The port is closed only after the server has waited for a while, since none of the clients so far is the one that it
+    # awaits.
     wait_until(lambda: not listens(ctx, companion), 30, f"nobody listens at {companion} any more")
     proc.kill()
     wait_until(lambda: descriptors(held.server.pid) <= before + 2, 60, f"no more descriptors than the {before} from before")

@@ -1,4 +1,4 @@
-"""Programs on two hosts, joined by RDMA: what they say arrives, and the devices' own counters show by which way."""
+"""Programs on two hosts joined by RDMA: all bytes arrive, and the devices' own counters show which transport carried them."""
 
 import os
 
@@ -26,13 +26,13 @@ def redis(ctx, accelerated, **spawn):
 
 @case()
 def redis_cli(ctx):
-    """A few commands over one connection each."""
+    """redis-cli sends a few commands over one connection each."""
     server, port = redis(ctx, ("server", "client"))
     for _ in range(4):
         for n in range(3):
             check(cli(ctx, port, "set", f"key{n}", "x" * 3000 * n).strip() == "OK", "set")
             check(cli(ctx, port, "get", f"key{n}").strip() == "x" * 3000 * n, "get")
-        # Each client has to find out the way, and some may not in time.
+        # Each client has to find the route, and some may not do so in time.
         if ctx.carried("client")["rdma_sends"] >= 10 and ctx.carried("server")["rdma_sends"] >= 10:
             break
     ctx.prove(10)
@@ -47,7 +47,7 @@ def benchmark(ctx, port, *options, **run):
 
 @case(limit=240)
 def redis_benchmark(ctx):
-    """Many clients, and a connection per request."""
+    """redis-benchmark runs with many clients, and with a connection per request."""
     server, port = redis(ctx, ("server", "client"))
     ctx.mark()
     print("    " + benchmark(ctx, port, "-t", "set,get", "-n", 4000, "-c", 20, limit=100).strip().replace("\r", "\n")[-200:])
@@ -60,8 +60,8 @@ def redis_benchmark(ctx):
 
 def converse(ctx, what, roles=("server", "client"), family="address", options=(), client_options=(), limit=80, at=None,
              script="remote.py", until=None):
-    """Both ends of one of the script's conversations, to their end. The server listens `at` another address than it is known by.
-    The client's standard input ends once `until` says so."""
+    """Runs both ends of one of the script's conversations to their end. The server listens `at` this address instead of the one
+    to which the client connects. The client's standard input ends when `until` returns."""
     ctx.accelerated = roles
     script = str(harness.ROOT / "tests" / "rdma" / script)
     address, port = getattr(ctx.server_end, family), ctx.port()
@@ -89,13 +89,13 @@ MB = 1 << 20
 
 
 def by_rdma(ctx, what, messages, payload=0, senders=("client",), **how):
-    """A conversation of which RDMA carries so much."""
+    """Runs a conversation of which RDMA must carry at least this much."""
     return carried(ctx, lambda: converse(ctx, what, **how), messages, payload, senders)
 
 
 def carried(ctx, talk, messages, payload=0, senders=("client",)):
-    """RDMA carries so much of what `talk` says. On a slow machine the way is not always found out in time, and a connection goes by
-    TCP; on a quick one what begins on TCP may be over before RDMA takes over: then once more."""
+    """Checks that RDMA carries at least this much of the conversation `talk`, and tries again if not: on a slow machine the
+    route is not always known in time, and on a fast one a conversation that begins on TCP may end before the upgrade."""
     for attempt in range(4):
         talk()
         try:
@@ -119,12 +119,12 @@ def addresses(ctx):
 
 @case(limit=150)
 def listener_of_both_families(ctx):
-    """A client of IPv4 finds it, on iWARP too, where one of IPv6 goes by TCP."""
+    """An IPv4 client finds a listener of both families, also on iWARP, where an IPv6 client goes by TCP."""
     by_rdma(ctx, "Names", 5, senders=("server",), at="::")
     converse(ctx, "Names", family="address6", at="::")
 
 
-# Every fourth port that connections from here can have, on a socket that does not share it.
+# A program that takes every fourth port that connections from here can have, on sockets that do not share it.
 HOLDER = """
 import signal, socket, sys
 kept = [socket.socket() for port in range(50000, 50128, 4)]
@@ -137,7 +137,7 @@ signal.pause()
 
 @case(modes=("siw",), limit=240)
 def a_port_that_is_taken(ctx):
-    """iWARP connects from a port of TCP that somebody else may have: then from another one, not by TCP."""
+    """iWARP connects from a TCP port that may be taken; then it connects from another one, and the connection stays on RDMA."""
     setting = [*world.inside("client"), "sysctl", "-n", "-w"]
     usual = world.command(*setting[:-1], "net.ipv4.ip_local_port_range").split()
     world.command(*setting, "net.ipv4.ip_local_port_range=50000 50127")
@@ -148,7 +148,7 @@ def a_port_that_is_taken(ctx):
         for _ in range(8):
             by_rdma(ctx, "Polls", 320, options={"NACC_SOR_CONN_PER_QP": "1", "NACC_TCP_COMPANION": "0", "NACC_LOG_LEVEL": "1"})
             said = [line for line in ctx.log.read_text().splitlines() if "rdma_connect: EADDR" in line]
-            # One in four has it; nine in a row, once in 100,000 runs, would be believed.
+            # One port in four is taken; nine in a row, which happens once in 100,000 runs, would cause a fallback.
             check(all("connecting from another port" in line for line in said), f"the library's log: {said}")
             if said:
                 return
@@ -169,7 +169,7 @@ def written_before_the_end(ctx):
 
 @case(limit=240)
 def one_that_does_not_read(ctx):
-    """Nor where both share a queue pair."""
+    """A connection that is not read delays no other one, not even on the same queue pair."""
     for per_qp in ("1", "8"):
         by_rdma(ctx, "Stops", 40, 3 * MB, options={"NACC_SOR_CONN_PER_QP": per_qp})
 
@@ -181,13 +181,13 @@ def fork_per_connection(ctx):
 
 @case(limit=150)
 def closed_while_the_next_one_begins(ctx):
-    """A connection whose client is gone keeps its bytes, whatever the next one on the same queue pair is called."""
+    """A connection whose client has ended keeps its bytes, even if the next one on the queue pair gets the same number."""
     by_rdma(ctx, "Again", 20, 2_000_000)
 
 
 @case(limit=150)
 def child_of_a_killed_process(ctx):
-    """A process that waits for a connection that a killed parent carried gets the end."""
+    """A process that waits on a connection that a killed parent carried gets the end."""
     ctx.accelerated = ("server", "client")
     script = str(harness.ROOT / "tests" / "rdma" / "lasting.py")
     for _ in range(5):
@@ -197,7 +197,7 @@ def child_of_a_killed_process(ctx):
         client = ctx.spawn(["python3", script, "Orphans", "client", address, port], role="client")
         wait_until(lambda: "waiting" in server.stdout() or not server.running(), 60, "the child waits")
         check(server.running() and client.running(), server.text() + client.text())
-        # By TCP the child would have the connection on its own.
+        # With TCP the child would keep the connection.
         if "RDMA" in monitor.transports(client.pid):
             break
         client.kill()
@@ -220,7 +220,7 @@ def exec_of_another_program_while_both_ways_are_full(ctx):
 
 @case(limit=200)
 def exec_in_the_same_process(ctx):
-    """The process that carries the connection is no more, and another program has it."""
+    """The process that carries the connection executes another program, which goes on with the connection."""
     for threads in ("1", "2"):
         for what in ("ServerBecomesAnother", "ClientBecomesAnother"):
             by_rdma(ctx, what, 20, script="handed.py", options={"NACC_SOR_IO_THREADS": threads})
@@ -249,7 +249,7 @@ def the_parent_ends_and_a_child_goes_on(ctx):
 
 @case()
 def passed_on_while_it_is_full(ctx):
-    """What waits to be read has to fit into the program's new socket."""
+    """The unread bytes have to fit into the new socket that the program gets."""
     by_rdma(ctx, "PassesFull", 20, script="handed.py")
 
 
@@ -261,7 +261,7 @@ def more_connects_than_the_backlog_has_room_for(ctx):
 @case()
 def readiness(ctx):
     by_rdma(ctx, "Polls", 320, options={"NACC_SOR_CONN_PER_QP": "1"})
-    # What several connections say while others still open goes out in one message. One that goes by TCP is 40 fewer.
+    # Data of several connections shares messages while others still open. Each connection by TCP means 40 messages less.
     by_rdma(ctx, "Polls", 300, options={"NACC_SOR_CONN_PER_QP": "8"})
 
 
@@ -270,7 +270,7 @@ def one_end_only(ctx):
     """A peer without NetACC is reached by TCP."""
     for roles in (("server",), ("client",)):
         converse(ctx, "HalfClose", roles)
-        # To ask for a connection, and the refusal, are counted too.
+        # The request for a connection and its refusal are counted too.
         carried = ctx.carried("server")["rdma_recvs"] + ctx.carried("client")["rdma_recvs"]
         check(carried < 5, f"{roles} alone: {carried} RDMA messages")
 
@@ -290,14 +290,14 @@ def silent_pair(ctx):
 
 
 def saw_the_end(proc):
-    """Within bounded time, and as TCP tells it."""
+    """Checks that the program saw the end within bounded time, and as TCP would report it."""
     proc.result(30)
     check(proc.stdout().split()[-1] in ("end", "ConnectionResetError"), proc.stdout())
 
 
 @case()
 def killed(ctx):
-    """kill -9 of either end is the end of the connection at the other."""
+    """kill -9 of either end ends the connection at the other."""
     for victim in (0, 1):
         pair = silent_pair(ctx)
         pair[victim].kill()
@@ -306,7 +306,7 @@ def killed(ctx):
 
 @case()
 def device_removed(ctx):
-    """rdma link delete is not held up by programs that wait for bytes on it; their connection goes on by TCP."""
+    """Programs that wait for bytes on a device do not delay rdma link delete, and their connection goes on by TCP."""
     for side, victim in ((ctx.server_end, 0), (ctx.client_end, 1)):
         pair = silent_pair(ctx)
         removal = ctx.spawn([*world.inside(side.namespace), "rdma", "link", "delete", side.device], role="nobody")
@@ -319,11 +319,12 @@ def device_removed(ctx):
 
 @case(limit=200)
 def the_last_device_is_removed(ctx):
-    """Of both hosts, one after the other: no removal waits for the programs, and their connection goes on by TCP."""
+    """All devices of both hosts are removed, one after the other: no removal waits for the programs, and their connection goes
+    on by TCP."""
     every = [(world.end(kind, role), kind) for kind in world.KINDS for role in ("server", "client")]
     pair = silent_pair(ctx)
     try:
-        # Those that carry the connection come last.
+        # The devices that carry the connection come last.
         for side, _ in sorted(every, key=lambda pair: pair[0] in ctx.ends()):
             removal = ctx.spawn([*world.inside(side.namespace), "rdma", "link", "delete", side.device], role="nobody")
             check(removal.wait(30) == 0, removal.text())
@@ -354,7 +355,7 @@ def silent_host(ctx):
         client.kill()
         server.kill()
     wait_until(lambda: ctx.carried("client")["rdma_sends"] > 30 or not client.running(), 60, "questions and answers")
-    # To a neighbour that does not exist: packets are lost, and neither the device nor the sender notices it.
+    # Packets go to a neighbour that does not exist, so they are lost without the device or the sender noticing it.
     lost = [(side, other, ["ip", "-n", side.namespace, "neigh", "replace", other.address, "dev", side.netdev, "lladdr"])
             for side, other in (ctx.ends(), ctx.ends()[::-1])]
     try:

@@ -1,4 +1,4 @@
-"""netacc-verbs by itself: its programs on both hosts."""
+"""Tests netacc-verbs alone, with its programs on both hosts."""
 
 import re
 
@@ -10,7 +10,7 @@ LARGE = 4000
 
 
 def pingpong_server(ctx, address):
-    """A server on a port that the kernel has chosen."""
+    """Starts a server on a port that the kernel chooses."""
     server = ctx.spawn([ctx.built("rdma_pingpong"), "server", address], role="server")
     found = wait_until(lambda: re.search(r"^port (\d+)$", server.stdout(), re.M) or not server.running(), 30,
                        "the server says its port")
@@ -20,7 +20,7 @@ def pingpong_server(ctx, address):
 
 @case()
 def pingpong(ctx):
-    """Round trips inline, then a stream that needs credits; contents compared by the programs."""
+    """The programs make round trips with inline sends, then send a stream that needs credits, and compare the contents."""
     for address in (ctx.server_end.address, ctx.server_end.address6):
         server, port = pingpong_server(ctx, address)
         ctx.mark()
@@ -35,13 +35,13 @@ def pingpong(ctx):
 
 
 def cargo_test(ctx, program, *arguments):
-    """One of cargo's test programs, on the server's device; what it says of its tests."""
+    """Runs one of cargo's test programs on the server's device, and returns its output."""
     return passed(ctx.run([ctx.built(program), "--test-threads=1", *arguments], role="server", limit=150, status=None,
                           env={"NETACC_RDMA_ADDRESS": ctx.server_end.address}))
 
 
 def passed(text):
-    """How many tests of such a program have passed, which all have to."""
+    """Checks that all tests of such a program have passed, and returns how many."""
     failed = re.findall(r"^test (\S+) \.\.\. FAILED$", text, re.M)
     done = re.search(r"^test result: ok\. (\d+) passed", text, re.M)
     check(done and not failed, f"{', '.join(failed) or 'did not end well'}\n{text[-3000:]}")
@@ -50,12 +50,12 @@ def passed(text):
 
 @case(limit=180)
 def on_a_device(ctx):
-    """crates/netacc-verbs/tests/device: both ends in one process."""
+    """Runs crates/netacc-verbs/tests/device, with both ends in one process."""
     check(cargo_test(ctx, "verbs-device", "--ignored") > 20, "some tests did not run")
     ctx.prove(50, sender="server", receiver="server")
 
 
 @case()
 def loads(ctx):
-    """crates/netacc-verbs/tests/load.rs, where there is something to load."""
+    """Runs crates/netacc-verbs/tests/load.rs on a host with a device, where the libraries are loaded."""
     equal(cargo_test(ctx, "verbs-load"), 1, "tests")

@@ -1,6 +1,6 @@
 """workers.py WHAT ROLE ADDRESS PORT: servers of several processes that share one listener, and their clients.
 
-As remote.py: each end ends with status 0 if everything was as kernel TCP has it.
+As in remote.py, each end exits with status 0 if everything was as kernel TCP has it.
 """
 
 import os
@@ -13,12 +13,12 @@ from remote import data, main, receive
 
 
 class NeverAccepts:
-    """A process that a connection has come to does not take it: it is killed, stopped, or closes the listener."""
+    """A process at which a connection waits does not accept it: it is killed, stopped, or closes the listener."""
 
     SIZE = 100_000
 
     def worker(self, listener, tell, how):
-        """Sees the connection, says so, and does not accept."""
+        """Waits until a connection can be accepted, tells so, and does not accept it."""
         select.select([listener], [], [])
         os.write(tell, b"!")
         if how == "closed":
@@ -26,7 +26,7 @@ class NeverAccepts:
         signal.pause()
 
     def server(self, listener):
-        # The process that waits first is found by other hosts, and it is this one.
+        # This process waits first, so that it is the one that other hosts find.
         select.select([listener], [], [], 0)
         for how in ("killed", "stopped", "closed"):
             hears, tells = os.pipe()
@@ -87,8 +87,8 @@ class Workers(remote.Many):
 
 
 class Held(Workers):
-    """The client keeps its connections. A number is a question on a new one, one below zero a question on each: so many are
-    answered."""
+    """The client keeps its connections. A positive number on its input makes it ask on a new connection, a negative one on all of
+    them; it prints how many were answered."""
 
     def client(self, connect):
         print("open", flush=True)

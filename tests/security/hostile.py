@@ -40,7 +40,7 @@ CLIENT_READY_SETS, QUEUE, SLOT, SERVER_READY_SETS = 256, 1280, 3328, 167168
 SMALL, LARGE = 184320, 2281472
 SLOT_SIZE, READY_SET_SIZE, WINDOW, LARGE_WINDOW = 320, 128, 2048, 262144
 SEGMENT = LARGE + SLOTS * 2 * LARGE_WINDOW
-# A line of a side, from its beginning: its producer's words, and whom to wake.
+# Offsets in the line of a side: the words of its producer, and those of its waiters.
 FIN, SUBSCRIBER, RX_WAITER, TX_WAITER, WANT_ROOM, OWNER_READ, OWNER_WRITE, FORKED = 16, 32, 36, 40, 44, 52, 56, 60
 # Offsets of the words of a connect.
 GENERATION, OUTCOME, WHEN, SERVER_DONE = 40, 44, 48, 56
@@ -82,7 +82,7 @@ class Link:
         return struct.pack_into(form, self.segment, at, value)
 
     def line(self, slot, side=None):
-        """What a side says of its own direction, and who there is to be woken."""
+        """The offset of a side's line in a slot: the words about its own direction, and its waiters."""
         return SLOT + slot * SLOT_SIZE + 64 * (self.side if side is None else side)
 
     def consumer(self, slot, side=None):
@@ -259,7 +259,7 @@ class Squatter:
     def step(self):
         """Does what there is to do once."""
         if self.rendezvous:
-            # A client that has looked whom it would speak to may go again without a word.
+            # A client that has checked the owner of the rendezvous may leave without a message.
             with contextlib.suppress(BlockingIOError, IndexError):
                 control, _ = self.rendezvous.accept()
                 control.settimeout(5)

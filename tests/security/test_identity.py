@@ -201,7 +201,7 @@ def a_listener_that_is_gone_refuses(ctx):
     with Stranger(listen_twice) as squatter:
         port = squatter.hear("listens")
         asker = Asker(ctx, "127.0.0.1", port)
-        equal(asker.ask(b"a"), TRUE, "the answer of the one who listens")
+        equal(asker.ask(b"a"), TRUE, "the answer of the process that listens")
         squatter.tell("close")
         squatter.hear("close")
         equal([asker.ask(b"b"), asker.ask(b"b")], [b"ConnectionRefusedError"] * 2, "answers without a listener")
@@ -210,5 +210,5 @@ def a_listener_that_is_gone_refuses(ctx):
         # Its rendezvous is found again when the client looks there anew; until then it connects by TCP, where no
         # process accepts.
         time.sleep(0.1)
-        equal([asker.ask(b"c"), asker.ask(b"c")], [TRUE] * 2, "answers of the one who listens again")
+        equal([asker.ask(b"c"), asker.ask(b"c")], [TRUE] * 2, "answers of the process that listens again")
         asker.end()

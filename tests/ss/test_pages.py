@@ -134,7 +134,7 @@ def of_another_user(ctx):
 
 @case(modes=("both",))
 def stopped_and_killed(ctx):
-    """A process need not run to be shown. What one had counted when it was killed is told by who was watching it."""
+    """A stopped process is shown, and netacc_ss that watches a process shows its last counts when it is killed."""
     server = redis_server.start(ctx)
     ctx.run(["redis-benchmark", "-p", server.port, "-c", 1, "-n", 500, "-t", "set", "-q"])
     server.signal(19)  # SIGSTOP
@@ -177,7 +177,7 @@ def clearing_touches_nothing(ctx):
 
 @case(modes=ONE)
 def a_page_that_outlives_its_process(ctx):
-    """Told by -c with who holds it; it is not taken away."""
+    """netacc_ss -c reports the page and the process that holds it, and does not remove it."""
     gone = subprocess.Popen(["true"])
     gone.wait()
     with Page(head(pid=gone.pid), PAGE_SIZE) as page:

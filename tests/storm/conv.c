@@ -312,8 +312,8 @@ enum state conv_step(struct conv *c)
 		int moved = 0;
 		if (c->header < sizeof c->k) {
 			moved = header(c);
-			// Nobody knows anything of a client that is killed before it said who it is; a client that is
-			// not killed knows itself.
+			// Nothing is known of a client that is killed before it has introduced itself; one that is not
+			// killed checks its end itself.
 			if (moved < 0)
 				return let_go(c), OVER;
 			if (!moved)

@@ -22,7 +22,7 @@ struct slot {
 	word holder[2]; // the process at each end, client first
 	word kills[2];	// as many had happened when that holder was last unknown; -1: one was under way
 	word done;	// bit 0: the client's end saw everything, bit 1: the server's, bit 2: lost with a killed process
-	// Between hosts: who connected and who accepted. It goes on carrying what its children have.
+	// Between hosts: the processes that connected and accepted, which go on carrying what their children have.
 	word engine[2];
 	word killed_before; // how many processes of that port had been killed before
 	word server;

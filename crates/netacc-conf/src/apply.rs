@@ -14,31 +14,32 @@ const KEY_SECTION: &[u8] = b"netacc";
 /// The section that holds the rules.
 const RULE_SECTION: &[u8] = b"rules";
 
-/// A file that is not a configuration file at all should not fill the log.
+/// The most diagnostics that are kept of one file, so that a file that is not a configuration at all does not fill the
+/// log.
 const MAX_FILE_DIAGNOSTICS: usize = 50;
 
-/// Which section the lines being read are in.
+/// The section to which the lines being read belong.
 #[derive(Clone, Copy, PartialEq)]
 enum Section {
-    /// None has begun yet.
+    /// No section has begun yet.
     Missing,
     Keys,
     Rules,
     Foreign,
 }
 
-/// What has been seen of a file so far.
+/// What has been read of a file so far.
 struct Progress {
     section: Section,
-    /// For each key the line that set it.
+    /// For each key the number of the line that set it.
     lines: [Option<u32>; KEYS.len()],
 }
 
 impl Config {
     /// Applies a configuration file. `name` is only used in messages.
     ///
-    /// Whatever cannot be used is reported with its line and left out. One file is meant to be applied:
-    /// after a second one, all lines are shown as lines of that.
+    /// Lines that cannot be used are reported with their numbers and ignored. Only one file should be applied:
+    /// after a second one, the lines of both are shown as lines of the second.
     pub fn apply_file(&mut self, name: &str, text: &[u8], diags: &mut Vec<Diagnostic>) {
         let printable = name.len() <= value::MAX_TEXT && !name.chars().any(char::is_control);
         self.file = if printable { name.into() } else { Plain(name.as_bytes()).to_string() };
@@ -63,7 +64,7 @@ impl Config {
         }
     }
 
-    /// Applies an environment variable. One whose name does not begin with `NACC_` is none of our business.
+    /// Applies an environment variable. One whose name does not begin with `NACC_` is not ours and is ignored.
     pub fn apply_env(&mut self, key: &str, value: &[u8], diags: &mut Vec<Diagnostic>) {
         if key.starts_with("NACC_") && key != ENV_CONFIG_FILE && key != ENV_CMDLINE {
             self.set(Source::Env, key, value, diags);
@@ -72,7 +73,7 @@ impl Config {
 
     /// Applies the options of `netacc_run` as it passes them in [`ENV_CMDLINE`]: `KEY=VALUE;KEY=VALUE`.
     ///
-    /// When a key stands there twice, the later value counts.
+    /// If a key occurs twice, the later value counts.
     pub fn apply_cmdline(&mut self, value: &[u8], diags: &mut Vec<Diagnostic>) {
         for part in value.split(|b| *b == b';').filter(|part| !part.is_empty()) {
             let mut sides = part.splitn(2, |b| *b == b'=');
@@ -102,7 +103,7 @@ impl Config {
                     format!("unknown section {}; allowed: [netacc], [rules]; its lines are ignored", Quoted(name));
                 self.report(source, "", message, diags);
             }
-            // Reported once, at the section's head.
+            // An unknown section was reported once, at its head.
             _ if progress.section == Section::Foreign => {}
             Line::Bad(problem) => self.report(source, "", problem.into(), diags),
             Line::Setting(key, value) if progress.section == Section::Rules => {
@@ -116,7 +117,7 @@ impl Config {
                     return self.report(source, "", message, diags);
                 };
                 if progress.section == Section::Missing {
-                    // The intent is clear, so the values are used; the missing line is reported once.
+                    // The intention is clear, so the values are used; the missing line is reported once.
                     progress.section = Section::Keys;
                     let message = "the line [netacc] is missing before this; read as if it were there";
                     self.report(source, "", message.into(), diags);
@@ -166,7 +167,7 @@ impl Config {
     }
 }
 
-/// A value in a message: as it is, but an empty one must still be seen.
+/// A value for a message: an empty one is shown as two quotes.
 fn shown(value: &str) -> &str {
     if value.is_empty() { "\"\"" } else { value }
 }

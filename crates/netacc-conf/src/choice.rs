@@ -1,4 +1,4 @@
-//! What a configuration permits for a listener or a connect: by its rules, and by the default where none matches.
+//! Decides what a configuration permits for a listener or a connect: by its rules, and by the default if none matches.
 
 use crate::keys::Config;
 use crate::rules::{Call, Rule, Transports};
@@ -6,9 +6,9 @@ use crate::rules::{Call, Rule, Transports};
 /// A decision, and the rule that made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// What is permitted.
+    /// The transports that are permitted.
     pub transports: Transports,
-    /// The number of the rule within [`Rules`], counted from 0; `None` if no rule matched and the default decided.
+    /// The number of the rule within [`Rules`](crate::Rules), counted from 0; `None` if no rule matched and the default decided.
     pub rule: Option<usize>,
 }
 
@@ -18,8 +18,8 @@ impl Config {
         self.rules.keep_for(names);
     }
 
-    /// What the first rule that covers the call permits, and `NACC_ENABLE_RDMA_DEFAULT` where there is none. The rules
-    /// have to be those of the program; see [`Config::keep_rules_for`].
+    /// Decides by the first rule that covers the call, or by `NACC_ENABLE_RDMA_DEFAULT` if there is none. The rules
+    /// must be those of the program; see [`Config::keep_rules_for`].
     #[must_use]
     pub fn choose(&self, call: Call) -> Choice {
         match self.rules.covering(call) {
@@ -33,7 +33,7 @@ impl Config {
     pub fn accelerates(&self) -> bool {
         let rules = self.rules.as_slice();
         let permits = |rule: &Rule| rule.transports.any();
-        // After a rule for everything no further rule and no default decides.
+        // After a rule that covers everything no further rule decides, nor does the default.
         match rules.iter().position(Rule::covers_everything) {
             Some(last) => rules.iter().take(last + 1).any(permits),
             None => self.enable_rdma_default || rules.iter().any(permits),
@@ -138,17 +138,17 @@ mod tests {
             ("use=", "use=\"\" names no transports"),
             ("use=udp", "use=\"udp\" names no transports; allowed: shm, rdma, tcp"),
             ("allow=tcp", "a rule cannot begin with \"allow\""),
-            ("use=tcp connect=", "\"\" is no endpoint"),
-            ("use=tcp connect=10.0.0.0/33", "\"10.0.0.0/33\" is no endpoint; allowed: PORT"),
-            ("use=tcp connect=10.0.0.0:", "is no endpoint"),
-            ("use=tcp connect=10.0.0.0:99999", "is no endpoint"),
-            ("use=tcp connect=2001:db8::1:80-70", "is no endpoint"),
-            ("use=tcp connect=[10.0.0.1]:80", "is no endpoint"),
-            ("use=tcp listen=80-70", "is no endpoint"),
-            ("use=tcp listen=+80", "is no endpoint"),
-            ("use=tcp listen=80 connect=80", "listen= or connect= stands there twice"),
-            ("use=tcp program=a program=b", "program= stands there twice"),
-            ("use=tcp program=/bin/sh", "is no name of a program"),
+            ("use=tcp connect=", "\"\" is not an endpoint"),
+            ("use=tcp connect=10.0.0.0/33", "\"10.0.0.0/33\" is not an endpoint; allowed: PORT"),
+            ("use=tcp connect=10.0.0.0:", "is not an endpoint"),
+            ("use=tcp connect=10.0.0.0:99999", "is not an endpoint"),
+            ("use=tcp connect=2001:db8::1:80-70", "is not an endpoint"),
+            ("use=tcp connect=[10.0.0.1]:80", "is not an endpoint"),
+            ("use=tcp listen=80-70", "is not an endpoint"),
+            ("use=tcp listen=+80", "is not an endpoint"),
+            ("use=tcp listen=80 connect=80", "there is more than one listen= or connect="),
+            ("use=tcp program=a program=b", "program= occurs twice; allowed: once"),
+            ("use=tcp program=/bin/sh", "is not a program's name; allowed: a file name without"),
             ("use=tcp port=80", "\"port=80\" is unknown; allowed: program=NAME"),
             ("tcp listen=80", "a rule cannot begin with \"tcp listen\""),
             (&long, "allowed: 256"),

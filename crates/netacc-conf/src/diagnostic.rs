@@ -1,4 +1,4 @@
-//! The source of a value, and the diagnostics about one that cannot be used.
+//! The source of a value, and the diagnostics about values that cannot be used.
 
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -6,7 +6,7 @@ use core::fmt;
 /// Where the value of a key came from. A later variant overrides an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// Built in.
+    /// The built-in default.
     Default,
     /// The configuration file.
     File {
@@ -20,7 +20,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The priority: equal ranks override each other, a lower rank never overrides a higher one.
+    /// The priority: a value overrides one of equal or lower rank.
     pub(crate) fn rank(self) -> u8 {
         match self {
             Source::Default => 0,
@@ -30,7 +30,7 @@ impl Source {
         }
     }
 
-    /// Names the source for a reader; `file` is the name of the configuration file.
+    /// Names the source for the user; `file` is the name of the configuration file.
     pub fn describe(self, file: &str) -> String {
         match self {
             Source::Default => "default".to_string(),
@@ -42,14 +42,14 @@ impl Source {
     }
 }
 
-/// Something in a source that could not be used as it was written.
+/// A problem: something in a source could not be used as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// Where it was written.
+    /// The source that has the problem.
     pub source: Source,
     /// The name of the configuration file; empty for other sources.
     pub file: String,
-    /// The key, as written; empty when the problem is not about a key.
+    /// The key as it was written; empty if the problem does not concern a key.
     pub key: String,
     /// What is wrong, what is allowed, and what is used instead.
     pub message: String,
@@ -66,7 +66,8 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Foreign bytes made fit for one line of a log: quoted, control characters escaped, cut when long.
+/// Displays foreign bytes within one line of a log: in quotes, with control characters escaped, and cut if they are
+/// long.
 pub(crate) struct Quoted<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Quoted<'_> {

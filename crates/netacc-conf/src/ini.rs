@@ -1,26 +1,26 @@
-//! The lines of a configuration file, taken apart but not yet understood.
+//! Splits a configuration file into lines, and lines into keys and values, without knowing the keys.
 
 use alloc::{borrow::Cow, vec::Vec};
 
-/// A line longer than this is not read; no key needs more.
+/// The longest line in bytes that is read; no key needs more.
 pub(crate) const MAX_LINE: usize = 8192;
 
-/// What a line turned out to be.
+/// The contents of a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line<'a> {
-    /// Nothing, or a comment.
+    /// The line is empty or a comment.
     Blank,
-    /// `[name]`
+    /// The line is `[name]`.
     Section(&'a [u8]),
-    /// `key = value`, the value without its quotes.
+    /// The line is `key = value`; the value has no quotes here.
     Setting(&'a [u8], Cow<'a, [u8]>),
-    /// None of these; why not.
+    /// The line cannot be used, for the given reason.
     Bad(&'static str),
 }
 
 /// The lines of a file with their numbers, counted from 1.
 pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = (u32, Line<'_>)> {
-    // Some editors put a byte order mark in front.
+    // Some editors put a byte order mark at the beginning.
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     (1..).zip(text.split(|b| *b == b'\n')).map(|(number, line)| (number, parse(line)))
 }
@@ -53,7 +53,7 @@ fn section(line: &[u8]) -> Line<'_> {
     }
 }
 
-/// Takes off quotes, or a comment that follows an unquoted value after a space.
+/// Removes the quotes of a value, or a comment that follows an unquoted value after a space.
 fn unquote(value: &[u8]) -> Result<Cow<'_, [u8]>, &'static str> {
     let Some(quoted) = value.strip_prefix(b"\"") else {
         let mut previous = b' ';
@@ -71,7 +71,7 @@ fn unquote(value: &[u8]) -> Result<Cow<'_, [u8]>, &'static str> {
         match bytes.next() {
             None => return Err("the closing quote is missing; ignored"),
             Some(b'"') => break,
-            // Only what could not be written otherwise is an escape: a path may hold a backslash.
+            // A backslash escapes only a quote and itself, so that a path with other backslashes stays as written.
             Some(b'\\') => match bytes.clone().next() {
                 Some(&escaped @ (b'"' | b'\\')) => {
                     bytes.next();

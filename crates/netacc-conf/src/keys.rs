@@ -8,16 +8,16 @@ use crate::diagnostic::Source;
 use crate::rules::Rules;
 use crate::value::{Field, Kind, LogLevel, Value, cpu_ranges};
 
-/// What a key's value must be to the value of another key.
+/// How a key's value must relate to the value of another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
-    /// Nothing.
+    /// The value depends on no other key.
     None,
-    /// The named key's value times 1, 2, 4, 8, ...
+    /// The value is that of the named key times 1, 2, 4, 8 and so on.
     PowerOfTwoTimes(&'static str),
 }
 
-/// One key: everything there is to know about it.
+/// All facts about one key.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
     /// The name in the file and in the environment.
@@ -26,11 +26,11 @@ pub struct Key {
     pub kind: Kind,
     /// The unit of a number; empty when it counts things.
     pub unit: &'static str,
-    /// How it depends on another key.
+    /// How the value depends on another key.
     pub relation: Relation,
-    /// The option of `netacc_run` that sets it.
+    /// The option of `netacc_run` that sets the key.
     pub option: Option<char>,
-    /// What it means, in one or more lines.
+    /// The meaning of the key, in one or more lines.
     pub help: &'static str,
     pub(crate) get: fn(&Config) -> Value,
     pub(crate) set: fn(&mut Config, Value),
@@ -89,11 +89,11 @@ macro_rules! keys {
 
         /// The values in force, and where each came from.
         ///
-        /// Fields are meant to be read; they are set by the `apply_` functions, which keep them valid.
+        /// The fields are only read; the `apply_` functions set them and keep them valid.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct Config {
             $(#[doc = $help] pub $field: $type,)*
-            /// One per key, in the order of [`KEYS`].
+            /// The source of each key's value, in the order of [`KEYS`].
             pub(crate) sources: [Source; KEY_COUNT],
             /// The name of the configuration file, for messages.
             pub(crate) file: String,
@@ -114,10 +114,10 @@ macro_rules! keys {
     };
 }
 
-/// Names that keys had in earlier versions, and the names of today. Each is accepted wherever its key is.
+/// Former names of keys, with their present names. A former name is accepted wherever the key is.
 const ALIASES: [(&str, &str); 1] = [("NACC_TCP_BASE", "NACC_TCP_COMPANION")];
 
-/// Today's name of a key: an earlier name is replaced, any other name is returned as it is.
+/// The present name of a key: a former name is replaced, any other name is returned as it is.
 pub(crate) fn canonical(name: &str) -> &str {
     ALIASES.iter().find(|(old, _)| *old == name).map_or(name, |(_, new)| new)
 }
@@ -220,12 +220,12 @@ With several threads it is the first one's; each further one has the next.";
 }
 
 impl Config {
-    /// How long an empty QP is kept; `None` for ever.
+    /// How long an empty QP is kept; `None` means for ever.
     pub fn empty_qp_expire(&self) -> Option<Duration> {
         u64::try_from(self.empty_qp_expire_ms).ok().map(Duration::from_millis)
     }
 
-    /// The CPUs of `NACC_SOR_AFFINITY` in the order written, possibly more than once; empty for any CPU.
+    /// The CPUs of `NACC_SOR_AFFINITY` as written, in that order and possibly repeated; empty if any CPU may be used.
     pub fn affinity_cpus(&self) -> impl Iterator<Item = u32> + '_ {
         cpu_ranges(&self.affinity).flatten().flat_map(|(first, last)| first..=last)
     }

@@ -7,8 +7,8 @@
 //! Every key is one entry of [`KEYS`]. Parsing, the environment, the display and the sample file are all
 //! derived from that table, so a new key is added in one place.
 //!
-//! This crate runs inside programs that do not know of it. It therefore opens no file, reads no environment and knows
-//! no threads; the caller brings the bytes.
+//! This crate runs inside programs that do not know of it. It therefore opens no file, reads no environment and uses
+//! no threads; the caller supplies the bytes.
 //!
 //! ```
 //! let mut config = netacc_conf::Config::default();
@@ -59,10 +59,10 @@ pub const ENV_CONFIG_FILE: &str = "NACC_CONFIG_FILE";
 /// The environment variable in which `netacc_run` passes its other options, as `KEY=VALUE;KEY=VALUE`.
 pub const ENV_CMDLINE: &str = "NACC_CMDLINE";
 
-/// The most bytes of a configuration file that a reader needs to look at; a longer file is a mistake.
+/// The most bytes of a configuration file that are read; a longer file is a mistake.
 pub const MAX_FILE_BYTES: usize = 1 << 20;
 
-/// Looks up a key by its exact name, which may be one that it had in an earlier version.
+/// Looks up a key by its exact name, which may be a former one.
 pub fn key(name: &str) -> Option<&'static Key> {
     let name = keys::canonical(name);
     KEYS.iter().find(|key| key.name == name)

@@ -1,4 +1,4 @@
-//! Relations between keys, which can only be checked once every source has been applied.
+//! The relations between keys, which can be checked only after every source has been applied.
 
 use alloc::string::{String, ToString};
 use alloc::{format, vec::Vec};
@@ -8,11 +8,11 @@ use crate::keys::{Config, KEYS, Key, Relation};
 use crate::value::{Kind, LogLevel, Value};
 
 impl Config {
-    /// Checks the relations between keys; to be called after all sources have been applied.
+    /// Checks the relations between keys. It must be called after all sources have been applied.
     ///
-    /// A value that does not fit is replaced by the nearest permitted one and reported. A value that nobody chose is
-    /// replaced without a report: a default, or a line that repeats the default while a source of higher priority
-    /// (such as `netacc_run -s`) changed the key it depends on.
+    /// A value that does not fit is replaced by the nearest permitted one and reported. A value that the user did not
+    /// choose is replaced without a report: a default, or a line that repeats the default while a source of higher
+    /// priority (such as `netacc_run -s`) changed the key on which it depends.
     pub fn finish(&mut self, diags: &mut Vec<Diagnostic>) {
         self.debug_talks();
         for (at, key) in KEYS.iter().enumerate() {
@@ -51,7 +51,7 @@ impl Config {
         }
     }
 
-    /// Debug mode logs from DEBUG on, unless a source of higher priority asked for something else.
+    /// Makes debug mode log from DEBUG on, unless a source of higher priority has set another level.
     fn debug_talks(&mut self) {
         const LEVEL: &str = "NACC_LOG_LEVEL";
         let source = |name| self.source(name).unwrap_or(Source::Default);
@@ -93,7 +93,7 @@ fn multiples(key: &Key, base: i64) -> impl Iterator<Item = i64> {
         .filter(move |m| *m >= min)
 }
 
-/// The first few of the permitted values and the last.
+/// A list of the permitted values: of many, the first three and the last.
 fn listed(values: impl Iterator<Item = i64>) -> String {
     let values: Vec<String> = values.map(|value| value.to_string()).collect();
     match values.as_slice() {

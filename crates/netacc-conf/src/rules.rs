@@ -45,7 +45,7 @@ impl fmt::Display for Transports {
     }
 }
 
-/// What a program is about to do, and which rules are searched for.
+/// The call of a program for which the rules are searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// listen(2) on a socket with this local address.
@@ -54,7 +54,7 @@ pub enum Call {
     Connect(SocketAddr),
 }
 
-/// Addresses and ports of one side of a connection.
+/// The addresses and ports that a rule names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Endpoint {
     /// An address and how many of its leading bits count; `None` for every address.
@@ -63,10 +63,10 @@ struct Endpoint {
     ports: (u16, u16),
 }
 
-/// What a rule applies to, besides the program.
+/// The calls to which a rule applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Subject {
-    /// Listeners and connects.
+    /// The rule applies to all listeners and connects.
     Everything,
     Listen(Endpoint),
     Connect(Endpoint),
@@ -75,13 +75,14 @@ enum Subject {
 /// One rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Its line in the configuration file, counted from 1.
+    /// The number of its line in the configuration file, counted from 1.
     pub line: u32,
-    /// Its words, as in the file.
+    /// The words of the rule, as in the file.
     pub text: String,
-    /// What it permits.
+    /// The transports that the rule permits.
     pub transports: Transports,
-    /// The name of the program; one that ends with `*` stands for every name that begins so. `None` for every program.
+    /// The name of the program; one that ends with `*` stands for all names that begin like that. `None`: every
+    /// program.
     program: Option<String>,
     subject: Subject,
 }
@@ -102,7 +103,7 @@ impl Rule {
         self.subject == Subject::Everything
     }
 
-    /// Whether the rule is about this call, of a program that it is for.
+    /// Whether the rule covers this call. That the rule is for the program is not checked here.
     #[must_use]
     pub fn covers(&self, call: Call) -> bool {
         match (&self.subject, call) {
@@ -120,10 +121,10 @@ impl Rule {
 pub struct Rules(Vec<Rule>);
 
 impl Rules {
-    /// The most rules that are kept. Every connect compares them one by one.
+    /// The most rules that are kept, since every connect compares them one by one.
     pub const MAX: usize = 64;
 
-    /// The most bytes of one rule's text.
+    /// The longest text of a rule in bytes.
     const MAX_RULE: usize = 256;
 
     /// The rules, in the order in which they are tried.
@@ -153,7 +154,7 @@ impl Rules {
             return Err(format!("the rule has {} bytes; allowed: {}", text.len(), Self::MAX_RULE));
         }
         if self.0.len() >= Self::MAX {
-            return Err(format!("there are more than {} rules", Self::MAX));
+            return Err(format!("there are more than {} rules; allowed: {0}", Self::MAX));
         }
         self.0.push(parse(line, text)?);
         Ok(())
@@ -180,7 +181,7 @@ fn shares(difference: u128, width: u32, bits: u8) -> bool {
     difference.checked_shr(width.saturating_sub(u32::from(bits))).unwrap_or(0) == 0
 }
 
-/// Reads a rule behind its `use=`.
+/// Parses the text of a rule after `use=`.
 fn parse(line: u32, text: &str) -> Result<Rule, String> {
     let mut words = text.split_ascii_whitespace();
     let transports = transports(words.next().unwrap_or(""))?;
@@ -189,13 +190,16 @@ fn parse(line: u32, text: &str) -> Result<Rule, String> {
     for word in words {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
         match key.to_ascii_lowercase().as_str() {
-            "program" if program.is_some() => return Err("program= stands there twice".to_owned()),
+            "program" if program.is_some() => return Err("program= occurs twice; allowed: once".to_owned()),
             "program" if value.is_empty() || value.contains('/') => {
-                return Err(format!("program={} is no name of a program", Quoted(value.as_bytes())));
+                return Err(format!(
+                    "program={} is not a program's name; allowed: a file name without \"/\"",
+                    Quoted(value.as_bytes())
+                ));
             }
             "program" => program = Some(value.to_owned()),
             "listen" | "connect" if subject != Subject::Everything => {
-                return Err("listen= or connect= stands there twice; allowed: one of them, once".to_owned());
+                return Err("there is more than one listen= or connect=; allowed: one of them, once".to_owned());
             }
             "listen" => subject = Subject::Listen(endpoint(value)?),
             "connect" => subject = Subject::Connect(endpoint(value)?),
@@ -228,12 +232,12 @@ fn transports(list: &str) -> Result<Transports, String> {
     Ok(found)
 }
 
-/// Reads `PORTS`, `ADDRESS`, `ADDRESS:PORTS` or `*:PORTS`. An address may have `/BITS`; one of IPv6 with ports stands in
-/// brackets.
+/// Parses `PORTS`, `ADDRESS`, `ADDRESS:PORTS` or `*:PORTS`. An address may have `/BITS`; an IPv6 address with ports
+/// must be in brackets.
 fn endpoint(text: &str) -> Result<Endpoint, String> {
     let wrong = || {
         format!(
-            "{} is no endpoint; allowed: PORT, FIRST-LAST, ADDRESS, ADDRESS/BITS, each of these with :PORT, [IPV6/BITS]:PORT",
+            "{} is not an endpoint; allowed: PORT, FIRST-LAST, ADDRESS, ADDRESS/BITS, each of these with :PORT, [IPV6/BITS]:PORT",
             Quoted(text.as_bytes())
         )
     };
@@ -258,7 +262,7 @@ fn endpoint(text: &str) -> Result<Endpoint, String> {
     Ok(Endpoint { prefix, ports })
 }
 
-/// Reads `PORT` or `FIRST-LAST`.
+/// Parses `PORT` or `FIRST-LAST`.
 fn ports(text: &str) -> Option<(u16, u16)> {
     let port = |text: &str| text.parse::<u16>().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()));
     let (first, last) = match text.split_once('-') {
@@ -268,7 +272,7 @@ fn ports(text: &str) -> Option<(u16, u16)> {
     (first <= last).then_some((first, last))
 }
 
-/// Reads `ADDRESS` or `ADDRESS/BITS`.
+/// Parses `ADDRESS` or `ADDRESS/BITS`.
 fn prefix(text: &str) -> Option<(IpAddr, u8)> {
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) => (address, Some(bits)),
@@ -281,7 +285,7 @@ fn prefix(text: &str) -> Option<(IpAddr, u8)> {
         Some(bits) if bits.bytes().all(|b| b.is_ascii_digit()) => bits.parse().ok().filter(|bits| *bits <= width)?,
         Some(_) => return None,
     };
-    // An IPv4 address in the form of IPv6 is compared as IPv4.
+    // An IPv4-mapped IPv6 address is compared as IPv4.
     match (ip, ip.to_canonical()) {
         (IpAddr::V6(_), v4 @ IpAddr::V4(_)) => Some((v4, bits.checked_sub(96)?)),
         (ip, _) => Some((ip, bits)),

@@ -1,12 +1,12 @@
-//! Finds the key somebody probably meant.
+//! Finds the key that a misspelt name probably means.
 
 use alloc::{format, string::String, vec::Vec};
 
 use crate::keys::KEYS;
 
-/// The known key most like `name`, if any is like it at all.
+/// The known key that is most similar to `name`, if any is similar enough.
 pub fn nearest_key(name: &str) -> Option<&'static str> {
-    // A typing error is never this large, and the work grows with the length.
+    // No misspelt key is this long, and the work grows with the length.
     if name.len() > 64 {
         return None;
     }
@@ -17,7 +17,7 @@ pub fn nearest_key(name: &str) -> Option<&'static str> {
         .map(|(_, known)| known)
 }
 
-/// The end of a message about an unknown key: the nearest one, if there is one.
+/// The end of a message about an unknown key, which suggests the most similar one if there is one.
 pub(crate) fn hint(name: &str) -> String {
     match nearest_key(name) {
         Some(known) => format!("; did you mean {known}?"),
@@ -25,7 +25,7 @@ pub(crate) fn hint(name: &str) -> String {
     }
 }
 
-/// The number of letters to insert, delete or replace, not counting upper and lower case.
+/// The number of letters to insert, delete or replace to turn `a` into `b`, ignoring case (the Levenshtein distance).
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {

@@ -9,7 +9,7 @@ use super::*;
 
 const SHIPPED: &str = include_str!("../../../dist/netacc.conf");
 
-/// Applies a file and the rules; the diagnostics as lines.
+/// Applies a file, finishes the configuration, and returns it with the diagnostics as lines.
 fn read(text: impl AsRef<[u8]>) -> (Config, Vec<String>) {
     let mut config = Config::default();
     let mut diags = Vec::new();
@@ -263,7 +263,7 @@ fn sizes_follow_the_message_size_where_nobody_chose_them() {
     let (config, diags) = read("[netacc]\nNACC_SOR_MSG_SIZE=20000\n");
     assert_eq!((sizes(&config), diags), ((20000, 20000, 10_240_000), vec![]));
 
-    // The shipped file repeats the defaults; `netacc_run -s` must not be answered with warnings about it.
+    // The shipped file repeats the defaults, so `netacc_run -s` must not cause warnings about its lines.
     let mut diags = Vec::new();
     let mut config = Config::default();
     config.apply_file("f", SHIPPED.as_bytes(), &mut diags);
@@ -309,7 +309,7 @@ fn malformed_command_line() {
     assert_eq!(diags.len(), 5, "{diags:?}");
 }
 
-/// Lines that come close to being right, so that the random files reach every branch.
+/// Lines that are almost correct, so that the random files reach every branch.
 fn line() -> impl Strategy<Value = Vec<u8>> {
     let name = proptest::sample::select(KEYS.as_slice()).prop_map(|key| key.name);
     let value = prop_oneof![

@@ -3,15 +3,15 @@
 use alloc::string::{String, ToString};
 use core::fmt;
 
-/// How much is logged. A message is written when its level is at least the configured one.
+/// The level of a log line. A line is written if its level is at least the configured one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum LogLevel {
-    /// Every step of every connection.
+    /// Every step of every connection is logged.
     Trace = 0,
-    /// What a developer asks for.
+    /// Details for developers are logged.
     Debug = 1,
-    /// Life cycle: connections, fallbacks.
+    /// A connection or listener changes its state, or falls back to TCP.
     Info = 2,
     /// Something works less well than it could.
     Warn = 3,
@@ -22,7 +22,7 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    /// All levels, the most talkative first.
+    /// All levels, the lowest first.
     pub const ALL: [LogLevel; 6] =
         [LogLevel::Trace, LogLevel::Debug, LogLevel::Info, LogLevel::Warn, LogLevel::Error, LogLevel::Fatal];
 
@@ -38,7 +38,7 @@ impl LogLevel {
         }
     }
 
-    /// The number that stands for it in a configuration file.
+    /// The number that stands for the level in a configuration file.
     pub fn number(self) -> u8 {
         self as u8
     }
@@ -56,7 +56,7 @@ pub(crate) const MAX_TEXT: usize = 4095;
 /// The highest CPU number that can be named; Linux supports no more than 8192 CPUs.
 const MAX_CPU: u32 = 8191;
 
-/// The type of a key's value, with its range. Displays as what is allowed.
+/// The type of a key's value, with its range. It displays as a list of what is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A decimal number.
@@ -66,13 +66,13 @@ pub enum Kind {
         /// The greatest value.
         max: i64,
     },
-    /// A switch.
+    /// A switch, 0 or 1.
     Bool,
     /// A [`LogLevel`], by number or by name.
     Level,
-    /// An absolute path, or nothing.
+    /// An absolute path, or an empty text.
     Path,
-    /// CPU numbers and ranges, or nothing.
+    /// CPU numbers and ranges, or an empty text.
     CpuList,
 }
 
@@ -94,16 +94,16 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A value of any key. Displays in canonical form, without quotes.
+/// A value of any key. It displays in canonical form, without quotes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// For [`Kind::Int`].
+    /// A value of [`Kind::Int`].
     Int(i64),
-    /// For [`Kind::Bool`].
+    /// A value of [`Kind::Bool`].
     Bool(bool),
-    /// For [`Kind::Level`].
+    /// A value of [`Kind::Level`].
     Level(LogLevel),
-    /// For [`Kind::Path`] and [`Kind::CpuList`].
+    /// A value of [`Kind::Path`] or [`Kind::CpuList`].
     Text(String),
 }
 
@@ -122,7 +122,7 @@ impl fmt::Display for Value {
 pub(crate) trait Field {
     /// The field as a [`Value`].
     fn value(&self) -> Value;
-    /// Takes a value of the same kind; one that does not fit leaves the field as it is.
+    /// Sets the field to a value of the same kind; a value that does not fit leaves the field unchanged.
     fn assign(&mut self, value: Value);
 }
 
@@ -177,7 +177,7 @@ impl Field for String {
     }
 }
 
-/// Reads the bytes of a value, or says what is wrong in words that follow the quoted value.
+/// Parses the bytes of a value. The error is a text that follows the quoted value in a message.
 pub(crate) fn parse(kind: &Kind, bytes: &[u8]) -> Result<Value, &'static str> {
     let Ok(text) = core::str::from_utf8(bytes) else {
         return Err("is not UTF-8");
@@ -209,7 +209,8 @@ pub(crate) fn parse(kind: &Kind, bytes: &[u8]) -> Result<Value, &'static str> {
     }
 }
 
-/// A decimal number with an optional minus; a number too large for any key is out of range, not malformed.
+/// Parses a decimal number with an optional minus. A number that is too large for any key is out of range, not
+/// malformed.
 fn integer(text: &str) -> Result<i64, &'static str> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
@@ -218,7 +219,7 @@ fn integer(text: &str) -> Result<i64, &'static str> {
     text.parse().map_err(|_| "is out of range")
 }
 
-/// A switch: `0` and `1` are what the manual uses; the words are what people write anyway.
+/// Parses a switch. The manual names `0` and `1`; the words are accepted because people write them anyway.
 fn boolean(text: &str) -> Option<bool> {
     let is = |words: [&str; 4]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
     if is(["1", "yes", "on", "true"]) {

@@ -21,14 +21,14 @@ pub fn storage(a: SocketAddr) -> sockaddr_storage {
     sockaddr_storage { bytes }
 }
 
-/// The address in the program's structure; `None` if there is none, or it is of another family.
+/// The address in the program's structure; `None` if the pointer is null or the address is of another family.
 ///
 /// # Safety
-/// Null or a socket address.
+/// `at` is null or points to a socket address.
 pub unsafe fn address(at: *mut sockaddr) -> Option<SocketAddr> {
-    // SAFETY: the caller guarantees null or a socket address.
+    // SAFETY: the caller guarantees that the pointer is null or leads to a socket address.
     unsafe { at.cast::<libc::sockaddr>().as_ref() }?;
-    // SAFETY: as large as the family says.
+    // SAFETY: the pointer is not null, and the caller's structure is as large as its family requires.
     unsafe {
         let family = c_int::from((*at.cast::<libc::sockaddr>()).sa_family);
         match family {
@@ -50,7 +50,7 @@ pub fn family(a: SocketAddr) -> AddressFamily {
     if a.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
 }
 
-/// A TCP socket for such an address, which does not block.
+/// A non-blocking TCP socket for an address of this family.
 pub fn tcp(a: SocketAddr) -> Result<OwnedFd, Errno> {
     let socket =
         rustix::net::socket_with(family(a), SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
@@ -58,7 +58,7 @@ pub fn tcp(a: SocketAddr) -> Result<OwnedFd, Errno> {
     Ok(raised(socket))
 }
 
-/// The address by which this host reaches `to`.
+/// The local address from which this host reaches `to`.
 pub fn route(to: SocketAddr) -> Result<IpAddr, Errno> {
     let socket = rustix::net::socket_with(family(to), SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::connect(&socket, &to)?;

@@ -1,4 +1,4 @@
-//! librdmacm.
+//! The functions of librdmacm.
 
 use crate::address::{address, route, tcp};
 use crate::channel::{Channel, descriptor, ready};
@@ -26,10 +26,10 @@ impl State {
     /// The identifier behind a pointer of the program's.
     ///
     /// # Safety
-    /// One that was given out and not destroyed.
+    /// `id` was given out by `rdma_create_id` or with a connect request, and is not destroyed.
     unsafe fn id<'a>(&mut self, id: *mut rdma_cm_id) -> &'a mut Id {
-        // SAFETY: the caller guarantees an object that was given out and not destroyed; the lock is held, so nobody else
-        // follows the pointer.
+        // SAFETY: the caller guarantees an identifier that was given out and not destroyed; the lock is held, so no
+        // other thread follows the pointer.
         unsafe { &mut *id.cast::<Id>() }
     }
 }
@@ -43,7 +43,7 @@ unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_contex
         fail(libc::ENODEV);
         return core::ptr::null_mut();
     }
-    // SAFETY: null or the caller's.
+    // SAFETY: the pointer is null or leads to a number of the caller's.
     if let Some(count) = unsafe { count.as_mut() } {
         *count = list.len() as c_int;
     }
@@ -53,7 +53,7 @@ unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_contex
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_free_devices(_list: *mut *mut ibv_context) {
-    // Some bytes per list; the contexts are librdmacm's for good.
+    // The few bytes of a list are leaked. The contexts belong to librdmacm, which never closes them.
 }
 
 #[unsafe(no_mangle)]
@@ -63,7 +63,7 @@ unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
         return core::ptr::null_mut();
     };
     let channel = Box::into_raw(Box::new(rdma_event_channel { fd }));
-    // SAFETY: just made.
+    // SAFETY: the channel was just made, and only the address of its field is taken.
     lock().channels.insert(channel as usize, Channel::new(unsafe { &raw const (*channel).fd }));
     channel
 }
@@ -73,7 +73,7 @@ unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel
     if let Some(mut gone) = lock().channels.remove(&(channel as usize)) {
         forget(gone.retain(|_| true));
     }
-    // SAFETY: got from `rdma_create_event_channel`.
+    // SAFETY: the channel came from `rdma_create_event_channel` and is destroyed once.
     unsafe {
         rustix::io::close((*channel).fd);
         drop(Box::from_raw(channel));
@@ -86,7 +86,7 @@ unsafe extern "C" fn rdma_get_cm_event(channel: *mut rdma_event_channel, event: 
         let mut state = lock();
         let Some(found) = state.channels.get_mut(&(channel as usize)) else { return fail(libc::EINVAL) };
         if let Some(next) = found.pop() {
-            // SAFETY: the caller's place.
+            // SAFETY: the caller has room for the event's address.
             unsafe { *event = next.cast() };
             return 0;
         }
@@ -95,7 +95,7 @@ unsafe extern "C" fn rdma_get_cm_event(channel: *mut rdma_event_channel, event: 
         }
         let fd = found.number();
         drop(state);
-        // SAFETY: the channel's own, which its user does not close while it waits.
+        // SAFETY: the descriptor is the channel's, which its user does not destroy while a thread waits on it.
         ready(unsafe { BorrowedFd::borrow_raw(fd) }, -1);
     }
 }
@@ -120,7 +120,7 @@ unsafe extern "C" fn rdma_create_id(
     let number = state.number();
     let fresh = Box::into_raw(Box::new(Id::new(number, channel, context)));
     state.ids.insert(number, fresh);
-    // SAFETY: the caller's place.
+    // SAFETY: the caller has room for the identifier's address.
     unsafe { *id = fresh.cast() };
     0
 }
@@ -128,7 +128,7 @@ unsafe extern "C" fn rdma_create_id(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     let mut state = lock();
-    // SAFETY: the caller's identifier.
+    // SAFETY: the caller passes an identifier that it has not destroyed.
     let number = unsafe { state.id(id) }.number;
     state.ids.remove(&number);
     for channel in state.channels.values_mut() {
@@ -137,7 +137,7 @@ unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     let (gone, later): (Vec<_>, Vec<_>) = state.later.drain(..).partition(|(_, _, event)| is_about(event, id.cast()));
     state.later = later;
     forget(gone.into_iter().map(|(_, _, event)| event).collect());
-    // SAFETY: ours, and nothing leads to it any more.
+    // SAFETY: the identifier came from a box of ours, and no list or event refers to it any more.
     drop(unsafe { Box::from_raw(id.cast::<Id>()) });
     0
 }
@@ -145,10 +145,10 @@ unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
     let mut state = lock();
-    // SAFETY: the caller's identifier.
+    // SAFETY: the caller passes an identifier that it has not destroyed.
     let old = unsafe { state.id(id) }.cm.channel as usize;
     let events = state.channels.get_mut(&old).map(|c| c.retain(|event| is_about(event, id.cast()))).unwrap_or_default();
-    // SAFETY: the caller's identifier.
+    // SAFETY: the caller passes an identifier that it has not destroyed.
     unsafe { state.id(id) }.cm.channel = channel;
     for event in events {
         state.put(channel as usize, event);
@@ -165,7 +165,7 @@ unsafe extern "C" fn rdma_set_option(
     len: usize,
 ) -> c_int {
     let mut state = lock();
-    // SAFETY: the caller's identifier, and a value of that length.
+    // SAFETY: the caller passes an identifier that it has not destroyed, and a value of that length.
     let (id, on) = unsafe { (state.id(id), len == size_of::<c_int>() && *value.cast::<c_int>() != 0) };
     match name {
         RDMA_OPTION_ID_REUSEADDR => id.reuse = on,
@@ -178,7 +178,7 @@ unsafe extern "C" fn rdma_set_option(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, at: *mut sockaddr) -> c_int {
     let mut state = lock();
-    // SAFETY: the caller's identifier and address.
+    // SAFETY: the caller passes an identifier that it has not destroyed, and an address.
     let (id, wanted) = unsafe { (state.id(id), address(at)) };
     let Some(wanted) = wanted else { return fail(libc::EINVAL) };
     if !wanted.ip().is_unspecified() {
@@ -200,10 +200,10 @@ unsafe extern "C" fn rdma_resolve_addr(
     _ms: c_int,
 ) -> c_int {
     let mut state = lock();
-    // SAFETY: the caller's identifier and addresses.
+    // SAFETY: the caller passes two addresses, each of which may be null.
     let (raw, from, to) = unsafe { (id.cast::<Id>(), address(from), address(to)) };
     let Some(to) = to else { return fail(libc::EINVAL) };
-    // SAFETY: the caller's identifier and addresses.
+    // SAFETY: the caller passes an identifier that it has not destroyed.
     let id = unsafe { state.id(id) };
     let own = match (from, route(to)) {
         (Some(from), _) if !from.ip().is_unspecified() => from.ip(),
@@ -230,7 +230,7 @@ unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _ms: c_int) -> c_in
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_create_qp(id: *mut rdma_cm_id, pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> c_int {
     let mut state = lock();
-    // SAFETY: the caller's structures.
+    // SAFETY: the caller passes an identifier that it has not destroyed, and attributes of its own.
     let (id, init) = unsafe { (state.id(id), &mut *init) };
     init.cap.max_inline_data = init.cap.max_inline_data.min(256);
     let qp_num = state.number() as u32;
@@ -250,7 +250,7 @@ unsafe extern "C" fn rdma_create_qp(id: *mut rdma_cm_id, pd: *mut ibv_pd, init: 
         QueuePair {
             raw,
             id: id.number,
-            // SAFETY: on an open device.
+            // SAFETY: the caller's identifier is on a device, whose context is open.
             _note: Note::write(
                 "qp",
                 qp_num.into(),
@@ -270,7 +270,7 @@ unsafe extern "C" fn rdma_create_qp(id: *mut rdma_cm_id, pd: *mut ibv_pd, init: 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     let mut state = lock();
-    // SAFETY: the caller's identifier, with a pair that was made by `rdma_create_qp`.
+    // SAFETY: the caller passes an identifier that it has not destroyed; its pair came from `rdma_create_qp`.
     unsafe {
         let id = state.id(id);
         if !id.cm.qp.is_null() {
@@ -284,7 +284,7 @@ unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     let mut state = lock();
-    // SAFETY: the caller's identifier.
+    // SAFETY: the caller passes an identifier that it has not destroyed.
     let id = unsafe { state.id(id) };
     let Some(at) = id.local else { return fail(libc::EINVAL) };
     let listening = || {
@@ -303,7 +303,7 @@ unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
             id.set_addresses(own, None);
             (id.socket, id.phase) = (Some(socket), Phase::Listening);
             let at = own.map(|a| format!(", \"state\": \"LISTEN\", \"src-addr\": \"{}:{}\"", a.ip(), a.port()));
-            // SAFETY: null or an open context.
+            // SAFETY: the pointer is null or leads to an open context.
             let device = unsafe { id.cm.verbs.cast::<Context>().as_ref() }.map_or_else(String::new, Context::name);
             id.note = Some(Note::write("cm_id", id.number, &device, &at.unwrap_or_default()));
             let number = id.number;
@@ -314,10 +314,13 @@ unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     }
 }
 
+/// A copy of the private data in the program's parameters.
+///
 /// # Safety
-/// Null or the caller's parameters.
+/// `param` is null or points to parameters whose private data has the length that they say.
 unsafe fn private_data(param: *mut rdma_conn_param) -> Vec<u8> {
-    // SAFETY: the caller guarantees null or the caller's parameters; that many bytes are there.
+    // SAFETY: the caller guarantees that the pointer is null or leads to parameters with that many bytes of private
+    // data.
     unsafe {
         match param.as_ref() {
             Some(param) if !param.private_data.is_null() => {
@@ -331,7 +334,7 @@ unsafe fn private_data(param: *mut rdma_conn_param) -> Vec<u8> {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     let mut state = lock();
-    // SAFETY: the caller's identifier and parameters.
+    // SAFETY: the caller passes an identifier that it has not destroyed, and parameters or null.
     let (id, data) = unsafe { (state.id(id), private_data(param)) };
     let (Some(local), Some(peer)) = (id.local, id.peer) else { return fail(libc::EINVAL) };
     let begun = || {
@@ -359,10 +362,10 @@ unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_par
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     let mut state = lock();
-    // SAFETY: the caller's identifier and parameters.
+    // SAFETY: the caller passes an identifier that it has not destroyed, and parameters or null.
     let (raw, id, data) = unsafe { (id.cast::<Id>(), state.id(id), private_data(param)) };
     if id.phase != Phase::Asked {
-        // The other side is gone.
+        // The other side has gone since it asked.
         state.tell(raw, RDMA_CM_EVENT_CONNECT_ERROR, -libc::ECONNRESET, &[], core::ptr::null_mut());
         return 0;
     }
@@ -378,7 +381,7 @@ unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_para
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
     let mut state = lock();
-    // SAFETY: the caller's identifier, and that many bytes.
+    // SAFETY: the caller passes an identifier that it has not destroyed, and null or that many bytes.
     let (id, data) = unsafe {
         let data = if data.is_null() { &[][..] } else { core::slice::from_raw_parts(data.cast::<u8>(), len.into()) };
         (state.id(id), data)
@@ -393,9 +396,8 @@ unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     let mut state = lock();
-    // SAFETY: the caller's identifier.
     let raw = id.cast::<Id>();
-    // SAFETY: the caller's identifier.
+    // SAFETY: the caller passes an identifier that it has not destroyed.
     let id = unsafe { state.id(id) };
     if id.left {
         return fail(libc::EINVAL);

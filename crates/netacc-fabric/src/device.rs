@@ -1,7 +1,8 @@
-//! The devices: files of a folder, each with the addresses that are its own, and a page of counters and faults for each.
+//! The devices: each is a file in a folder, which lists its addresses, and a page of counters and faults.
 //!
-//! The folder is `/run/netacc-fabric`: not a setting, since servers clear the environment. `devices/NAME` has one word a line: `ib` or `iwarp`, then the
-//! addresses. `pages/NAME` is the device's [`Page`], which every process that opens the device maps.
+//! The folder is always `/run/netacc-fabric`, since servers clear the environment in which another one could be named.
+//! `devices/NAME` has one word per line: `ib` or `iwarp`, then the addresses. `pages/NAME` is the device's [`Page`],
+//! which every process that opens the device maps.
 
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -10,8 +11,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Counters that the processes of a device add to, and faults that a test asks for. Relaxed throughout: each word stands for
-/// itself.
+/// Counters to which the processes that use a device add, and faults that a test requests. All accesses are Relaxed,
+/// since no word depends on another.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Page {
@@ -25,38 +26,39 @@ pub struct Page {
     pub bytes_received: AtomicU64,
     /// Messages that found no receive, or one that was too short. A sender that keeps to its credits causes none.
     pub without_receive: AtomicU64,
-    /// Asked for by a test: time (ms) for which an acknowledgement is kept back, so that sends complete late.
+    /// A fault: the time (ms) for which an acknowledgement is held back, so that sends complete late.
     pub late_acks: AtomicU64,
-    /// Asked for by a test: time (ms) for which arrived messages are kept back.
+    /// A fault: the time (ms) for which arrived messages are held back.
     pub late_messages: AtomicU64,
-    /// Asked for by a test: the queue pair that posts a message while this counts down to 0 fails. 0: none does.
+    /// A fault: each posted message counts this down, and the queue pair whose message brings it to 0 fails. 0: none
+    /// does.
     pub fail_after: AtomicU64,
-    /// Asked for by a test: number of completions of sends that are lost.
+    /// A fault: the number of completions of sends that will be lost.
     pub lost_completions: AtomicU64,
-    /// Asked for by a test: time (ms) for which the connection manager keeps `ESTABLISHED` back, so that the first messages
+    /// A fault: the time (ms) for which the connection manager holds back `ESTABLISHED`, so that the first messages
     /// come before it.
     pub late_established: AtomicU64,
-    /// Asked for by a test: nonzero if no message leaves the device.
+    /// A fault: nonzero if no message leaves the device.
     pub silent: AtomicU64,
-    /// Asked for by a test: the queue pair that gets a message while this counts down to 0 fails; the device has acknowledged
-    /// the message, and the program never gets it. 0: none does.
+    /// A fault: each arriving message counts this down, and the queue pair whose message brings it to 0 fails after the
+    /// device has acknowledged the message, which the program never gets. 0: none does.
     pub fail_receive_after: AtomicU64,
-    /// Asked for by a test: nonzero if no queue pair fails for want of acknowledgements, as on iWARP.
+    /// A fault: nonzero if no queue pair fails for lack of acknowledgements, as on iWARP.
     pub endless_retries: AtomicU64,
 }
 
 impl Page {
-    /// Takes one from a number of faults that are still to happen. True if there was one.
+    /// Takes one from a number of faults that are still to happen, and returns whether there was one.
     pub fn takes_one(word: &AtomicU64) -> bool {
         word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
     }
 
-    /// Whether no queue pair fails for want of acknowledgements.
+    /// Whether no queue pair fails for lack of acknowledgements.
     pub fn retries_for_ever(&self) -> bool {
         self.endless_retries.load(Ordering::Relaxed) != 0
     }
 
-    /// Counts down to a fault. True if it is to happen now.
+    /// Counts down to a fault, and returns whether it has to happen now.
     pub fn comes_due(word: &AtomicU64) -> bool {
         word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) == Ok(1)
     }
@@ -65,20 +67,20 @@ impl Page {
 /// A device as the folder describes it.
 #[derive(Debug)]
 pub struct Described {
-    /// Its name.
+    /// The device's name.
     pub name: String,
-    /// Whether it is iWARP's kind: no immediate data.
+    /// Whether the device behaves as iWARP, which has no immediate data.
     pub iwarp: bool,
-    /// Its addresses.
+    /// The device's addresses.
     pub addresses: Vec<IpAddr>,
 }
 
-/// The folder.
+/// The folder that describes the devices.
 pub fn folder() -> PathBuf {
     PathBuf::from("/run/netacc-fabric")
 }
 
-/// The devices that there are.
+/// All devices, ordered by name.
 pub fn all() -> Vec<Described> {
     let Ok(entries) = std::fs::read_dir(folder().join("devices")) else { return Vec::new() };
     let mut found: Vec<Described> = entries
@@ -94,7 +96,7 @@ pub fn all() -> Vec<Described> {
     found
 }
 
-/// Maps the page of a device. It stays mapped as long as the process lives.
+/// Maps the page of a device, for the life of the process.
 pub fn page(name: &str) -> Option<&'static Page> {
     let path = folder().join("pages").join(name);
     let file = rustix::fs::open(
@@ -105,26 +107,28 @@ pub fn page(name: &str) -> Option<&'static Page> {
     .ok()?;
     let size = 4096;
     rustix::fs::ftruncate(&file, size as u64).ok()?;
-    // SAFETY: a fresh mapping; nothing else is there.
+    // SAFETY: the kernel chooses free addresses, so the mapping replaces nothing.
     let start = unsafe {
         rustix::mm::mmap(core::ptr::null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
     }
     .ok()?;
-    // SAFETY: mapped for good, aligned, larger than the page's structure, which is made of atomics.
+    // SAFETY: the mapping is never unmapped, is aligned to a page, and is larger than the structure, which consists of
+    // atomics.
     Some(unsafe { &*start.cast::<Page>() })
 }
 
-/// Whether the device's file is there.
+/// Whether the device's file exists.
 pub fn exists(name: &str) -> bool {
     folder().join("devices").join(name).exists()
 }
 
-/// What a process has on a device, noted down in a file for the tests' program `rdma`, and gone with this.
+/// A file that notes an object of this process on a device, for the tests' program `rdma`. It is removed when this is
+/// dropped.
 #[derive(Debug)]
 pub struct Note(PathBuf);
 
 impl Note {
-    /// `what`: `qp` or `cm_id`; `fields`: more members of the JSON object.
+    /// Notes an object of type `what`, which is `qp` or `cm_id`. `fields` has further members of the JSON object.
     pub fn write(what: &str, number: u64, device: &str, fields: &str) -> Note {
         let pid = std::process::id();
         let path = folder().join(what).join(format!("{pid}.{number}"));

@@ -1,4 +1,4 @@
-//! What the frames of a connection do to its identifier and its queue pair, and what the connection's end does.
+//! How the frames of a connection, and its end, change its identifier and its queue pair.
 
 use crate::device::Page;
 use crate::id::{Id, Phase};
@@ -9,11 +9,11 @@ use core::sync::atomic::Ordering;
 use netacc_verbs::sys::*;
 
 impl State {
-    /// Deals with the frames that have come.
+    /// Processes the frames that have arrived at an identifier.
     pub fn parse(&mut self, number: u64) {
         loop {
             let Some(raw) = self.ids.get(&number).copied() else { return };
-            // SAFETY: listed, so it exists; the lock is held.
+            // SAFETY: the identifier is listed, so it exists, and the lock is held.
             let id = unsafe { &mut *raw };
             if id.due > now() {
                 return;
@@ -32,10 +32,10 @@ impl State {
         self.acknowledge(number);
     }
 
-    /// Tells the other side how many of its messages have come.
+    /// Tells the other side how many of its messages have arrived.
     fn acknowledge(&mut self, number: u64) {
         let Some(id) = self.ids.get(&number).copied() else { return };
-        // SAFETY: listed, so it exists; the lock is held.
+        // SAFETY: the identifier is listed, so it exists, and the lock is held.
         let id = unsafe { &mut *id };
         if id.received != id.acknowledged {
             let late = page_of(id).map_or(0, |page| page.late_acks.load(Ordering::Relaxed));
@@ -53,13 +53,13 @@ impl State {
         }
     }
 
-    /// One frame. False: the rest has to wait, or there is nothing any more.
+    /// Processes one frame. Returns false if the frames after it must wait or the connection is over.
     fn handle(&mut self, raw: *mut Id, frame: &Frame, body: &[u8]) -> bool {
-        // SAFETY: listed, so it exists; the lock is held.
+        // SAFETY: the identifier is listed, so it exists, and the lock is held.
         let id = unsafe { &mut *raw };
         let (number, pair) = (id.number, self.pair_of(id));
         let none = core::ptr::null_mut();
-        // Messages may be kept back; those have their line when they count as arrived.
+        // Messages may be held back, and are traced when they count as arrived.
         if !matches!(frame.kind, Kind::Send | Kind::Nothing) {
             trace::message(pair, Direction::In, frame);
         }
@@ -90,7 +90,7 @@ impl State {
             (Kind::Reject, Phase::Requested) => {
                 id.phase = Phase::Ended;
                 let data = id.padded(body, 148);
-                // 28: by the program (IB_CM_REJ_CONSUMER_DEFINED).
+                // 28 is IB_CM_REJ_CONSUMER_DEFINED: the program has rejected.
                 self.tell(raw, RDMA_CM_EVENT_REJECTED, 28, &data, none);
             }
             (Kind::Ready, Phase::Accepted) => {
@@ -100,7 +100,7 @@ impl State {
             (Kind::Send | Kind::Nothing, Phase::Connected) => {
                 let late = page_of(id).map_or(0, |page| page.late_messages.load(Ordering::Relaxed));
                 if late != 0 && !id.kept_back {
-                    // Put back in front, and looked at again when it is due.
+                    // The message is put back in front and processed again when it is due.
                     let mut again = Vec::new();
                     frame.encode(&mut again);
                     again.extend_from_slice(body);
@@ -141,12 +141,12 @@ impl State {
         true
     }
 
-    /// The other side has disconnected, or is gone.
+    /// Handles that the other side has disconnected, or has ended.
     fn disconnected(&mut self, raw: *mut Id) {
-        // SAFETY: listed, so it exists; the lock is held.
+        // SAFETY: the identifier is listed, so it exists, and the lock is held.
         let id = unsafe { &mut *raw };
         let context = id.cm.verbs.cast::<Context>();
-        // SAFETY: connected, so it is on an open device.
+        // SAFETY: the pointer is null or leads to the context of the identifier's device, which is open.
         if id.left || unsafe { context.as_ref() }.is_some_and(|c| c.iwarp) {
             // On InfiniBand the receives of a side stay until it disconnects as well.
             self.flush(self.pair_of(id), IBV_WC_WR_FLUSH_ERR);
@@ -157,7 +157,7 @@ impl State {
         }
     }
 
-    /// The TCP connection has ended.
+    /// Handles the end of the TCP connection.
     pub fn over(&mut self, number: u64) {
         let Some(raw) = self.ids.get(&number).copied() else { return };
         // SAFETY: the identifier is listed, so it exists; the lock is held.
@@ -167,7 +167,7 @@ impl State {
         match id.phase {
             Phase::Expected => {
                 self.ids.remove(&number);
-                // SAFETY: no program knows of it.
+                // SAFETY: the identifier came from a box, is listed no longer, and was never given to the program.
                 drop(unsafe { Box::from_raw(raw) });
             }
             Phase::Requested => {

@@ -11,30 +11,31 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 
-/// Where an identifier stands.
+/// The state of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Made; perhaps bound or resolved.
+    /// The identifier is made, and perhaps bound or resolved.
     Idle,
-    /// Takes requests.
+    /// The identifier takes connect requests.
     Listening,
-    /// Accepted by the kernel; its request has not come. No program knows of it.
+    /// The kernel has accepted the TCP connection, whose request has not come. The program does not know the
+    /// identifier.
     Expected,
-    /// Its TCP connection is being made.
+    /// The TCP connection is being made.
     Connecting,
     /// The request is sent.
     Requested,
-    /// The request has come; the program has to decide.
+    /// The request has come, and the program has to decide.
     Asked,
-    /// The answer is sent; the other side has not said that it has it.
+    /// The acceptance is sent, and the other side has not confirmed it.
     Accepted,
-    /// Connected.
+    /// Both sides know that they are connected.
     Connected,
-    /// Over.
+    /// The connection is over.
     Ended,
 }
 
-/// An identifier: what `rdma_cm_id` is the beginning of.
+/// An identifier. It begins with the `rdma_cm_id` that the program sees.
 #[repr(C)]
 pub struct Id {
     pub cm: rdma_cm_id,
@@ -42,39 +43,40 @@ pub struct Id {
     pub note: Option<Note>,
     pub phase: Phase,
     pub socket: Option<OwnedFd>,
-    /// Of one that came with a request, until the program has it: its listener.
+    /// The number of the listener at which the connection came; 0 for an identifier that the program made.
     pub listener: u64,
     pub local: Option<SocketAddr>,
     pub peer: Option<SocketAddr>,
     pub reuse: bool,
     pub v6_only: bool,
-    /// Private data that goes out with the request once the connection is there.
+    /// Private data that is sent with the request once the TCP connection is made.
     pub request: Vec<u8>,
     pub input: Vec<u8>,
     pub output: VecDeque<u8>,
-    /// Whether the program has been told of the end.
+    /// Whether the program has got the event of the end.
     pub told: bool,
     /// Whether this side has disconnected.
     pub left: bool,
-    /// Number of messages received, and the number that was acknowledged.
+    /// Number of messages that were received.
     pub received: u32,
+    /// Number of received messages that were acknowledged to the other side.
     pub acknowledged: u32,
     /// Number of messages of this side that the other one has acknowledged.
     pub confirmed: u32,
-    /// When (ms of the monotonic clock) what is kept back is due; 0: nothing is.
+    /// When (ms of the monotonic clock) the frames that are held back are due; 0: none is held back.
     pub due: u64,
-    /// When (ms) an acknowledgement that is kept back is due; 0: none is.
+    /// When (ms) an acknowledgement that is held back is due; 0: none is held back.
     pub ack_due: u64,
-    /// Whether the first message of `input` was kept back already.
+    /// Whether the first message of `input` was held back already.
     pub kept_back: bool,
-    /// Since when (ms) messages of this side wait to be acknowledged; 0: none does.
+    /// Since when (ms) messages of this side wait to be acknowledged; 0: none waits.
     pub waiting: u64,
 }
 
 impl Id {
     /// A new identifier.
     pub fn new(number: u64, channel: *mut rdma_event_channel, context: *mut c_void) -> Id {
-        // SAFETY: numbers and pointers, for which zeroes are values.
+        // SAFETY: the structure consists of numbers and pointers, for which all zeroes are a valid value.
         let mut cm: rdma_cm_id = unsafe { core::mem::zeroed() };
         (cm.channel, cm.context, cm.ps, cm.port_num) = (channel, context, RDMA_PS_TCP, 1);
         Id {
@@ -103,7 +105,7 @@ impl Id {
         }
     }
 
-    /// Sets the addresses, as the program sees them too. IPv4 stays IPv4 where it came to an IPv6 socket.
+    /// Sets the addresses, here and in the program's structure. An IPv4-mapped address is stored as IPv4.
     pub fn set_addresses(&mut self, local: Option<SocketAddr>, peer: Option<SocketAddr>) {
         let plain = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
         if let Some(local) = local.map(plain) {
@@ -116,7 +118,7 @@ impl Id {
         }
     }
 
-    /// Sends what there is to send, as far as the connection takes it.
+    /// Sends pending output, as much as the connection takes. An error means that the connection is broken.
     pub fn pump(&mut self) -> Result<(), ()> {
         if page_of(self).is_some_and(|page| page.silent.load(Ordering::Relaxed) != 0) {
             return Ok(());
@@ -132,7 +134,7 @@ impl Id {
                 Ok(n) => drop(self.output.drain(..n)),
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => {}
-                // The thread finds the end when it reads.
+                // The thread notices the end when it reads.
                 Err(_) => {
                     self.output.clear();
                     return Err(());
@@ -142,7 +144,7 @@ impl Id {
         Ok(())
     }
 
-    /// Takes in what has come. True: the connection is over.
+    /// Reads the bytes that have arrived, and returns whether the connection is over.
     pub fn pull(&mut self) -> bool {
         let mut buffer = [0u8; 65536];
         loop {
@@ -157,10 +159,10 @@ impl Id {
         }
     }
 
-    /// Private data as the other side sees it: InfiniBand's has the length of its field.
+    /// Private data as the program sees it: on InfiniBand it is padded to the length of its field.
     pub fn padded(&self, data: &[u8], field: usize) -> Vec<u8> {
         let context = self.cm.verbs.cast::<Context>();
-        // SAFETY: null or an open context.
+        // SAFETY: the pointer is null or leads to an open context.
         let exact = unsafe { context.as_ref() }.is_some_and(|c| c.iwarp);
         let mut data = data.to_vec();
         if !exact && data.len() < field {

@@ -1,20 +1,20 @@
 //! A libibverbs and a librdmacm for tests, on machines that have no RDMA device and no kernel module for one.
 //!
-//! The library stands for both: the tests put it into `LD_LIBRARY_PATH` under both file names. Its devices are files of a
+//! One file is both libraries: the tests put it into `LD_LIBRARY_PATH` under both names. Its devices are files in a
 //! folder (`device`), its queue pairs are TCP connections that a thread of its own serves (`thread`), and its connection
 //! manager's port P is TCP's port P, as on iWARP. So the hosts of a test are network namespaces, what a test does to
-//! their network happens to the queue pairs too, and no kernel module, emulator or root file system is needed.
+//! their network affects the queue pairs too, and no kernel module, emulator or root file system is needed.
 //!
-//! It keeps to what the verbs manual promises and no more: a message that finds no receive fails the queue pair, a
-//! completion queue that overflows is lost, memory is reached through registered keys only. A test asks for faults by
-//! writing into the page of a device (`device::Page`).
+//! It keeps to what the verbs manual promises and no more: a message that finds no receive fails the queue pair, and
+//! memory is reached only through registered keys. A completion queue that overflows ends the process with a message,
+//! so that the test fails. A test requests faults by writing into the page of a device (`device::Page`).
 //!
 //! # Safety
-//! The exported functions are called as the manual page of that name says: a pointer is one that this library gave out and
-//! that was not given back, or a caller's own structure of the type that the page names. All state is reached under one
-//! lock (`state::lock`).
+//! The exported functions are called as the manual page of the same name says: a pointer is one that this library gave out
+//! and that was not given back, or leads to a caller's own structure of the type that the page names. All state is accessed
+//! under one lock (`state::lock`).
 #![allow(unsafe_code)]
-#![allow(clippy::missing_safety_doc, reason = "the manual page of that name says what a caller promises")]
+#![allow(clippy::missing_safety_doc, reason = "the manual page of the same name says what a caller promises")]
 
 mod address;
 mod channel;
@@ -32,7 +32,7 @@ mod wire;
 
 /// Sets the calling thread's errno and returns -1, as both libraries report errors.
 fn fail(errno: i32) -> core::ffi::c_int {
-    // SAFETY: the calling thread's own errno.
+    // SAFETY: the function returns the address of the calling thread's errno.
     unsafe { *libc::__errno_location() = errno };
     -1
 }

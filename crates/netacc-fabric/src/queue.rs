@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 use netacc_verbs::sys::*;
 use std::collections::VecDeque;
 
-/// What a completion queue is armed for.
+/// The completions for which a queue is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Armed {
     #[default]
@@ -23,12 +23,12 @@ pub enum Armed {
 pub struct CompQueue {
     pub entries: VecDeque<ibv_wc>,
     pub armed: Armed,
-    /// The channel's address; 0: it has none.
+    /// The address of the queue's channel; 0: it has none.
     pub channel: usize,
     pub room: usize,
 }
 
-/// A message that was posted and is not completed.
+/// A message that was posted and has not completed.
 pub struct Sent {
     pub wr_id: u64,
     pub signaled: bool,
@@ -37,9 +37,9 @@ pub struct Sent {
 /// A queue pair.
 pub struct QueuePair {
     pub raw: *mut ibv_qp,
-    /// The identifier's number.
+    /// The number of the pair's identifier.
     pub id: u64,
-    /// Gone with the pair.
+    /// The note of the pair, which is removed with it.
     pub _note: Note,
     pub state: u32,
     pub cap: ibv_qp_cap,
@@ -49,11 +49,11 @@ pub struct QueuePair {
 }
 
 impl State {
-    /// Adds a completion to a queue, and an event to its channel if it is armed for such a one.
+    /// Adds a completion to a queue, and an event to its channel if the queue is armed for such a completion.
     pub fn complete(&mut self, cq: *mut ibv_cq, wc: ibv_wc, solicited: bool) {
         let Some(queue) = self.queues.get_mut(&(cq as usize)) else { return };
         if queue.entries.len() >= queue.room {
-            eprintln!("netacc-fabric: a completion queue of {} entries has overflowed", queue.room);
+            eprintln!("netacc-fabric: a completion queue of {} entries overflowed", queue.room);
             std::process::abort();
         }
         queue.entries.push_back(wc);
@@ -71,7 +71,7 @@ impl State {
         }
     }
 
-    /// The queue pair fails: everything that is posted completes, the first send with `status`.
+    /// Makes the queue pair fail: all posted requests complete with errors, the first send with `status`.
     pub fn flush(&mut self, number: u32, status: u32) {
         let Some(pair) = self.pairs.get_mut(&number) else { return };
         if pair.state == IBV_QPS_ERR {
@@ -80,7 +80,7 @@ impl State {
         pair.state = IBV_QPS_ERR;
         let sends: Vec<Sent> = pair.sends.drain(..).collect();
         let receives: Vec<(u64, ibv_sge)> = pair.receives.drain(..).collect();
-        // SAFETY: the pair exists as long as it is listed.
+        // SAFETY: the pair is listed, so its structure exists.
         let (send_cq, recv_cq) = unsafe { ((*pair.raw).send_cq, (*pair.raw).recv_cq) };
         let mut status = status;
         for sent in sends {
@@ -93,10 +93,10 @@ impl State {
         }
     }
 
-    /// The other side has `count` messages by now.
+    /// Completes the sends of `count` further messages that the other side has received.
     pub fn acknowledged(&mut self, number: u32, count: u32) {
         let Some(pair) = self.pairs.get_mut(&number) else { return };
-        // SAFETY: the pair exists as long as it is listed, and its context longer.
+        // SAFETY: the pair is listed, so its structure exists, and so does its context.
         let (cq, page) = unsafe { ((*pair.raw).send_cq, (*(*pair.raw).context.cast::<Context>()).page) };
         let mut done = Vec::new();
         for _ in 0..count {
@@ -114,13 +114,13 @@ impl State {
         }
     }
 
-    /// A message has come. False: there was no receive for it, or one that is too short.
+    /// Takes in a message. Returns false if there was no receive for it, or one that cannot hold it.
     pub fn received(&mut self, number: u32, frame: &Frame, body: &[u8]) -> bool {
         let Some(pair) = self.pairs.get_mut(&number) else { return false };
         if pair.state == IBV_QPS_ERR {
             return true;
         }
-        // SAFETY: the pair exists as long as it is listed, and its context longer.
+        // SAFETY: the pair is listed, so its structure exists, and so does its context.
         let (cq, context) = unsafe { ((*pair.raw).recv_cq, &*(*pair.raw).context.cast::<Context>()) };
         let (page, fits) =
             (context.page, pair.receives.front().is_some_and(|(_, sge)| sge.length as usize >= body.len()));
@@ -134,7 +134,7 @@ impl State {
             self.complete(cq, wc, false);
             return false;
         }
-        // SAFETY: registered memory, long enough; the program does not look at it before the completion.
+        // SAFETY: the memory is registered and long enough, and the program does not use it before the completion.
         unsafe { core::ptr::copy_nonoverlapping(body.as_ptr(), sge.addr as *mut u8, body.len()) };
         page.receives.fetch_add(1, Ordering::Relaxed);
         page.bytes_received.fetch_add(body.len() as u64, Ordering::Relaxed);
@@ -152,7 +152,7 @@ impl State {
         true
     }
 
-    /// Takes a request to send. An errno if it cannot be taken.
+    /// Takes a request to send, or returns the errno with which it is refused.
     pub fn send(&mut self, number: u32, wr: &ibv_send_wr) -> Result<(), c_int> {
         let pair = self.pairs.get_mut(&number).ok_or(libc::EINVAL)?;
         let signaled = pair.all_signaled || wr.send_flags & IBV_SEND_SIGNALED != 0;
@@ -171,7 +171,7 @@ impl State {
         }
         let mut body = Vec::new();
         for at in 0..wr.num_sge {
-            // SAFETY: the caller's list has that many.
+            // SAFETY: the caller's list has `num_sge` entries.
             let sge = unsafe { &*wr.sg_list.offset(at as isize) };
             let inline = wr.send_flags & IBV_SEND_INLINE != 0;
             if inline && sge.length > pair.cap.max_inline_data {
@@ -186,7 +186,7 @@ impl State {
                 self.flush(number, IBV_WC_LOC_PROT_ERR);
                 return Ok(());
             }
-            // SAFETY: the caller's memory, or registered.
+            // SAFETY: the memory is the caller's own, for an inline send, or registered.
             body.extend_from_slice(unsafe { core::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) });
         }
         pair.sends.push_back(Sent { wr_id: wr.wr_id, signaled });
@@ -207,7 +207,7 @@ impl State {
         let frame = Frame { kind, flags, len: body.len() as u32, immediate: wr.imm_data, count: 0 };
         let id = pair.id;
         self.write(id, &frame, &body);
-        // It is the thread that notices when nobody acknowledges the message.
+        // Only the thread notices when the message is not acknowledged, so it must not sleep without a time-out.
         if self.asleep {
             self.wake();
         }
@@ -217,7 +217,7 @@ impl State {
     /// Sends a frame over the identifier's connection.
     pub fn write(&mut self, id: u64, frame: &Frame, body: &[u8]) {
         let Some(id) = self.ids.get(&id).copied() else { return };
-        // SAFETY: listed, so it exists; the lock is held.
+        // SAFETY: the identifier is listed, so it exists, and the lock is held.
         let id = unsafe { &mut *id };
         trace::message(self.pair_of(id), Direction::Out, frame);
         let mut bytes = Vec::with_capacity(body.len() + crate::wire::HEAD);
@@ -234,7 +234,7 @@ impl State {
 }
 
 impl Context {
-    /// Whether the memory is registered.
+    /// Whether the memory lies within the region that its key names.
     fn has(&self, sge: &ibv_sge) -> bool {
         let (start, len) = (sge.addr as usize, sge.length as usize);
         self.regions.get(&sge.lkey).is_some_and(|(at, room)| start >= *at && start + len <= *at + *room)

@@ -1,4 +1,4 @@
-//! What the process has: devices, identifiers, queue pairs. One lock for all of it.
+//! The state of the process: its devices, identifiers and queue pairs, under one lock.
 
 use crate::channel::Channel;
 use crate::device::Page;
@@ -9,37 +9,37 @@ use netacc_verbs::sys::*;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, Once};
 
-/// An open device: what `ibv_context` is the beginning of.
+/// An open device. It begins with the `ibv_context` that the program sees.
 #[repr(C)]
 pub struct Context {
     pub verbs: ibv_context,
     pub device: Device,
     pub page: &'static Page,
-    /// What the device has to say unasked.
+    /// The asynchronous events of the device.
     pub says: Channel<ibv_async_event>,
-    /// By local key: where registered memory begins, and its length.
+    /// The address and the length of each memory region, by its local key.
     pub regions: HashMap<u32, (usize, usize)>,
-    /// Whether librdmacm has opened it for its identifiers, and closes it at the end of the process.
+    /// Whether librdmacm has opened the device for its identifiers; such a context stays open until the process ends.
     pub is_cm: bool,
     pub iwarp: bool,
     /// Whether the device's file is gone.
     pub removed: bool,
 }
 
-/// What `ibv_device` is.
+/// A device. It begins with the `ibv_device` that the program sees.
 #[repr(C)]
 pub struct Device {
     pub verbs: ibv_device,
 }
 
-/// An event that waits on an event channel.
+/// An event of the connection manager, with its private data. It begins with the `rdma_cm_event` that the program sees.
 #[repr(C)]
 pub struct Event {
     pub cm: rdma_cm_event,
     pub data: Vec<u8>,
 }
 
-/// Everything.
+/// The state of the process.
 #[derive(Default)]
 pub struct State {
     pub contexts: Vec<*mut Context>,
@@ -48,46 +48,46 @@ pub struct State {
     pub completions: HashMap<usize, Channel<*mut ibv_cq>>,
     pub queues: HashMap<usize, CompQueue>,
     pub pairs: HashMap<u32, QueuePair>,
-    /// Events that are kept back: when (ms) each is due, and its channel.
+    /// Events that are held back: when (ms) each is due, its channel, and the event.
     pub later: Vec<(u64, usize, *mut Event)>,
     pub next: u64,
-    /// Whether the thread sleeps until something happens at a socket.
+    /// Whether the thread sleeps without a time-out, until a descriptor has an event.
     pub asleep: bool,
     pub server: Option<Server>,
 }
 
-// SAFETY: the pointers lead to what this library has allocated, and are followed under the lock only.
+// SAFETY: the pointers lead to objects that this library has allocated, and are followed only under the lock.
 unsafe impl Send for State {}
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 
-/// The lock, as held across a fork.
+/// The guard of the lock while it is held across a fork.
 struct Held(core::cell::UnsafeCell<Option<MutexGuard<'static, Option<State>>>>);
 
-// SAFETY: only the thread that forks reaches it, between the handlers of one fork, under the lock that it holds.
+// SAFETY: only the thread that forks accesses the cell, in the handlers of one fork, while it holds the lock.
 unsafe impl Sync for Held {}
 
 static HELD: Held = Held(core::cell::UnsafeCell::new(None));
 
 extern "C" fn before_fork() {
     let guard = STATE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // SAFETY: see `Held`.
+    // SAFETY: this thread forks and holds the lock, so no other thread accesses the cell.
     unsafe { *HELD.0.get() = Some(guard) };
 }
 
 extern "C" fn after_fork_in_parent() {
-    // SAFETY: see `Held`.
+    // SAFETY: this thread forks and holds the lock, so no other thread accesses the cell.
     drop(unsafe { (*HELD.0.get()).take() });
 }
 
 extern "C" fn after_fork_in_child() {
-    // SAFETY: see `Held`.
+    // SAFETY: this thread forks and holds the lock, so no other thread accesses the cell.
     if let Some(mut guard) = unsafe { (*HELD.0.get()).take() } {
         // A device's objects belong to the process that made them. The child closes its copies of the sockets and leaves the
         // memory alone, since wrappers that the child inherited may still point into it.
         if let Some(mut old) = guard.take() {
             for id in old.ids.values() {
-                // SAFETY: under the lock, and not freed.
+                // SAFETY: the identifier is listed, so it exists, and the lock is held.
                 drop(unsafe { (**id).socket.take() });
             }
             drop(old.server.take());
@@ -117,7 +117,7 @@ impl core::ops::DerefMut for Locked {
 pub fn lock() -> Locked {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: three functions that live as long as the library, which is never unloaded.
+        // SAFETY: the three functions live as long as the library, which is never unloaded.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) };
     });
     let mut guard = STATE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -125,7 +125,7 @@ pub fn lock() -> Locked {
     Locked(guard)
 }
 
-/// The monotonic clock (ms).
+/// The time of the monotonic clock, in milliseconds.
 pub fn now() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
@@ -135,13 +135,13 @@ impl State {
     /// A number that nothing else has.
     pub fn number(&mut self) -> u64 {
         self.next += 1;
-        // Numbers of queue pairs are seen by programs, which may take 0 and 1 for special ones.
+        // Programs see the numbers of queue pairs and may give 0 and 1 a special meaning, as InfiniBand does.
         self.next + 16
     }
 
-    /// Puts an event on the identifier's channel.
+    /// Puts an event on the channel of the identifier, or of the listener if that is not null.
     pub fn tell(&mut self, id: *mut Id, kind: core::ffi::c_uint, status: i32, data: &[u8], listener: *mut Id) {
-        // SAFETY: the caller's identifiers exist.
+        // SAFETY: the caller passes an identifier that exists, and null or a listener that exists.
         let (channel, page) = unsafe {
             let about = if listener.is_null() { id } else { listener };
             ((*about).cm.channel as usize, page_of(&*id))
@@ -185,16 +185,16 @@ impl State {
         }
     }
 
-    /// Puts an event on a channel; if that is gone, nobody hears of it.
+    /// Puts an event on a channel; the event is dropped if the channel no longer exists.
     pub fn put(&mut self, channel: usize, event: *mut Event) {
         match self.channels.get_mut(&channel) {
             Some(channel) => channel.push(event),
-            // SAFETY: made by `tell`, and given to nobody.
+            // SAFETY: `tell` made the event from a box, and the program has not got it.
             None => drop(unsafe { Box::from_raw(event) }),
         }
     }
 
-    /// Has the thread look at what has changed.
+    /// Wakes the thread, so that it checks for changes.
     pub fn wake(&mut self) {
         self.asleep = false;
         if let Some(server) = &self.server {
@@ -206,6 +206,6 @@ impl State {
 /// The page of the device that an identifier is on.
 pub fn page_of(id: &Id) -> Option<&'static Page> {
     let context = id.cm.verbs.cast::<Context>();
-    // SAFETY: null or an open context, which lives as long as identifiers are on it.
+    // SAFETY: the pointer is null or leads to an open context, which lives as long as identifiers are on it.
     unsafe { context.as_ref() }.map(|context| context.page)
 }

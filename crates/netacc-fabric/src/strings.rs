@@ -1,4 +1,4 @@
-//! Names of events and states, for people to read.
+//! The texts that name events and statuses.
 
 use core::ffi::{c_char, c_uint};
 use netacc_verbs::sys::*;

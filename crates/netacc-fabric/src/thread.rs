@@ -1,4 +1,4 @@
-//! The thread that serves the connections: what hardware would do by itself.
+//! The thread that serves the connections and so does what hardware would do by itself.
 
 use crate::channel::{LOWEST_FD, descriptor, raised};
 use crate::device::{self, Page};
@@ -12,12 +12,13 @@ use rustix::fs::inotify;
 use rustix::io::Errno;
 use std::os::unix::ffi::OsStrExt;
 
-/// Numbers of what is not an identifier.
+/// The epoll data of the waker; identifiers have larger numbers.
 const WAKER: u64 = 0;
+/// The epoll data of the folder's inotify descriptor; identifiers have larger numbers.
 const FOLDER: u64 = 1;
-/// Time after which a message that is not acknowledged counts as lost for good.
+/// Time after which a queue pair with an unacknowledged message fails.
 const UNACKNOWLEDGED_MS: u64 = 3000;
-/// Time between two looks while anything is under way.
+/// Time between two checks while anything is under way.
 const LOOK_INTERVAL_MS: i64 = 20;
 
 /// The thread's descriptors.
@@ -28,20 +29,20 @@ pub struct Server {
 }
 
 impl Server {
-    /// Has the thread look again.
+    /// Wakes the thread, so that it checks for changes.
     pub fn wake(&self) {
         let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
     }
 }
 
 impl State {
-    /// Starts the thread unless it is there.
+    /// Starts the thread unless it runs already.
     pub fn serve(&mut self) -> rustix::io::Result<()> {
         if self.server.is_some() {
             return Ok(());
         }
         let epoll = raised(epoll::create(CreateFlags::CLOEXEC)?);
-        // SAFETY: just made.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         let waker = raised(unsafe { OwnedFd::from_raw_fd(descriptor().ok_or(Errno::NOMEM)?) });
         epoll::add(&epoll, &waker, EventData::new_u64(WAKER), EventFlags::IN)?;
         let folder = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).map(raised).ok();
@@ -54,24 +55,24 @@ impl State {
             epoll::add(&epoll, folder, EventData::new_u64(FOLDER), EventFlags::IN)?;
         }
         self.server = Some(Server { epoll, waker, folder });
-        // No signal of the program is for this thread.
+        // The thread inherits a mask that blocks all signals, so that the program's signals go to its own threads.
         let mut all = core::mem::MaybeUninit::<libc::sigset_t>::zeroed();
         let mut before = core::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: room for both sets; the calling thread's mask is put back.
+        // SAFETY: `all` and `before` are room for the sets; the calling thread's mask is restored below.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
         }
         let started = std::thread::Builder::new().name("netacc-fabric".into()).spawn(run);
-        // SAFETY: filled above.
+        // SAFETY: `before` was filled above.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
         started.map(drop).map_err(|_| Errno::AGAIN)
     }
 
-    /// Has the thread watch an identifier's socket.
+    /// Makes the thread watch an identifier's socket for these events.
     pub fn watch(&mut self, id: u64, events: EventFlags) {
         if let (Some(server), Some(id)) = (&self.server, self.ids.get(&id)) {
-            // SAFETY: listed, so it exists; the lock is held.
+            // SAFETY: the identifier is listed, so it exists, and the lock is held.
             let id = unsafe { &**id };
             if let Some(socket) = &id.socket {
                 let data = EventData::new_u64(id.number);
@@ -82,7 +83,7 @@ impl State {
         }
     }
 
-    /// Has the thread send what could not be sent at once.
+    /// Makes the thread send the output that could not be sent at once.
     pub fn watch_output(&mut self, id: u64) {
         self.watch(id, EventFlags::IN | EventFlags::OUT);
         self.wake();
@@ -91,14 +92,14 @@ impl State {
     /// Ends the connection at once, as a failure does.
     pub fn hang_up(&mut self, id: u64) {
         if let Some(id) = self.ids.get(&id) {
-            // SAFETY: listed, so it exists; the lock is held.
+            // SAFETY: the identifier is listed, so it exists, and the lock is held.
             drop(unsafe { (**id).socket.take() });
         }
     }
 
-    /// The queue pair of an identifier; 0: none.
+    /// The number of an identifier's queue pair; 0 if it has none.
     pub fn pair_of(&self, id: &Id) -> u32 {
-        // SAFETY: null or a pair that exists.
+        // SAFETY: the pointer is null or leads to a pair that exists.
         unsafe { id.cm.qp.as_ref() }.map_or(0, |qp| qp.qp_num)
     }
 }
@@ -138,11 +139,11 @@ fn run() {
 }
 
 impl Locked {
-    /// Time (ms) to sleep; `None`: until something happens.
+    /// The time (ms) for which the thread sleeps; `None`: until a descriptor has an event.
     fn wait(&mut self) -> Option<i64> {
         let busy = !self.later.is_empty()
             || self.pairs.values().any(|p| !p.sends.is_empty())
-            // SAFETY: listed, so they exist; the lock is held.
+            // SAFETY: the identifiers are listed, so they exist, and the lock is held.
             || self.ids.values().any(|id| unsafe { (**id).due != 0 || !(**id).output.is_empty() });
         self.asleep = !busy;
         busy.then_some(LOOK_INTERVAL_MS)
@@ -150,7 +151,8 @@ impl Locked {
 }
 
 impl State {
-    /// What is due: events and messages that were kept back, messages that nobody has acknowledged for too long.
+    /// Does the work that is due: delivers events and messages that were held back, sends output, and fails queue pairs
+    /// whose messages have not been acknowledged for too long.
     fn look(&mut self) {
         let time = now();
         let (due, later) = self.later.drain(..).partition(|(when, _, _)| *when <= time);
@@ -161,14 +163,14 @@ impl State {
         let numbers: Vec<u64> = self.ids.keys().copied().collect();
         for number in numbers {
             let Some(id) = self.ids.get(&number).copied() else { continue };
-            // SAFETY: listed, so it exists; the lock is held.
+            // SAFETY: the identifier is listed, so it exists, and the lock is held.
             let id = unsafe { &mut *id };
             if id.due != 0 && id.due <= time {
                 id.due = 0;
                 self.parse(number);
             }
             let Some(id) = self.ids.get(&number).copied() else { continue };
-            // SAFETY: listed, so it exists; the lock is held.
+            // SAFETY: the identifier is listed, so it exists, and the lock is held.
             let id = unsafe { &mut *id };
             if !id.output.is_empty() && id.pump().is_ok() && id.output.is_empty() {
                 self.watch(number, EventFlags::IN);
@@ -191,7 +193,7 @@ impl State {
 
     fn on_events(&mut self, number: u64, flags: EventFlags) {
         let Some(id) = self.ids.get(&number).copied() else { return };
-        // SAFETY: listed, so it exists; the lock is held.
+        // SAFETY: the identifier is listed, so it exists, and the lock is held.
         let id = unsafe { &mut *id };
         match id.phase {
             Phase::Listening => self.take_in(id),
@@ -209,7 +211,7 @@ impl State {
         }
     }
 
-    /// Requests have come, or what may become one.
+    /// Accepts the TCP connections at a listener, each of which will bring a connect request.
     fn take_in(&mut self, listener: &mut Id) {
         use rustix::net::{SocketFlags, acceptfrom_with};
         loop {
@@ -232,7 +234,7 @@ impl State {
         }
     }
 
-    /// The TCP connection is made, or cannot be.
+    /// Handles that the TCP connection is made, or has failed.
     fn connected(&mut self, id: &mut Id) {
         let raw: *mut Id = id;
         let Some(socket) = &id.socket else { return };
@@ -247,7 +249,7 @@ impl State {
             Ok(Err(e)) | Err(e) => {
                 id.phase = Phase::Ended;
                 drop(id.socket.take());
-                // 8: nobody listens there (IB_CM_REJ_INVALID_SERVICE_ID).
+                // 8 is IB_CM_REJ_INVALID_SERVICE_ID: nobody listens there.
                 let (kind, status) = if e == Errno::CONNREFUSED {
                     (RDMA_CM_EVENT_REJECTED, 8)
                 } else {
@@ -258,26 +260,26 @@ impl State {
         }
     }
 
-    /// Devices may have been removed.
+    /// Finds the open devices whose files have been removed, and reports the removal.
     fn devices_changed(&mut self) {
         let gone: Vec<*mut Context> = self
             .contexts
             .iter()
             .copied()
-            // SAFETY: listed, so it exists; the lock is held.
+            // SAFETY: the context is listed, so it exists, and the lock is held.
             .filter(|c| unsafe { !(**c).removed && !device::exists(&(**c).name()) })
             .collect();
         for context in gone {
-            // SAFETY: listed, so it exists; the lock is held.
+            // SAFETY: the context is listed, so it exists, and the lock is held.
             let device = unsafe { &mut *context };
             device.removed = true;
             let element = ibv_async_element { port_num: 0 };
             device.says.push(ibv_async_event { element, event_type: IBV_EVENT_DEVICE_FATAL });
             let on_it: Vec<*mut Id> =
-                // SAFETY: listed, so it exists; the lock is held.
+                // SAFETY: the identifier is listed, so it exists, and the lock is held.
                 self.ids.values().copied().filter(|id| unsafe { (**id).cm.verbs } == context.cast()).collect();
             for raw in on_it {
-                // SAFETY: listed, so it exists; the lock is held.
+                // SAFETY: the identifier is listed, so it exists, and the lock is held.
                 let id = unsafe { &mut *raw };
                 drop(id.socket.take());
                 self.flush(self.pair_of(id), IBV_WC_WR_FLUSH_ERR);
@@ -288,16 +290,16 @@ impl State {
     }
 }
 
-/// What waits on a channel for an identifier.
+/// Whether an event is about this identifier or listener.
 pub fn is_about(event: &*mut Event, id: *mut Id) -> bool {
-    // SAFETY: events on channels exist.
+    // SAFETY: the event is on a channel, so it exists.
     unsafe { (**event).cm.id.cast::<Id>() == id || (**event).cm.listen_id.cast::<Id>() == id }
 }
 
-/// Frees events that nobody will take.
+/// Frees events that the program has acknowledged or will not get.
 pub fn forget(events: Vec<*mut Event>) {
     for event in events {
-        // SAFETY: taken off their channel.
+        // SAFETY: the event came from a box and is on no channel any more.
         drop(unsafe { Box::from_raw(event) });
     }
 }

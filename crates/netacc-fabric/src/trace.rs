@@ -1,7 +1,9 @@
-//! For debugging a case: a line for each message that a queue pair sends or gets, in the file that `NETACC_FABRIC_TRACE` names.
+//! A trace for debugging: one line for each frame that a queue pair sends or gets, in the file that
+//! `NETACC_FABRIC_TRACE` names.
 //!
-//! A line has the time (seconds of the monotonic clock, which all hosts of a case share), the process, the queue pair, the direction,
-//! the kind of the frame, the length of its body and its count. The file is opened for each line, so that no descriptor of the program's is taken.
+//! A line has the time (seconds of the monotonic clock, which all hosts of a case share), the process, the queue pair,
+//! the direction, the kind of the frame, the length of its body and its count. The file is opened for each line, so
+//! that the program finds no additional descriptor open.
 
 use crate::wire::Frame;
 use rustix::fs::{Mode, OFlags};
@@ -10,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// Where a message goes.
+/// Whether a frame is sent or received.
 #[derive(Clone, Copy, Debug)]
 pub enum Direction {
     Out,

@@ -1,4 +1,4 @@
-//! libibverbs.
+//! The functions of libibverbs.
 
 use crate::channel::{Channel, descriptor, raised, ready};
 use crate::device::{self, Described, page};
@@ -44,7 +44,7 @@ impl Context {
 }
 
 impl State {
-    /// The context that librdmacm uses for the device of an address; null if there is none, or it cannot be opened.
+    /// The context that librdmacm uses for the device of an address; null if no device has it or it cannot be opened.
     pub fn context_of(&mut self, address: Option<IpAddr>) -> *mut Context {
         let Some(address) = address.map(|a| a.to_canonical()) else { return core::ptr::null_mut() };
         match device::all().into_iter().find(|d| d.addresses.contains(&address)) {
@@ -53,9 +53,9 @@ impl State {
         }
     }
 
-    /// librdmacm's context of a device: one for all identifiers.
+    /// The one context of a device that librdmacm uses for all identifiers.
     pub fn cm_context(&mut self, described: &Described) -> *mut Context {
-        // SAFETY: listed, so they exist; the lock is held.
+        // SAFETY: the contexts are listed, so they exist, and the lock is held.
         let known = self
             .contexts
             .iter()
@@ -77,7 +77,7 @@ impl State {
             return null;
         };
         let commands = raised(commands);
-        // SAFETY: a table of addresses, in which null stands for "none".
+        // SAFETY: the table consists of optional function addresses, for which null is `None`.
         let mut ops: ibv_context_ops = unsafe { core::mem::zeroed() };
         ops.poll_cq = Some(poll_cq);
         ops.req_notify_cq = Some(req_notify_cq);
@@ -99,9 +99,9 @@ impl State {
             iwarp: described.iwarp,
             removed: false,
         }));
-        // The number is the structure's from here on: the program may give it another one.
+        // From here on the structure owns the descriptor, whose number the program may change.
         core::mem::forget(commands);
-        // SAFETY: just made; it refers to itself and is never moved.
+        // SAFETY: the context was just made, and it may refer to itself because it is never moved.
         unsafe {
             (*context).verbs.device = (&raw mut (*context).device).cast();
             (*context).says = Channel::new(&raw const (*context).verbs.async_fd);
@@ -113,7 +113,7 @@ impl State {
     /// Closes a context.
     pub fn close(&mut self, context: *mut Context) {
         self.contexts.retain(|c| *c != context);
-        // SAFETY: got from `open`, and nothing is on it any more.
+        // SAFETY: the context came from `open`, and no object is on it any more.
         unsafe {
             rustix::io::close((*context).verbs.cmd_fd);
             rustix::io::close((*context).verbs.async_fd);
@@ -126,7 +126,7 @@ impl State {
 unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     let mut list: Vec<*mut ibv_device> =
         device::all().iter().map(|d| Box::into_raw(Box::new(device_named(d))).cast()).collect();
-    // SAFETY: null or the caller's.
+    // SAFETY: the pointer is null or leads to a number of the caller's.
     if let Some(count) = unsafe { count.as_mut() } {
         *count = list.len() as c_int;
     }
@@ -136,12 +136,12 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_free_device_list(_list: *mut *mut ibv_device) {
-    // A context that was opened from it may name a device of it; the few bytes stay.
+    // The few bytes of a list and its devices are leaked.
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    // SAFETY: a device of a list.
+    // SAFETY: the device came from a list, and its memory is never freed.
     let name: String = unsafe { (*device).name }.iter().take_while(|c| **c != 0).map(|c| *c as u8 as char).collect();
     match device::all().iter().find(|d| d.name == name) {
         Some(described) => lock().open(described, false).cast(),
@@ -160,7 +160,7 @@ unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_device(_context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
-    // SAFETY: the caller's structure, which is numbers only.
+    // SAFETY: the caller has room for the structure, which consists of numbers.
     let attr = unsafe {
         attr.write_bytes(0, 1);
         &mut *attr
@@ -173,7 +173,7 @@ unsafe extern "C" fn ibv_query_device(_context: *mut ibv_context, attr: *mut ibv
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_port(_context: *mut ibv_context, _port: u8, attr: *mut ibv_port_attr) -> c_int {
-    // SAFETY: the caller's structure.
+    // SAFETY: the caller has room for the structure.
     unsafe {
         *attr = ibv_port_attr {
             state: IBV_PORT_ACTIVE,
@@ -190,11 +190,11 @@ unsafe extern "C" fn ibv_query_port(_context: *mut ibv_context, _port: u8, attr:
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
     let context = context.cast::<Context>();
-    // SAFETY: an open context.
+    // SAFETY: the caller passes an open context.
     let found = waited(|_| Some(unsafe { &mut (*context).says }));
     match found {
         Some(found) => {
-            // SAFETY: the caller's structure.
+            // SAFETY: the caller has room for the event.
             unsafe { *event = found };
             0
         }
@@ -212,7 +212,7 @@ unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: got from `ibv_alloc_pd`.
+    // SAFETY: the domain came from `ibv_alloc_pd` and is freed once.
     drop(unsafe { Box::from_raw(pd) });
     0
 }
@@ -221,7 +221,7 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
 unsafe extern "C" fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, _access: c_int) -> *mut ibv_mr {
     let mut state = lock();
     let key = state.number() as u32;
-    // SAFETY: a domain of an open context.
+    // SAFETY: the caller passes a domain of an open context, and the lock is held.
     unsafe {
         let context = (*pd).context;
         (*context.cast::<Context>()).regions.insert(key, (addr as usize, length));
@@ -232,7 +232,7 @@ unsafe extern "C" fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usiz
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     let _state = lock();
-    // SAFETY: got from `ibv_reg_mr`, whose context is open.
+    // SAFETY: the region came from `ibv_reg_mr`, its context is open, and the lock is held.
     unsafe {
         (*(*mr).context.cast::<Context>()).regions.remove(&(*mr).lkey);
         drop(Box::from_raw(mr));
@@ -247,7 +247,7 @@ unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut 
         return core::ptr::null_mut();
     };
     let channel = Box::into_raw(Box::new(ibv_comp_channel { context, fd }));
-    // SAFETY: just made.
+    // SAFETY: the channel was just made, and only the address of its field is taken.
     lock().completions.insert(channel as usize, Channel::new(unsafe { &raw const (*channel).fd }));
     channel
 }
@@ -255,7 +255,7 @@ unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     lock().completions.remove(&(channel as usize));
-    // SAFETY: got from `ibv_create_comp_channel`.
+    // SAFETY: the channel came from `ibv_create_comp_channel` and is destroyed once.
     unsafe {
         rustix::io::close((*channel).fd);
         drop(Box::from_raw(channel));
@@ -284,12 +284,12 @@ unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     for channel in state.completions.values_mut() {
         channel.retain(|waits| *waits == cq);
     }
-    // SAFETY: got from `ibv_create_cq`.
+    // SAFETY: the queue came from `ibv_create_cq`, and no list or event refers to it any more.
     drop(unsafe { Box::from_raw(cq) });
     0
 }
 
-/// Takes an event off a channel; waits for one if its descriptor is a blocking one.
+/// Takes an event off a channel, and waits for one if the channel's descriptor is blocking.
 pub fn waited<'a, T: 'a>(mut channel: impl FnMut(&mut Locked) -> Option<&'a mut Channel<T>>) -> Option<T> {
     loop {
         let mut state = lock();
@@ -302,7 +302,7 @@ pub fn waited<'a, T: 'a>(mut channel: impl FnMut(&mut Locked) -> Option<&'a mut 
         }
         let fd = channel.number();
         drop(state);
-        // SAFETY: the channel's own, which its user does not close while it waits.
+        // SAFETY: the descriptor is the channel's, which its user does not destroy while a thread waits on it.
         ready(unsafe { BorrowedFd::borrow_raw(fd) }, -1);
     }
 }
@@ -317,7 +317,7 @@ unsafe extern "C" fn ibv_get_cq_event(
         let mut state = lock();
         let Some(found) = state.completions.get_mut(&(channel as usize)) else { return fail(libc::EINVAL) };
         if let Some(event) = found.pop() {
-            // SAFETY: the caller's places; a queue that has an event exists.
+            // SAFETY: the caller has room for both answers, and a queue that has an event exists.
             unsafe { (*cq, *cq_context) = (event, (*event).cq_context) };
             return 0;
         }
@@ -326,7 +326,7 @@ unsafe extern "C" fn ibv_get_cq_event(
         }
         let fd = found.number();
         drop(state);
-        // SAFETY: the descriptor is the channel's own, which its user does not close meanwhile.
+        // SAFETY: the descriptor is the channel's, which its user does not destroy while a thread waits on it.
         ready(unsafe { BorrowedFd::borrow_raw(fd) }, -1);
     }
 }
@@ -336,7 +336,7 @@ unsafe extern "C" fn ibv_ack_cq_events(_cq: *mut ibv_cq, _count: c_uint) {}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
-    // SAFETY: the caller's structures.
+    // SAFETY: the caller passes a queue pair that exists, and attributes of its own.
     let (number, state) = unsafe { ((*qp).qp_num, (*attr).qp_state) };
     if mask & IBV_QP_STATE != 0 && state == IBV_QPS_ERR {
         lock().flush(number, IBV_WC_WR_FLUSH_ERR);
@@ -352,7 +352,7 @@ unsafe extern "C" fn ibv_query_qp(
     _init: *mut ibv_qp_init_attr,
 ) -> c_int {
     let state = lock();
-    // SAFETY: the caller's structures.
+    // SAFETY: the caller passes a queue pair that exists, and has room for the attributes.
     unsafe { (*attr).qp_state = state.pairs.get(&(*qp).qp_num).map_or(IBV_QPS_ERR, |pair| pair.state) };
     0
 }
@@ -374,7 +374,7 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c
     while n < room
         && let Some(entry) = queue.entries.pop_front()
     {
-        // SAFETY: the caller has room for that many.
+        // SAFETY: the caller has room for `room` completions.
         unsafe { *wc.offset(n as isize) = entry };
         n += 1;
     }
@@ -384,7 +384,7 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c
 unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited: c_int) -> c_int {
     let mut state = lock();
     let Some(queue) = state.queues.get_mut(&(cq as usize)) else { return libc::EINVAL };
-    // Armed for everything stays so.
+    // A queue that is armed for all completions stays so.
     queue.armed = if solicited != 0 && queue.armed != Armed::All { Armed::Solicited } else { Armed::All };
     0
 }
@@ -392,7 +392,7 @@ unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited: c_int) -> c_int {
 unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
     let mut state = lock();
     let mut at = wr;
-    // SAFETY: the caller's list, which ends in a null, and its place for the one that is refused.
+    // SAFETY: the caller's list ends in a null, and `bad` is room for the address of the request that is refused.
     unsafe {
         let number = (*qp).qp_num;
         while let Some(request) = at.as_ref() {
@@ -409,7 +409,7 @@ unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut 
 unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
     let mut state = lock();
     let mut at = wr;
-    // SAFETY: the caller's list, which ends in a null, and its place for the one that is refused.
+    // SAFETY: the caller's list ends in a null, and `bad` is room for the address of the request that is refused.
     unsafe {
         let (number, cq) = ((*qp).qp_num, (*qp).recv_cq);
         while let Some(request) = at.as_ref() {

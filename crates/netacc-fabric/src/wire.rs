@@ -1,51 +1,51 @@
 //! The protocol on the TCP connection of a queue pair: frames of a fixed head and a body.
 
-/// Bytes of a head: kind, flags, two of padding, length of the body, immediate data, a count.
+/// The size of a head in bytes: kind, flags, two bytes of padding, length of the body, immediate data, a count.
 pub const HEAD: usize = 16;
-/// Most bytes of a body: no message of NetACC is longer.
+/// The most bytes of a body; no message of NetACC is longer.
 const LONGEST: u32 = 16 << 20;
 
-/// What a frame says.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// The connecting side's private data.
+    /// The connecting side asks for the connection; the body is its private data.
     Request = 1,
-    /// The other side's private data: it accepts.
+    /// The other side accepts; the body is its private data.
     Accept,
-    /// The other side's private data: it refuses.
+    /// The other side refuses; the body is its private data.
     Reject,
     /// The connecting side has got the acceptance.
     Ready,
-    /// A message.
+    /// The body is a message.
     Send,
-    /// A write of no bytes: only to be acknowledged.
+    /// An RDMA write of no bytes, which is only acknowledged.
     Nothing,
-    /// The number of messages received so far is in the count.
+    /// The count is the number of messages received so far.
     Ack,
     /// A message found no receive, or one that was too short.
     NoReceive,
-    /// The side that sends this disconnects.
+    /// The sender disconnects.
     Disconnect,
 }
 
-/// The sender has marked the message as solicited.
+/// Flag: the sender has marked the message as solicited.
 pub const SOLICITED: u8 = 1;
-/// The message has immediate data.
+/// Flag: the message has immediate data.
 pub const IMMEDIATE: u8 = 2;
 
 /// A frame's head.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
-    /// What it says.
+    /// The kind of the frame.
     pub kind: Kind,
-    /// [`SOLICITED`], [`IMMEDIATE`].
+    /// A combination of [`SOLICITED`] and [`IMMEDIATE`].
     pub flags: u8,
     /// Length (bytes) of the body.
     pub len: u32,
     /// Immediate data, in network byte order.
     pub immediate: u32,
-    /// Of an [`Kind::Ack`]: number of messages received so far.
+    /// In a [`Kind::Ack`], the number of messages received so far.
     pub count: u32,
 }
 
@@ -63,7 +63,7 @@ impl Frame {
         }
     }
 
-    /// The head at the beginning of `bytes`: `Ok(None)` if it is not complete, an error if it is none.
+    /// Decodes the head at the beginning of `bytes`: `Ok(None)` if it is not complete, an error if it is invalid.
     pub fn decode(bytes: &[u8]) -> Result<Option<Frame>, ()> {
         let Some(head) = bytes.first_chunk::<HEAD>() else { return Ok(None) };
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);

@@ -1,17 +1,17 @@
-//! The file behind the log. Its default place is a folder in which every user may make files, and links to files of
-//! others.
+//! The file of the log. By default it lies in a folder in which every user may make files, and links to files of other
+//! users.
 
 use netacc_sys::{raw, reserved_fds, signals};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, lstat, open, rename};
 use rustix::process::geteuid;
 
-/// Size (bytes) at which a log becomes `PATH.1`, in the place of the one before, and a new one begins.
+/// The size (bytes) at which a log is renamed to `PATH.1`, which replaces the one before, and a new log begins.
 const MOST: u64 = 16 << 20;
-/// Size (bytes) of the longest path that can be configured, and of what a rotation puts behind it.
+/// The size (bytes) of the longest path that can be configured, with the suffix of a rotated log.
 const PATH: usize = 4095 + 2;
 
-/// Appends a line to the log; false: it has no file.
+/// Appends a line to the log, and returns whether it was written.
 pub(super) fn append(path: &str, line: &[u8]) -> bool {
     append_up_to(path, line, MOST)
 }
@@ -42,8 +42,8 @@ fn append_up_to(path: &str, line: &[u8], most: u64) -> bool {
     }
 }
 
-/// Opens the log, if the file there is one: a regular file with no other name, of our own user or root's. Nothing else
-/// is written to, and no file there makes us wait.
+/// Opens the log, if the file there is a log: a regular file with no other name that belongs to our own user or to
+/// root. No other file is written to, and none can block us.
 fn open_log(path: &str) -> Option<(OwnedFd, Stat)> {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
     let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -70,10 +70,10 @@ fn write_line(fd: OwnedFd, line: &[u8]) -> bool {
     done.is_ok()
 }
 
-/// What became of a rotation.
+/// The outcome of a rotation.
 #[derive(Debug, PartialEq, Eq)]
 enum Rotation {
-    /// The log is another file, or can be made.
+    /// The path names another file now, or none, so that a new log can be made.
     Done,
     /// Another process or thread rotates the log at this moment.
     Others,
@@ -81,9 +81,9 @@ enum Rotation {
     Impossible,
 }
 
-/// Moves the log away. `fd` and `stat` are those of the file that is too long.
+/// Renames the log. `fd` and `stat` are those of the file that is too long.
 fn rotate(path: &str, fd: &OwnedFd, stat: &Stat) -> Rotation {
-    // Of several threads or processes that find it too long one moves it. The lock ends with the descriptor.
+    // If several threads or processes find the log too long, only one renames it. The lock ends with the descriptor.
     match flock(fd, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => return Rotation::Others,
@@ -113,7 +113,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::path::PathBuf;
 
-    /// A folder of the test's own.
+    /// A temporary folder of one test.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -173,7 +173,7 @@ mod tests {
         for n in 0..10 {
             assert!(append_up_to(&path, format!("line {n}\n").as_bytes(), 30));
         }
-        // Four lines of seven bytes each.
+        // A log has room for four lines of seven bytes each.
         assert_eq!(fs::read_to_string(&path).unwrap(), "line 8\nline 9\n");
         assert_eq!(fs::read_to_string(&old).unwrap(), "line 4\nline 5\nline 6\nline 7\n");
         assert!(!append_up_to(&path, &[b'x'; 31], 30), "longer than a log may be");

@@ -1,5 +1,5 @@
-//! The log file: one write(2) per line, opened and closed each time, so that no descriptor is held and
-//! a rotated or deleted file does no harm. Lines are rare.
+//! The log: each line is one write(2) to a file that is opened and closed for it, so that no descriptor is
+//! held and a rotated or deleted file does no harm. Lines are rare.
 
 #![cfg_attr(not(test), no_std)]
 
@@ -16,7 +16,7 @@ use netacc_sys::raw;
 pub use netacc_conf::LogLevel;
 pub use rate::Site;
 
-/// A line on the stack; what does not fit is cut.
+/// A line on the stack; text that does not fit is cut.
 struct Line {
     buf: [u8; 512],
     len: usize,
@@ -26,7 +26,7 @@ impl Write for Line {
     fn write_str(&mut self, s: &str) -> fmt::Result {
         for b in s.bytes() {
             if let Some(c) = self.buf.get_mut(self.len) {
-                // A peer's or file's text must not forge lines.
+                // Text of a peer or a file must not forge lines.
                 *c = if b.is_ascii_control() { b'?' } else { b };
                 self.len += 1;
             }
@@ -36,7 +36,7 @@ impl Write for Line {
 }
 
 impl Line {
-    /// The text with time, process and level before it.
+    /// A line of the time, the process, the level and the text.
     fn new(level: LogLevel, text: fmt::Arguments<'_>) -> Line {
         let mut l = Line { buf: [0; 512], len: 0 };
         let now = netacc_sys::time::realtime();
@@ -55,22 +55,22 @@ impl Line {
     }
 }
 
-/// The configuration, which says where the log is; null: the process has none yet, and nothing is logged.
+/// The configuration, which names the log; while it is null, nothing is logged.
 static CONFIG: AtomicPtr<Config> = AtomicPtr::new(ptr::null_mut());
 
-/// From now on lines are written as the configuration says.
+/// Begins to log as the configuration says.
 pub fn begin(conf: &'static Config) {
-    // Release: a thread that finds the configuration finds what is in it.
+    // Release: a thread that sees the pointer sees the configuration behind it.
     CONFIG.store(ptr::from_ref(conf).cast_mut(), Ordering::Release);
 }
 
 #[allow(unsafe_code)]
 fn configuration() -> Option<&'static Config> {
-    // SAFETY: null, or what `begin` was given, which nobody changes.
+    // SAFETY: the pointer is null or comes from the `&'static Config` that `begin` was given.
     unsafe { CONFIG.load(Ordering::Acquire).as_ref() }
 }
 
-/// Set when the process may not open files any more.
+/// Whether logging has stopped because the process may soon be killed for opening a file.
 static ENDED: AtomicBool = AtomicBool::new(false);
 
 /// Stops logging: a filter on system calls is about to be installed, which may kill a process that opens a file.
@@ -78,7 +78,7 @@ pub fn end() {
     ENDED.store(true, Ordering::Relaxed);
 }
 
-/// Writes a line if `level` is logged. Warnings and worse, which a peer may cause, are limited by a token bucket per
+/// Writes a line if `level` is logged. Warnings and errors, which a peer may cause, are limited by a token bucket per
 /// `site`.
 pub fn line(site: &Site, level: LogLevel, text: fmt::Arguments<'_>) {
     let Some(conf) = configuration() else { return };
@@ -89,7 +89,7 @@ pub fn line(site: &Site, level: LogLevel, text: fmt::Arguments<'_>) {
         match site.admit(netacc_sys::time::now()) {
             None => return,
             Some(0) => {}
-            Some(n) => write(&conf.log_path, level, format_args!("{n} further lines like the next one were left out")),
+            Some(n) => write(&conf.log_path, level, format_args!("{n} more lines like the next one were left out")),
         }
     }
     write(&conf.log_path, level, text);
@@ -101,7 +101,7 @@ fn write(path: &str, level: LogLevel, text: fmt::Arguments<'_>) {
     }
 }
 
-/// Logs at the level named, e.g. `log!(Warn, "...")`.
+/// Logs at the named level, for example `log!(Warn, "...")`.
 #[macro_export]
 macro_rules! log {
     ($level:ident, $($arg:tt)*) => {{

@@ -1,18 +1,18 @@
-//! How often one line of the code may log.
+//! The limit on how often one place in the code may log.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Time (ns) in which a site earns one line.
+/// The time (ns) in which a site earns one line.
 const INTERVAL: u64 = 1_000_000_000;
-/// Most lines that a site can have earned before it needs them.
+/// The most lines that a site can save up.
 const BURST: u64 = 20;
 
 /// A place in the code that logs. A peer can make a place log as often as it connects, so each has a token bucket.
 #[derive(Debug)]
 pub struct Site {
-    /// When the bucket is full again ([`netacc_sys::time::now`]).
+    /// When the bucket will be full again ([`netacc_sys::time::now`]).
     full_at: AtomicU64,
-    /// Number of lines that found it empty since the last one that did not.
+    /// The number of lines that were left out since the last one that was written.
     left_out: AtomicU32,
 }
 
@@ -23,7 +23,8 @@ impl Site {
         Site { full_at: AtomicU64::new(0), left_out: AtomicU32::new(0) }
     }
 
-    /// Whether a line may be written at `now`, and how many were left out before it.
+    /// Takes a line from the bucket at time `now` and returns how many lines were left out before it; `None` if the
+    /// bucket is empty and the line must be left out.
     pub(super) fn admit(&self, now: u64) -> Option<u32> {
         let taken = |full_at: u64| {
             let after = full_at.max(now) + INTERVAL;
@@ -58,7 +59,7 @@ mod tests {
         assert_eq!(site.admit(start + INTERVAL / 2), None);
         assert_eq!(site.admit(start + INTERVAL), Some(1000 - BURST as u32 + 1));
         assert_eq!(site.admit(start + INTERVAL), None);
-        // After a rest the whole burst is there again.
+        // After a pause the whole burst is available again.
         let later = start + 100 * INTERVAL;
         assert_eq!(site.admit(later), Some(1));
         assert_eq!((0..1000).filter(|_| site.admit(later) == Some(0)).count() as u64, BURST - 1);

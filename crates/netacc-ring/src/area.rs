@@ -22,6 +22,8 @@ unsafe impl Send for Area {}
 unsafe impl Sync for Area {}
 
 impl Area {
+    /// An area of these two windows.
+    ///
     /// # Safety
     /// `small` must be valid for reads and writes of [`SMALL`] bytes and `large` of [`LARGE`] bytes
     /// for as long as the area is used.
@@ -35,7 +37,7 @@ impl Area {
         let off = layout.offset(at);
         let base = if layout.large { self.large } else { self.small };
         debug_assert!(off < if layout.large { LARGE } else { SMALL });
-        // SAFETY: off is below the window's size.
+        // SAFETY: `off` is below the window's size, and the maker of the area guarantees that the window is valid.
         (unsafe { base.add(off) }, layout.size() - off)
     }
 }

@@ -98,7 +98,7 @@ pub struct SideLine {
 }
 
 impl OwnLine {
-    /// Resets the words to those of a fresh slot. The CPU is a hint and stays.
+    /// Resets the words to those of a fresh slot. The CPU and the time of the last bit are hints and stay.
     pub fn wipe(&self) {
         let (p, s) = (&self.producer, &self.side);
         for w in [&p.head, &p.layout] {

@@ -1,4 +1,4 @@
-//! The decision which waiters to wake after a publication. Both functions are to be called right after
+//! The decision which waiters to wake after a publication. Both functions must be called right after
 //! [`crate::Producer::publish`] or [`crate::Consumer::publish`], whose full fence comes before the loads here.
 
 use crate::sync::Ordering;
@@ -29,8 +29,8 @@ pub fn notify_data<'a>(peer: &SideLine, slot: usize, ready_set: impl Fn(u32) -> 
     ring
 }
 
-/// Determines the wakers after room was published. `peer` is the line of the side that writes. Does nothing unless it
-/// waits.
+/// Determines the wakers after room was published. `peer` is the line of the side that writes. Does nothing unless that
+/// side waits for room and `enough` returns true.
 #[inline]
 pub fn notify_room<'a>(
     peer: &SideLine,

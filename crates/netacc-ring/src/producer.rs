@@ -109,7 +109,7 @@ impl Producer {
 
     /// Makes room for a message of `want` bytes if that is possible by going to another window.
     ///
-    /// To be called before the first [`Producer::chunk`] of a message.
+    /// It is called before the first [`Producer::chunk`] of a message.
     pub fn prepare(&self, own: &ProducerLine, peer: &ConsumerLine, want: usize) -> Result<(), Violation> {
         let pos = self.pos.load(Ordering::Relaxed);
         let layout = self.layout();
@@ -129,8 +129,8 @@ impl Producer {
         let calm = if want <= SMALL / 2 { self.calm.load(Ordering::Relaxed) + 1 } else { 0 };
         self.calm.store(calm, Ordering::Relaxed);
         if pos.wrapping_sub(layout.origin) >= REWIND || calm >= CALM_WRITES {
-            // Only when drained: the large window would overlap itself, and the small one may still
-            // hold bytes from before.
+            // A switch needs a drained ring: otherwise the large window would overlap itself, and the small
+            // one might still hold older bytes.
             let tail = self.refresh(peer)?;
             if tail == pos && Self::may_switch(layout, pos, tail) {
                 self.switch(own, calm < CALM_WRITES, pos);
@@ -249,8 +249,8 @@ impl Producer {
         n.min(CAPACITY)
     }
 
-    /// The bytes written so far, in order, of a ring whose consumer has read none. There are at most two
-    /// pieces, since a second change of layout needs a consumer that reads.
+    /// Calls `piece` with the bytes written so far, in order, of a ring whose consumer has read none. There are
+    /// at most two pieces, since a second change of layout needs a consumer that reads.
     pub fn replay(&self, area: &Area, mut piece: impl FnMut(NonNull<u8>, usize)) {
         let pos = self.pos.load(Ordering::Relaxed);
         let layout = self.layout();

@@ -17,7 +17,7 @@ pub struct ReadySet {
 }
 
 impl ReadySet {
-    /// Hint whether the consumer sleeps.
+    /// A hint whether the consumer sleeps.
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed) != 0
     }
@@ -39,7 +39,7 @@ impl ReadySet {
         self.armed.load(Ordering::SeqCst) != 0 && self.armed.swap(0, Ordering::SeqCst) != 0
     }
 
-    /// Hint whether the bit of `slot` is set; it may be taken at any moment.
+    /// A hint whether the bit of `slot` is set; the bit may be taken at any moment.
     #[inline]
     pub fn has(&self, slot: usize) -> bool {
         self.words.get(slot / 64).is_some_and(|w| w.load(Ordering::Relaxed) & 1 << (slot % 64) != 0)

@@ -12,7 +12,7 @@ use rustix::io::{Errno, pread, pwrite, write};
 use crate::source::system;
 use crate::{Error, Page, Snapshot};
 
-/// Where the words of the control lie on the page.
+/// The offset of the control words in the page.
 const AT: u64 = core::mem::offset_of!(Head, control) as u64;
 
 /// The words of a process that concern an operator.
@@ -22,7 +22,7 @@ pub struct Control {
     pub request: u8,
     /// The request that the process carried out last.
     pub done: u32,
-    /// How far the process is, as a number: 0 for a library that follows no operator.
+    /// How far the process is, as the number of a [`ControlState`]; 0: the library follows no operator.
     pub state: u32,
     /// Number of connections that have not switched to the kernel yet.
     pub left: u32,
@@ -45,7 +45,7 @@ impl Control {
         }
     }
 
-    /// How far the process is; `None`: it follows no operator, or says something unknown.
+    /// How far the process is; `None` if it follows no operator, or if the state is unknown to this version.
     #[must_use]
     pub fn state(&self) -> Option<ControlState> {
         ControlState::from_u32(self.state)
@@ -70,13 +70,13 @@ pub struct Controller {
 /// Why no request can be sent to a process.
 #[derive(Debug)]
 pub enum Refusal {
-    /// Another controller is sending it requests.
+    /// Another controller is sending requests to the process.
     Busy,
     /// The process belongs to another user.
     Denied,
-    /// The file under the name of the page is no page.
+    /// The file with the page's name is not a page.
     NoPage,
-    /// The system failed.
+    /// A system call failed.
     Io(io::Error),
 }
 
@@ -95,7 +95,7 @@ impl Page {
     ///
     /// # Errors
     ///
-    /// The error's variant says why that cannot be done.
+    /// The variant of the error says why this is impossible.
     pub fn control(&self) -> Result<Controller, Refusal> {
         // The page is a file whose size is sealed. No other file must be written to: a hostile process may present any file that
         // it has been passed as its page, and root may write to all of them.
@@ -110,7 +110,7 @@ impl Page {
     }
 }
 
-/// Opens a file once more, as the file that it is and not by a name.
+/// Opens the file behind a descriptor once more, independently of its name.
 fn again(file: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     use rustix::fd::AsRawFd;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -149,7 +149,7 @@ impl Controller {
     fn wake(&self, control: &Control) {
         let Some(fd) = control.wake_pipe.checked_sub(1) else { return };
         let path = format!("/proc/{}/fd/{fd}", self.pid);
-        // Examined before it is opened, since opening a file of another kind may have side effects.
+        // The file is examined before it is opened, since opening a file of another type may have side effects.
         let Ok(found) = open(path.as_str(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else { return };
         let Ok(about) = fstat(&found) else { return };
         if FileType::from_raw_mode(about.st_mode) != FileType::Fifo
@@ -172,7 +172,7 @@ impl Controller {
     }
 }
 
-/// Whether this is a pipe of pipe(2), which has no name in any folder.
+/// Whether this is a pipe made by pipe(2), and not a FIFO with a name in a folder.
 fn has_no_name(file: &OwnedFd) -> bool {
     use rustix::fd::AsRawFd;
     let link = std::fs::read_link(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())));
@@ -180,7 +180,7 @@ fn has_no_name(file: &OwnedFd) -> bool {
 }
 
 impl Snapshot {
-    /// How far the process is with an operator's request.
+    /// How far the process is with an operator's request; `None` as for [`Control::state`].
     #[must_use]
     pub fn control_state(&self) -> Option<ControlState> {
         self.control.state()

@@ -40,7 +40,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What an error of the system means for somebody who opened a file of a process.
+    /// The error that a failure to open a file of a process in `/proc` stands for.
     pub(super) fn of_proc(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound => Self::NoProcess,
@@ -52,7 +52,7 @@ impl Error {
     }
 }
 
-/// What is wrong and what to do, to be read after "process PID".
+/// Displays what is wrong and what to do, as text that follows "process PID".
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! Reading the pages of other processes.
+//! Reads the statistics pages of other processes.
 //!
 //! A page is copied with `read`, never mapped: a process that shortens or scribbles over its page can give us wrong
 //! numbers, but no SIGBUS and no read beyond a buffer. The process is not involved and need not run.
@@ -29,8 +29,8 @@ const LIBRARY: &str = "/libnetacc-preload.so";
 /// A copy of the page of a process.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// The process, as the reader's PID namespace numbers it; from
-    /// [`parse`], as the page says.
+    /// The process's number in the reader's PID namespace; from [`parse`], the
+    /// number that the page says.
     pub pid: u32,
     /// Name of the program, cut to 63 bytes.
     pub program: String,
@@ -38,9 +38,9 @@ pub struct Snapshot {
     pub library_version: String,
     /// When the page was made: CLOCK_REALTIME in nanoseconds.
     pub start_ns: u64,
-    /// Counters by slot, as many as the writer knows.
+    /// Counters by slot, as many as the writer uses.
     pub counters: Vec<u64>,
-    /// Fallbacks by the number of their reason, as many as the writer knows.
+    /// Fallbacks by the number of their reason, as many as the writer uses.
     pub fallbacks: Vec<u64>,
     /// Promotions by the number of the reason that had kept the connection back.
     pub promotions: Vec<u64>,
@@ -52,13 +52,13 @@ pub struct Snapshot {
     pub control: Control,
     /// The effective configuration.
     pub cfg: Vec<CfgLine>,
-    /// The links in use, by rising number.
+    /// The links in use, in the order of their numbers.
     pub links: Vec<Link>,
     /// TCP ports of listeners that clients on other hosts reach by RDMA, each with the port for that.
     pub rdma_ports: Vec<(u16, u16)>,
-    /// The entries in use, by rising descriptor.
+    /// The entries in use, in the order of their descriptors.
     pub socks: Vec<Sock>,
-    /// What all sockets moved, closed ones too, as far as NetACC saw it.
+    /// The volumes that all sockets moved, including closed ones, as far as NetACC saw them.
     pub moved: Moved,
 }
 
@@ -69,7 +69,7 @@ impl Snapshot {
         self.counters.get(counter as usize).copied().unwrap_or(0)
     }
 
-    /// The port for RDMA of the listeners at TCP port `tcp`.
+    /// The port for RDMA of the listeners at TCP port `tcp`, if they have one.
     #[must_use]
     pub fn rdma_port(&self, tcp: u16) -> Option<u16> {
         self.rdma_ports.iter().find(|(port, _)| *port == tcp).map(|(_, rdma)| *rdma)
@@ -101,7 +101,7 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// The sum of both; it wraps, as parts of it may (see [`netacc_stats::SockEntry`]).
+    /// The sum of both. It wraps, since a part may be below zero (see [`netacc_stats::SockEntry::set_transport`]).
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -113,14 +113,14 @@ impl Volume {
     }
 }
 
-/// What all sockets of a process moved, by what carried it.
+/// The volumes that all sockets of a process moved, by transport.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// By kernel TCP.
+    /// The volume over kernel TCP.
     pub tcp: Volume,
-    /// Over shared memory.
+    /// The volume over shared memory.
     pub shm: Volume,
-    /// Over RDMA.
+    /// The volume over RDMA.
     pub rdma: Volume,
 }
 
@@ -132,49 +132,49 @@ impl Moved {
     }
 }
 
-/// What carries connections to one other process.
+/// A link or queue pair, which carries connections to one other process.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
-    /// Its number in the process.
+    /// The link's number in the process.
     pub id: u32,
-    /// What it is made of.
+    /// What the link is made of.
     pub kind: Known<LinkKind>,
-    /// The process listened.
+    /// Whether the process listened.
     pub server: bool,
-    /// The process at the other end; 0 for not known.
+    /// The process at the other end; 0 if it is not known.
     pub peer_pid: u32,
-    /// When it was set up: CLOCK_REALTIME in nanoseconds.
+    /// When the link was made: CLOCK_REALTIME in nanoseconds.
     pub opened_ns: u64,
-    /// When its last connection left; means nothing while it has some.
+    /// When the last connection left; it has no meaning while there are connections.
     pub idle_ns: u64,
-    /// When it ends for want of use; 0: never.
+    /// When the link ends if it stays idle; 0: never.
     pub expires_ns: u64,
-    /// Connections now.
+    /// The number of connections now.
     pub in_use: u32,
-    /// Connections since it was set up.
+    /// The number of connections since the link was made.
     pub ever: u32,
-    /// Connections that there is room for.
+    /// The number of connections for which there is room.
     pub capacity: u32,
-    /// Where its memory is mapped in the process.
+    /// The address at which the segment is mapped in the process; for a queue pair, its number on the device.
     pub address: u64,
     /// Data that only a queue pair has.
     pub qp: Option<QueuePair>,
 }
 
-/// What a queue pair has to tell.
+/// The data of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePair {
-    /// Its number on the device.
+    /// The queue pair's number on the device.
     pub number: u32,
-    /// The I/O thread of the process that carries it.
+    /// The I/O thread of the process that carries the queue pair.
     pub thread: u16,
-    /// The device.
+    /// The name of the device.
     pub device: DeviceName,
-    /// The other host; the port is the listener's for RDMA.
+    /// The other host's address; the port is the RDMA port of the listener.
     pub peer: SockAddr,
-    /// Receives of the other side that are free.
+    /// How many receives of the other side are free.
     pub credits: u16,
-    /// All that it has.
+    /// How many receives the other side has.
     pub receives: u16,
     /// Sends that were posted.
     pub posted: u64,
@@ -188,7 +188,7 @@ pub struct QueuePair {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceName([u8; DEVICE_LEN]);
 
-/// Text that can be shown on a terminal, whatever the process put there.
+/// Displays as text that can be shown on a terminal, whatever bytes the process stored.
 impl fmt::Display for DeviceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let used = self.0.split(|&byte| byte == 0).next().unwrap_or_default();
@@ -199,11 +199,11 @@ impl fmt::Display for DeviceName {
 /// One setting of the configuration in effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CfgLine {
-    /// The key.
+    /// The name of the key.
     pub key: String,
-    /// Its value.
+    /// The value of the key.
     pub value: String,
-    /// Where the value comes from.
+    /// The source of the value.
     pub source: String,
 }
 
@@ -212,7 +212,7 @@ pub struct CfgLine {
 pub enum Known<T> {
     /// A value of the enumeration.
     Is(T),
-    /// A number without a meaning here.
+    /// A number that this version does not know.
     Number(u32),
 }
 
@@ -231,7 +231,7 @@ impl<T: Copy> Known<T> {
     }
 }
 
-/// The value's name, or `?` and the number.
+/// Displays as the value's name, or as `?` and the number.
 impl<T: fmt::Display> fmt::Display for Known<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -248,15 +248,15 @@ pub struct Sock {
     pub fd: u32,
     /// What the socket is doing.
     pub state: Known<State>,
-    /// What carries its bytes.
+    /// The transport that carries its bytes.
     pub transport: Known<Transport>,
-    /// Why that is not something faster.
+    /// Why the transport is not a faster one.
     pub reason: Known<Reason>,
-    /// Own address.
+    /// The socket's own address.
     pub local: SockAddr,
-    /// Address of the other end.
+    /// The address of the other end.
     pub peer: SockAddr,
-    /// Process at the other end; 0 for not known.
+    /// The process at the other end; 0 if it is not known.
     pub peer_pid: u32,
     /// The number of the rule that decided about the socket, counted from 0.
     pub rule: Option<u32>,
@@ -275,7 +275,7 @@ pub struct Sock {
 }
 
 impl Sock {
-    /// What it moved.
+    /// The volume that the socket moved.
     #[must_use]
     pub fn volume(&self) -> Volume {
         Volume { msgs_in: self.msgs_in, bytes_in: self.bytes_in, msgs_out: self.msgs_out, bytes_out: self.bytes_out }
@@ -285,11 +285,11 @@ impl Sock {
 /// The accelerated processes that [`list_processes`] found.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// Their pages, by rising process number.
+    /// Their pages, in the order of the process numbers.
     pub processes: Vec<Snapshot>,
     /// Processes with a page that could not be read, and why.
     pub unreadable: Vec<(u32, Error)>,
-    /// How many processes could not be looked into, for they belong to others.
+    /// How many processes could not be examined because they belong to other users.
     pub hidden: usize,
 }
 
@@ -302,26 +302,26 @@ pub fn parse(bytes: &[u8]) -> Result<Snapshot, Error> {
     parse::snapshot(&bytes)
 }
 
-/// Checks and decodes a page of `len` bytes of which only `stretches` hold anything but zeros: each is its offset and its
-/// bytes, in the order of the offsets.
+/// Checks and decodes a page of `len` bytes that are zero except for `stretches`: pairs of an offset and bytes, in the
+/// order of the offsets.
 ///
 /// # Errors
 ///
-/// As [`parse`].
+/// The errors are those of [`parse`].
 pub fn parse_sparse(len: u64, stretches: &[(u64, &[u8])]) -> Result<Snapshot, Error> {
     parse::snapshot(&source::Sparse { len, stretches })
 }
 
-/// Copies the page behind a descriptor of it.
+/// Copies the page behind a descriptor.
 ///
 /// # Errors
 ///
-/// As [`parse`], and [`Error::Io`].
+/// The errors are those of [`parse`], and [`Error::Io`].
 pub fn read_fd(page: impl AsFd) -> Result<Snapshot, Error> {
     parse::snapshot(&page.as_fd())
 }
 
-/// The page of a process, held open: it can be read after the process has ended, too.
+/// The page of a process, held open so that it can be read even after the process has ended.
 #[derive(Debug)]
 pub struct Page {
     pid: u32,
@@ -333,7 +333,7 @@ impl Page {
     ///
     /// # Errors
     ///
-    /// As [`parse`], and [`Error::Io`].
+    /// The errors are those of [`parse`], and [`Error::Io`].
     pub fn read(&self) -> Result<Snapshot, Error> {
         read_fd(&self.file).map(|page| Snapshot { pid: self.pid, ..page })
     }
@@ -343,7 +343,7 @@ impl Page {
 ///
 /// # Errors
 ///
-/// The error's variant says why there is none.
+/// The variant of the error says why there is no snapshot.
 pub fn open(pid: u32) -> Result<Snapshot, Error> {
     hold(pid).map(|(_, page)| page)
 }
@@ -352,15 +352,15 @@ pub fn open(pid: u32) -> Result<Snapshot, Error> {
 ///
 /// # Errors
 ///
-/// As [`open`].
+/// The errors are those of [`open`].
 pub fn hold(pid: u32) -> Result<(Page, Snapshot), Error> {
     let proc = format!("/proc/{pid}");
     let status = fs::read_to_string(format!("{proc}/status")).map_err(Error::of_proc)?;
     if field(&status, "State:").is_some_and(|state| state.starts_with(['Z', 'X'])) {
         return Err(Error::Exited);
     }
-    // A process that was forked just now holds its parent's page: the number in
-    // the page tells. It is the number in the innermost PID namespace.
+    // A process that was forked just now holds its parent's page, which is told by
+    // the number in the page: that of the innermost PID namespace.
     let own: Vec<u32> = field(&status, "NSpid:")
         .map_or_else(Vec::new, |ids| ids.split_whitespace().filter_map(|id| id.parse().ok()).collect());
     let mut failure = Error::NotAccelerated;
@@ -383,20 +383,20 @@ pub fn hold(pid: u32) -> Result<(Page, Snapshot), Error> {
     Err(failure)
 }
 
-/// Whether the preloaded library is mapped.
+/// Whether the process has the preloaded library mapped.
 fn has_library(proc: &str) -> bool {
     let Ok(maps) = fs::read(format!("{proc}/maps")) else {
         return false;
     };
-    // Also after an upgrade, as "... (deleted)".
+    // After an upgrade the path is followed by " (deleted)", so it is searched for anywhere in the text.
     maps.windows(LIBRARY.len()).any(|piece| piece == LIBRARY.as_bytes())
 }
 
-/// Copies the pages of all accelerated processes that we may look into.
+/// Copies the pages of all accelerated processes that the caller may examine.
 ///
 /// # Errors
 ///
-/// When `/proc` itself cannot be read.
+/// Fails if `/proc` itself cannot be read.
 pub fn list_processes() -> io::Result<Listing> {
     let mut listing = Listing::default();
     for pid in pids()? {
@@ -417,20 +417,20 @@ pub fn list_processes() -> io::Result<Listing> {
     Ok(listing)
 }
 
-/// The processes that have NetACC loaded and no page, since they have not opened a TCP socket yet.
+/// The processes that have NetACC loaded but no page, because they have not opened a TCP socket yet.
 ///
 /// # Errors
 ///
-/// When `/proc` itself cannot be read.
+/// Fails if `/proc` itself cannot be read.
 pub fn list_unused() -> io::Result<Vec<u32>> {
     let all = pids()?.into_iter();
     Ok(all.filter(|pid| has_library(&format!("/proc/{pid}")) && matches!(open(*pid), Err(Error::Unused))).collect())
 }
 
-/// A page that outlives its process, because another one holds it.
+/// A page that outlives its process, because another process holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leftover {
-    /// The process whose page it was, as its PID namespace numbered it.
+    /// The number in its own PID namespace of the process whose page it was.
     pub owner: u32,
     /// The name of its program.
     pub program: String,
@@ -442,13 +442,13 @@ pub struct Leftover {
 ///
 /// # Errors
 ///
-/// When `/proc` itself cannot be read.
+/// Fails if `/proc` itself cannot be read.
 pub fn leftovers() -> io::Result<Vec<Leftover>> {
     let mut found = Vec::new();
     for holder in pids()? {
         let fds = fs::read_dir(format!("/proc/{holder}/fd")).into_iter().flatten().flatten();
         for path in fds.map(|fd| fd.path()).filter(|path| is_page(path)) {
-            // The holder's own one, under the number of its PID namespace, is found by `open`.
+            // The holder's own page, whose number is that of the holder's PID namespace, is the one that `open` finds.
             if let Ok((_, page)) = read_page(&path)
                 && !Path::new(&format!("/proc/{}", page.pid)).exists()
                 && open(holder).map_or(true, |own| own.start_ns != page.start_ns)
@@ -460,7 +460,7 @@ pub fn leftovers() -> io::Result<Vec<Leftover>> {
     Ok(found)
 }
 
-/// All processes, by rising number.
+/// The numbers of all processes, in rising order.
 fn pids() -> io::Result<Vec<u32>> {
     let mut pids: Vec<u32> =
         fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
@@ -484,14 +484,14 @@ fn is_page(link: &Path) -> bool {
 }
 
 fn read_page(path: &Path) -> Result<(OwnedFd, Snapshot), Error> {
-    // The name may be a lie: opening a FIFO must not block, and a device must
-    // not be read.
+    // The file may be of another type than its name says: opening a FIFO must not
+    // block, and a device must not be read.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let proc_error = |error| Error::of_proc(source::system(error));
     let file = rustix::fs::open(path.as_os_str().as_bytes(), flags, Mode::empty()).map_err(proc_error)?;
     let mode = fstat(&file).map_err(proc_error)?.st_mode;
     if FileType::from_raw_mode(mode) != FileType::RegularFile {
-        return Err(Error::Corrupt("it is no file in memory"));
+        return Err(Error::Corrupt("it is not a file in memory"));
     }
     let page = read_fd(&file)?;
     Ok((file, page))

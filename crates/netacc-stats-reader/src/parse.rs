@@ -1,4 +1,4 @@
-//! From bytes to a [`Snapshot`]. Any bytes are taken; nothing in them is trusted.
+//! Decodes bytes into a [`Snapshot`]. Any bytes are accepted; nothing in them is trusted.
 
 use core::mem::offset_of;
 
@@ -13,12 +13,12 @@ use netacc_stats::{
 
 const ENTRY: usize = size_of::<SockEntry>();
 const LINK: usize = size_of::<LinkEntry>();
-/// What every version of the page begins with (see [`LAYOUT_VERSION`]).
+/// The number of bytes with which every version of the page begins alike (see [`LAYOUT_VERSION`]).
 const INTRO: usize = 256;
 const SOCKS_AT: u64 = size_of::<Head>() as u64;
-/// Entries copied by one read.
+/// The number of socket entries that one read copies.
 const BATCH: usize = 512;
-/// How often an address that changes while it is read is read again.
+/// How often an entry that changes while it is read is read again.
 const RETRIES: usize = 8;
 
 fn bytes<const N: usize>(from: &[u8], at: usize) -> [u8; N] {
@@ -38,7 +38,7 @@ fn u64_at(from: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(bytes(from, at))
 }
 
-/// Text that can be shown on a terminal, whatever the process put there.
+/// Text that can be shown on a terminal, whatever bytes the process stored.
 pub(super) fn text(raw: &[u8]) -> String {
     let shown = |c: char| if c.is_control() { '?' } else { c };
     String::from_utf8_lossy(raw).chars().map(shown).collect()
@@ -50,7 +50,7 @@ fn text_at<const N: usize>(from: &[u8], at: usize) -> String {
     text(raw.split(|&b| b == 0).next().unwrap_or_default())
 }
 
-/// `N` words from `at` on.
+/// The words from `at` on: `known` of them, but at most `slots`.
 fn words(from: &[u8], at: usize, known: u32, slots: usize) -> Vec<u64> {
     let used = usize::try_from(known).map_or(slots, |known| known.min(slots));
     (0..used).map(|slot| u64_at(from, at + slot * 8)).collect()
@@ -60,8 +60,8 @@ fn words(from: &[u8], at: usize, known: u32, slots: usize) -> Vec<u64> {
 pub(super) fn snapshot(source: &impl Source) -> Result<Snapshot, Error> {
     let len = source.len().map_err(Error::Io)?;
     let mut head = vec![0; size_of::<Head>()];
-    // The words that say what follows are read first: a page of another layout
-    // may have another length.
+    // The words that identify the layout are read first, since a page of another
+    // layout may have another length.
     let said = usize::try_from(len).unwrap_or(usize::MAX).min(INTRO);
     let intro = head.get_mut(..said).unwrap_or_default();
     source.read(0, intro).map_err(|_| Error::Truncated(len))?;
@@ -98,7 +98,7 @@ pub(super) fn snapshot(source: &impl Source) -> Result<Snapshot, Error> {
     let links = links(&head);
     let mut counters =
         words(&head, offset_of!(Head, counters), u32_at(&head, offset_of!(Head, counters_known)), COUNTER_SLOTS);
-    // The counter has those of links without an entry only.
+    // The counter has only the slots of links without an entry; those of the entries are added.
     if let Some(slots) = counters.get_mut(Counter::SlotsInUse as usize) {
         let shm = links.iter().filter(|link| link.qp.is_none());
         *slots = shm.fold(*slots, |sum, link| sum.wrapping_add(u64::from(link.in_use)));
@@ -127,11 +127,11 @@ pub(super) fn snapshot(source: &impl Source) -> Result<Snapshot, Error> {
 fn rdma_ports(head: &[u8]) -> Vec<(u16, u16)> {
     let area = head.get(offset_of!(Head, rdma_ports)..offset_of!(Head, cfg)).unwrap_or_default();
     let cells = area.chunks_exact(8).map(|cell| u64_at(cell, 0)).filter(|cell| *cell != 0);
-    // Two ports of 16 bits each.
+    // A cell has two ports of 16 bits each.
     cells.map(|cell| ((cell >> 16) as u16, cell as u16)).collect()
 }
 
-/// The links in use, by number.
+/// The links in use, in the order of their numbers.
 fn links(head: &[u8]) -> Vec<Link> {
     let area = head.get(offset_of!(Head, links)..).unwrap_or_default();
     let entries = area.chunks_exact(LINK).take(LINK_ENTRIES);
@@ -171,7 +171,7 @@ fn address(entry: &[u8], cell: usize) -> SockAddr {
 fn queue_pair(entry: &[u8]) -> QueuePair {
     let credits = u32_at(entry, link::CREDITS);
     QueuePair {
-        // The number has 24 bits.
+        // A queue pair's number has 24 bits.
         number: u64_at(entry, link::ADDRESS) as u32,
         thread: (u32_at(entry, link::SERVER) >> netacc_stats::layout::THREAD) as u16,
         device: DeviceName(bytes(entry, link::DEVICE)),
@@ -198,13 +198,13 @@ fn cfg(head: &[u8]) -> Vec<CfgLine> {
         .collect()
 }
 
-/// Every entry in use, by descriptor, and the sums of what all of them moved.
+/// Reads every entry in use, in the order of the descriptors, and sums up the volumes of all entries.
 fn socks(source: &impl Source, page: &mut Snapshot) -> std::io::Result<()> {
     let end = SOCKS_AT + (SOCK_ENTRIES * ENTRY) as u64;
     let mut batch = vec![0; BATCH * ENTRY];
     let mut next = SOCKS_AT;
     while let Some(data) = source.next_data(next, end) {
-        // Whole entries, whatever the stretches of the file are.
+        // Whole entries are read, even if a stretch of data begins or ends within one.
         let mut index = (data.start.max(SOCKS_AT) - SOCKS_AT) / ENTRY as u64;
         let stop = (data.end.min(end) - SOCKS_AT).div_ceil(ENTRY as u64);
         while index < stop {
@@ -228,10 +228,11 @@ fn socks(source: &impl Source, page: &mut Snapshot) -> std::io::Result<()> {
     Ok(())
 }
 
-/// One entry, read again while it changes under our hands, and what its number moved since the process began.
+/// Decodes one entry, and the volume that its descriptor has moved since the process began. The entry is read again if
+/// it changes meanwhile.
 ///
-/// A process that is stopped in the middle of the change stays there: after
-/// [`RETRIES`] reads the addresses are given as unknown.
+/// A process may be stopped in the middle of a change, so after [`RETRIES`] reads
+/// the addresses are returned as unknown.
 fn sock(source: &impl Source, fd: u64, first: &[u8]) -> std::io::Result<(Sock, Moved)> {
     let offset = SOCKS_AT + fd * ENTRY as u64;
     let mut entry: [u8; ENTRY] = bytes(first, 0);

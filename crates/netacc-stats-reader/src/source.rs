@@ -1,4 +1,4 @@
-//! Where the bytes of a page come from.
+//! The sources of a page's bytes: a file, or memory.
 
 use std::io;
 use std::ops::Range;
@@ -10,18 +10,18 @@ use rustix::io::{Errno, pread};
 /// Bytes that are copied out piece by piece. They may change or disappear
 /// between two reads: every read is checked on its own.
 pub(super) trait Source {
-    /// Number of bytes at this moment.
+    /// The number of bytes at this moment.
     fn len(&self) -> io::Result<u64>;
 
     /// Fills `buf` from `offset`, or fails with `UnexpectedEof`.
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
 
-    /// The first stretch from `from` on that may hold anything but zeros.
+    /// The first stretch between `from` and `end` that may hold anything but zeros; `None` if there is none.
     fn next_data(&self, from: u64, end: u64) -> Option<Range<u64>>;
 }
 
-/// rustix knows the descriptors of std only with its `std` feature, which the
-/// preloaded library must not have: so its own descriptors are used here.
+/// The descriptor is one of rustix, which knows those of std only with its `std`
+/// feature; the preloaded library must not have that feature.
 impl Source for BorrowedFd<'_> {
     fn len(&self) -> io::Result<u64> {
         let size = fstat(self).map_err(system)?.st_size;
@@ -48,17 +48,17 @@ impl Source for BorrowedFd<'_> {
         }
         let start = match seek(self, SeekFrom::Data(from)) {
             Ok(start) => start,
-            // The rest is a hole.
+            // ENXIO: only a hole follows (lseek(2)).
             Err(Errno::NXIO) => return None,
             Err(_) => return Some(from..end),
         };
         let stop = seek(self, SeekFrom::Hole(start)).unwrap_or(end);
-        // A file that changes meanwhile must not stop or turn back the walk.
+        // A file that changes meanwhile must not make the walk stand still or go back.
         (from..end).contains(&start).then(|| start..stop.clamp(start + 1, end))
     }
 }
 
-/// An error of rustix as one of std.
+/// Converts an error of rustix into one of std.
 pub(super) fn system(error: Errno) -> io::Error {
     io::Error::from_raw_os_error(error.raw_os_error())
 }
@@ -83,8 +83,8 @@ impl Source for &[u8] {
     }
 }
 
-/// A page of `len` bytes of which only some stretches hold anything but zeros, as that of a process with few connections:
-/// each is its offset and its bytes, in the order of the offsets.
+/// A page of `len` bytes that are zero except for some stretches, as in a process with few connections. Each stretch is
+/// an offset and bytes; they are in the order of the offsets.
 pub(super) struct Sparse<'a> {
     pub(super) len: u64,
     pub(super) stretches: &'a [(u64, &'a [u8])],
@@ -108,7 +108,7 @@ impl Source for Sparse<'_> {
         buf.fill(0);
         for (covers, bytes) in self.ranges() {
             let (from, to) = (covers.start.max(offset), covers.end.min(end));
-            // Both lie within a slice, so they fit.
+            // Both differences are offsets within a slice, so they fit into usize.
             let within = |base: u64| Range { start: (from - base) as usize, end: (to - base) as usize };
             if from < to
                 && let (Some(there), Some(here)) = (bytes.get(within(covers.start)), buf.get_mut(within(offset)))

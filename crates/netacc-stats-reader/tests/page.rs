@@ -1,11 +1,11 @@
-//! What the writer stores is what the reader finds.
+//! Tests that the reader finds what the writer stored.
 
 use std::sync::{Mutex, MutexGuard};
 
 use netacc_stats::{Counter, LINK_ENTRIES, LinkKind, NewLink, Reason, SOCK_ENTRIES, SockAddr, State, Transport};
 use netacc_stats_reader::{self as reader, Error, Snapshot, Volume};
 
-/// There is one page per process: tests that replace it take turns.
+/// Serialises the tests that replace the page, of which a process has only one.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
@@ -68,7 +68,7 @@ fn everything_written_is_read() {
     assert_eq!(reader::open(own()).unwrap().socks.len(), 1);
     entry.open(State::New, Transport::None, Reason::None, 125);
     let seen = reader::open(own()).unwrap();
-    // What the socket before moved is in the totals for good.
+    // The totals keep the volume of the socket before.
     assert_eq!(seen.moved.shm, Volume { msgs_in: 2, bytes_in: 101, msgs_out: 1, bytes_out: 5 });
     assert_eq!(seen.moved.tcp, Volume::default());
     let again = seen.socks[0];
@@ -93,13 +93,13 @@ fn a_connection_that_moves_leaves_its_bytes_where_they_went() {
     entry.received(100);
     entry.sent(1000);
     assert_eq!((seen().moved.tcp, seen().moved.shm), (volume(1, 10, 1), volume(1, 100, 1000)));
-    // Back to TCP, and closed: nothing is lost, and the socket itself shows all.
+    // The connection goes back to TCP and is closed: nothing is lost, and the socket itself shows all bytes.
     entry.set_transport(Transport::Tcp);
     entry.received(7);
     assert_eq!(seen().socks[0].bytes_in, 117);
     entry.close();
     assert_eq!((seen().moved.tcp, seen().moved.shm), (volume(2, 17, 1), volume(1, 100, 1000)));
-    // The number is used again.
+    // The descriptor is used again.
     entry.open(State::Established, Transport::Shm, Reason::None, 2);
     entry.received(1);
     assert_eq!((seen().moved.tcp, seen().moved.shm), (volume(2, 17, 1), volume(2, 101, 1000)));
@@ -150,7 +150,7 @@ fn links_have_entries_while_there_is_room() {
     assert_eq!(seen.counter(Counter::SlotsInUse), 2, "with that of the link without an entry");
     assert!(entry.left());
     entry.idle_since(9);
-    // Only its own link frees it.
+    // Only the link that has the entry frees it.
     entry.close(8);
     assert_eq!(reader::read_fd(&fd).unwrap().links[6].idle_ns, 9);
     entry.close(7);
@@ -167,7 +167,7 @@ fn queue_pairs_tell_what_links_have_not() {
     let place = page.open_link(&new).unwrap();
     let entry = page.link(place).unwrap();
     let peer = SockAddr::v4([10, 0, 0, 2], 26379);
-    // Longer than there is room for: cut.
+    // The name is longer than its field, so it is cut.
     entry.lead_to("a-device-with-a-long-name", &peer);
     entry.set_credits(3, 4);
     entry.carried_by(63);
@@ -183,9 +183,9 @@ fn queue_pairs_tell_what_links_have_not() {
     assert_eq!((qp.thread, seen.links[0].server), (63, false));
     assert_eq!((qp.number, qp.device.to_string().as_str(), qp.peer), (0x1234, "a-device-with-a-", peer));
     assert_eq!((qp.credits, qp.receives, qp.posted, qp.completed, qp.received), (3, 4, 2, 1, 1));
-    // Its connection has a slot of a link, and is counted there.
+    // The connection of a queue pair has its slot in a link, and is counted there.
     assert_eq!((seen.counter(Counter::SlotsInUse), page.slots_in_use()), (0, 0));
-    // The next one in its place begins anew; a link has none of it.
+    // The next link or queue pair in this entry finds no value of this one.
     entry.close(3);
     assert_eq!(entry.id(), 0);
     page.open_link(&NewLink { kind: LinkKind::Shm, ..new }).unwrap();
@@ -234,7 +234,7 @@ fn a_forked_child_counts_apart() {
         entry.set_addrs(&SockAddr::v4([10, 0, 0, 1], 1), &SockAddr::v4([10, 0, 0, 2], 2));
         entry.received(10);
     }
-    // As the child would; the mapping changes under `page`.
+    // This is what a child does; the mapping behind `page` changes.
     let child = netacc_stats::reinit_after_fork(4_000_000_001, [5, -1, i32::MAX]).unwrap();
     page.count(Counter::Sleeps);
     page.sock(5).unwrap().sent(7);
@@ -254,7 +254,7 @@ fn a_forked_child_counts_apart() {
     assert_eq!(sock.peer, SockAddr::v4([10, 0, 0, 2], 2));
     assert_eq!(sock.reason.get(), Some(Reason::Fork));
 
-    // Only the page of another process is left to be found, as just after a fork.
+    // Only the page of another process can be found now, as just after a fork.
     drop(parents);
     assert!(matches!(reader::open(own()), Err(Error::Inherited(4_000_000_001))));
 }
@@ -282,7 +282,7 @@ fn errors_say_what_is_the_matter() {
     let error = |pid| -> Error { reader::open(pid).map(|seen: Snapshot| seen.pid).unwrap_err() };
     assert!(matches!(error(u32::MAX), Error::NoProcess));
     let mut plain = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-    // Between fork and exec the child still holds whatever this process holds.
+    // Between fork and exec the child still has this process's descriptors.
     let found = loop {
         match error(plain.id()) {
             Error::Inherited(_) => std::thread::yield_now(),

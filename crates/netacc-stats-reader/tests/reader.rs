@@ -1,4 +1,4 @@
-//! The reader takes any bytes and says what is wrong with them.
+//! Tests that the reader accepts any bytes and says what is wrong with them.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -6,8 +6,9 @@ use netacc_stats::{LAYOUT_VERSION, LINK_ENTRIES, LinkKind, MAGIC, PAGE_SIZE, Sta
 use netacc_stats_reader::{self as reader, Error, Snapshot};
 use proptest::prelude::*;
 
-/// Where the entries of links begin, and those of sockets.
+/// The offset at which the entries of links begin.
 const LINKS_AT: usize = 4096 + netacc_stats::CFG_CAPACITY;
+/// The offset at which the entries of sockets begin.
 const SOCKS_AT: usize = LINKS_AT + 128 * LINK_ENTRIES;
 
 /// Overwrites the bytes from `at` on.
@@ -52,7 +53,7 @@ fn the_layout_is_the_one_of_version_2() {
     for (at, word) in [(16, 100u64), (24, 200), (32, 300), (56, 0x7f00_0000_0000)] {
         put(&mut page, link + at, &word.to_ne_bytes());
     }
-    // A free one, and one that is being filled.
+    // One entry is free, and one is being filled.
     put(&mut page, LINKS_AT + 4, &1u32.to_ne_bytes());
     put(&mut page, LINKS_AT + 128, &u32::MAX.to_ne_bytes());
     let seen = reader::parse(&page).unwrap();
@@ -82,7 +83,7 @@ fn what_is_wrong_is_said() {
         let mut other = good.clone();
         put(&mut other, 8, &found.to_ne_bytes());
         put(&mut other, 120, b"9.8.7\x1b");
-        // Another page may well be shorter.
+        // A page of another layout may be shorter.
         let text = error(&other[..200]).to_string();
         assert!(text.contains(advice) && text.contains("NetACC 9.8.7? (") && text.contains(&format!("layout {found}")));
         assert!(matches!(error(&other[..16]), Error::Layout { library, .. } if library.is_empty()));
@@ -108,7 +109,7 @@ fn a_change_that_never_ends_gives_no_address() {
     assert_eq!(sock.msgs_in, 0x1111_1111_1111_1111);
 }
 
-/// A page as a process had it: lines of `OFFSET HEX`, all else zero.
+/// A recorded page of a process: the text has lines `OFFSET HEX`, and all other bytes are zero.
 fn recorded(text: &str) -> Vec<u8> {
     let mut lines = text.lines().filter(|line| !line.starts_with('#'));
     let size = lines.next().unwrap().strip_prefix("size ").unwrap();
@@ -136,7 +137,7 @@ fn a_recorded_page_is_read_to_the_last_number() {
     let listeners = seen.socks.iter().filter(|sock| sock.state.get() == Some(State::Listening));
     assert_eq!((seen.socks.len(), listeners.count()), (5, 2));
     assert_eq!((seen.links.len(), seen.links[0].in_use, seen.links[0].ever), (1, 3, 4));
-    // The three that are open, and one that is closed.
+    // The total includes three open connections and a closed one.
     assert_eq!(seen.moved.shm.msgs_in, 804_279);
     // A page that is cut anywhere is reported as cut; a flipped bit anywhere causes no panic.
     for cut in (0..SOCKS_AT).step_by(997) {
@@ -154,13 +155,13 @@ fn a_page_with_holes_is_read_as_one_with_zeros() {
     let page = recorded(include_str!("pages/redis-server.2"));
     let seen = |found: Result<Snapshot, Error>| format!("{:?}", found.unwrap());
     let last = page.iter().rposition(|byte| *byte != 0).unwrap() + 1;
-    // Stretches that begin and end in the middle of what one read copies, and of an entry.
+    // The stretches begin and end in the middle of a batch, and of an entry.
     let ends = [0, SOCKS_AT - 1, SOCKS_AT + 300, SOCKS_AT + 301, last];
     let stretches: Vec<_> = ends.windows(2).map(|two| (two[0] as u64, &page[two[0]..two[1]])).collect();
     assert_eq!(seen(reader::parse_sparse(page.len() as u64, &stretches)), seen(reader::parse(&page)));
     let short = reader::parse_sparse(page.len() as u64 - 1, &stretches);
     assert!(matches!(short, Err(Error::Truncated(_))));
-    // What lies beyond the end is not there.
+    // Stretches beyond the end of the page must cause no panic.
     let _ = reader::parse_sparse(page.len() as u64, &[(page.len() as u64 - 1, &page[..64]), (u64::MAX, &page[..64])]);
 }
 

@@ -6,7 +6,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// An IPv4 or IPv6 address with its port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SockAddr {
-    /// [`SockAddr::INET`], [`SockAddr::INET6`], or 0 for "not known".
+    /// [`SockAddr::INET`], [`SockAddr::INET6`], or 0 if the address is not known.
     pub family: u16,
     /// Port in host byte order.
     pub port: u16,
@@ -54,7 +54,7 @@ impl From<SocketAddr> for SockAddr {
     }
 }
 
-/// `ip:port`, `[ip6]:port`, or `-` when not known.
+/// Displays as `ip:port`, `[ip6]:port`, or `-` if the address is not known.
 impl fmt::Display for SockAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.ip() {

@@ -3,9 +3,9 @@
 /// How the value of a [`Counter`] moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows.
+    /// The value only grows.
     Total,
-    /// Goes up and down.
+    /// The value rises and falls.
     Gauge,
 }
 

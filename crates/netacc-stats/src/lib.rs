@@ -6,7 +6,7 @@
 //! stopped or hung process can still be read. The page disappears with the
 //! process, so nothing is ever left behind.
 //!
-//! This is the writer, which runs inside other people's programs: it allocates
+//! This crate is the writer, which runs inside other people's programs: it allocates
 //! nothing, calls no libc and cannot panic. The reader is netacc-stats-reader.
 
 #![cfg_attr(not(test), no_std)]
@@ -37,7 +37,7 @@ pub use sock::{SockEntry, State, Transport};
 /// `/memfd:`.
 pub const MEMFD_NAME: &str = "netacc-stats";
 
-/// Where the page has what, for its reader.
+/// The offsets and sizes of the page's parts, for its reader.
 #[doc(hidden)]
 #[allow(missing_docs, reason = "the fields and their offsets are described where they are declared")]
 pub mod layout {

@@ -1,4 +1,4 @@
-//! One entry per link or queue pair: what carries the connections to another process.
+//! The page's entries for links and queue pairs, which carry the connections to other processes.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
@@ -19,11 +19,11 @@ numbered! {
     }
 }
 
-/// One more connection, in use and in all.
+/// Added to `LinkEntry::conns`, it counts one more connection in both halves.
 const ONE_MORE: u64 = 1 << 32 | 1;
-/// The bits of `LinkEntry::server` below the thread's number.
+/// The first bit of the thread's number in `LinkEntry::server`.
 pub const THREAD: u32 = 16;
-/// Room for the name of a device, which ends with a zero if it is shorter.
+/// Room in bytes for the name of a device, which ends with a zero if it is shorter.
 pub const DEVICE_LEN: usize = 16;
 
 /// What the page says about one link; found by [`Page::link`](crate::Page::link).
@@ -32,34 +32,35 @@ pub const DEVICE_LEN: usize = 16;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct LinkEntry {
-    /// The link's number in its process; 0: the entry is free. Stored last with Release.
+    /// The link's number in its process; 0: the entry is free. It is stored last, with Release.
     pub(crate) id: AtomicU32,
     pub(crate) kind: AtomicU32,
-    /// 1: this process listened. Above [`THREAD`]: which of its threads carries a queue pair.
+    /// 1 if this process listened. The bits from [`THREAD`] on name the thread that carries a queue pair.
     pub(crate) server: AtomicU32,
     pub(crate) peer_pid: AtomicU32,
-    /// CLOCK_REALTIME in nanoseconds.
+    /// When the link was opened: CLOCK_REALTIME in nanoseconds.
     pub(crate) opened_ns: AtomicU64,
-    /// When the last connection left; means nothing while there are some.
+    /// When the last connection left; it has no meaning while there are connections.
     pub(crate) idle_ns: AtomicU64,
-    /// When an idle link ends; 0: never.
+    /// When the link ends if it stays idle; 0: never.
     pub(crate) expires_ns: AtomicU64,
     /// Connections now (low half) and ever (high half), so that each costs one instruction.
     pub(crate) conns: AtomicU64,
-    /// Connections that there is room for.
+    /// The number of connections for which there is room.
     pub(crate) capacity: AtomicU32,
     /// Receives of a queue pair's other side: the free ones in the low half, all of them in the high half.
     pub(crate) credits: AtomicU32,
-    /// Where its memory is mapped: the process' own address, as `/proc/PID/maps` shows it. Of a queue pair: its number
-    /// on the device.
+    /// The address in this process at which a link's segment is mapped, as `/proc/PID/maps` shows it; for a queue pair,
+    /// its number on the device.
     pub(crate) address: AtomicU64,
-    /// Address of a queue pair's other host, with the port for RDMA there or here.
+    /// The address of a queue pair's other host, with the RDMA port of the listener.
     pub(crate) peer: AddrCell,
     pub(crate) device: [AtomicU8; DEVICE_LEN],
-    /// Work requests of a queue pair: sends that were posted, those that have completed, and messages received. One
-    /// writer, as for a socket's counters.
+    /// Sends of a queue pair that were posted. Like the two counters below, it has one writer at a time.
     pub(crate) posted: AtomicU64,
+    /// Sends that have completed.
     pub(crate) completed: AtomicU64,
+    /// Messages that were received.
     pub(crate) received: AtomicU64,
 }
 
@@ -87,27 +88,27 @@ pub mod at {
     pub const RECEIVED: usize = offset_of!(LinkEntry, received);
 }
 
-/// What is known of a link when it begins.
+/// The facts about a link that are known when it begins.
 #[derive(Clone, Copy, Debug)]
 pub struct NewLink {
-    /// Its number in this process, not 0.
+    /// The link's number in this process, not 0.
     pub id: u32,
-    /// What it is made of.
+    /// What the link is made of.
     pub kind: LinkKind,
-    /// This process listened.
+    /// Whether this process listened.
     pub server: bool,
-    /// The process at the other end; 0 for not known.
+    /// The process at the other end; 0 if it is not known.
     pub peer_pid: u32,
-    /// CLOCK_REALTIME in nanoseconds.
+    /// The time: CLOCK_REALTIME in nanoseconds.
     pub now_ns: u64,
-    /// Connections that there is room for.
+    /// The number of connections for which there is room.
     pub capacity: u32,
-    /// Where its memory is mapped; of a queue pair, its number on the device.
+    /// The address at which the segment is mapped; for a queue pair, its number on the device.
     pub address: u64,
 }
 
 impl LinkEntry {
-    /// Marks an entry that is being filled: no link has this number, and readers pass over it.
+    /// The number in an entry that is being filled: no link has this number, and readers skip the entry.
     pub const TAKEN: u32 = u32::MAX;
 
     /// A free entry.
@@ -132,9 +133,9 @@ impl LinkEntry {
         }
     }
 
-    /// Takes the entry if it is free.
+    /// Takes the entry for a link if the entry is free, and returns whether it was.
     pub(crate) fn open(&self, link: &NewLink) -> bool {
-        // Acquire: the stores below stay behind those of the link before.
+        // Acquire: the stores below come after those of the link before.
         if self.id.compare_exchange(0, Self::TAKEN, Acquire, Relaxed).is_err() {
             return false;
         }
@@ -157,7 +158,7 @@ impl LinkEntry {
         true
     }
 
-    /// Resets the entry for another object.
+    /// Changes what the link is made of: a queue pair that has failed becomes [`LinkKind::Tcp`].
     pub fn set_kind(&self, kind: LinkKind) {
         self.kind.store(kind as u32, Relaxed);
     }
@@ -168,7 +169,7 @@ impl LinkEntry {
         self.conns.fetch_add(ONE_MORE, Relaxed);
     }
 
-    /// Counts a connection that ends; true if it was the last one.
+    /// Counts a connection that ends, and returns whether it was the last one.
     #[inline]
     #[must_use]
     pub fn left(&self) -> bool {
@@ -176,17 +177,17 @@ impl LinkEntry {
         self.conns.fetch_sub(1, Relaxed) as u32 == 1
     }
 
-    /// Says since when the link has no connection.
+    /// Stores since when the link has no connection (CLOCK_REALTIME in nanoseconds).
     pub fn idle_since(&self, now_ns: u64) {
         self.idle_ns.store(now_ns, Relaxed);
     }
 
-    /// Says when the link ends if it stays idle (CLOCK_REALTIME in nanoseconds); 0: never.
+    /// Stores when the link ends if it stays idle (CLOCK_REALTIME in nanoseconds); 0: never.
     pub fn expires_at(&self, ns: u64) {
         self.expires_ns.store(ns, Relaxed);
     }
 
-    /// Names the device of a queue pair and where it leads.
+    /// Stores the device of a queue pair and the address to which it leads.
     pub fn lead_to(&self, device: &str, peer: &SockAddr) {
         let name = device.bytes().chain(core::iter::repeat(0));
         for (cell, byte) in self.device.iter().zip(name) {
@@ -195,18 +196,18 @@ impl LinkEntry {
         self.peer.store(peer);
     }
 
-    /// Says which of the process' I/O threads carries a queue pair.
+    /// Stores which of the process's I/O threads carries a queue pair.
     pub fn carried_by(&self, thread: u16) {
         self.server.fetch_or(u32::from(thread) << THREAD, Relaxed);
     }
 
-    /// Says how many receives of the other side are free, and how many it has.
+    /// Stores how many receives of the other side are free, and how many it has.
     #[inline]
     pub fn set_credits(&self, free: u16, all: u16) {
         self.credits.store(u32::from(all) << 16 | u32::from(free), Relaxed);
     }
 
-    /// Counts sends that were posted. One thread at a time, as for [`completed`](Self::completed) and
+    /// Counts sends that were posted. One thread at a time may call this, [`completed`](Self::completed) or
     /// [`received`](Self::received).
     #[inline]
     pub fn posted(&self, sends: u64) {
@@ -225,13 +226,13 @@ impl LinkEntry {
         bump(&self.received, 1);
     }
 
-    /// Counts of a queue pair: posted sends, completed sends, and received messages.
+    /// The counters of a queue pair: posted sends, completed sends, and received messages.
     #[must_use]
     pub fn messages(&self) -> [u64; 3] {
         [&self.posted, &self.completed, &self.received].map(|counter| counter.load(Relaxed))
     }
 
-    /// The number of the link whose entry it is; 0: none.
+    /// The number of the link that has the entry; 0: none has.
     #[must_use]
     pub fn id(&self) -> u32 {
         match self.id.load(Acquire) {
@@ -240,13 +241,13 @@ impl LinkEntry {
         }
     }
 
-    /// Whether it is that of a queue pair that has failed, and whose connections use TCP.
+    /// Whether the entry is that of a queue pair that has failed and whose connections use its companion.
     #[must_use]
     pub fn is_failed_over(&self) -> bool {
         self.kind.load(Relaxed) == LinkKind::Tcp as u32
     }
 
-    /// Whether it is that of a queue pair.
+    /// Whether the entry is that of a queue pair that has not failed.
     #[must_use]
     pub fn is_rdma(&self) -> bool {
         self.kind.load(Relaxed) == LinkKind::Rdma as u32
@@ -256,15 +257,15 @@ impl LinkEntry {
         self.id.load(Relaxed) != 0
     }
 
-    /// Connections now.
+    /// The number of connections that the link has now.
     #[must_use]
     pub fn in_use(&self) -> u32 {
         self.conns.load(Relaxed) as u32
     }
 
-    /// Frees the entry, if it is still that of link `id`: in the child of a fork it is not.
+    /// Frees the entry if link `id` still has it, which is not so in the child of a fork.
     pub fn close(&self, id: u32) {
-        // AcqRel: all that was stored for this link comes before what is stored for the next one.
+        // AcqRel: all stores for this link come before the stores for the next one.
         let _ = self.id.compare_exchange(id, 0, AcqRel, Relaxed);
     }
 }

@@ -36,17 +36,17 @@ const SHARE: u64 = 8;
 
 type FullPage = PageOf<[SockEntry; SOCK_ENTRIES]>;
 
-/// The program locks what it maps (mlockall(2)).
+/// Whether the program locks what it maps (mlockall(2)).
 static LOCKING: AtomicBool = AtomicBool::new(false);
 
-/// Says so before [`init`]: the page is then mapped without access first, since
-/// the kernel brings all that it locks into memory but for what cannot be
-/// accessed, and unlocked.
+/// Notes, before [`init`], that the program locks what it maps. The page is then
+/// mapped without access, unlocked, and made accessible only then: the kernel
+/// brings all locked memory into RAM unless it cannot be accessed.
 pub fn note_locking() {
     LOCKING.store(true, Relaxed);
 }
 
-/// Takes what is counted before [`init`], or when there is no memory for more.
+/// The page that takes counts before [`init`], or if there is no memory for a full one.
 static EMPTY: PageOf<[SockEntry; 0]> = PageOf::empty();
 
 /// Null, or a mapping as described at the top of this module.
@@ -54,7 +54,7 @@ static MAPPED: AtomicPtr<FullPage> = AtomicPtr::new(ptr::null_mut());
 
 /// The page of this process.
 ///
-/// Before [`init`] a page that takes counts but has no socket entries.
+/// Before [`init`] this is a page that takes counts but has no socket entries.
 #[inline]
 #[must_use]
 pub fn page() -> &'static Page {
@@ -77,7 +77,7 @@ pub fn page() -> &'static Page {
 ///
 /// # Errors
 ///
-/// What memfd_create, ftruncate or mmap says; `FBIG` if RLIMIT_FSIZE is below
+/// The errno of memfd_create, ftruncate or mmap; `FBIG` if RLIMIT_FSIZE is below
 /// [`PAGE_SIZE`], `NOMEM` if RLIMIT_AS is below eight times that. [`page`] then
 /// stays as it was.
 pub fn init(program: &[u8], pid: u32) -> Result<OwnedFd, Errno> {
@@ -96,16 +96,16 @@ pub fn init(program: &[u8], pid: u32) -> Result<OwnedFd, Errno> {
 
 /// Gives a forked child a page of its own, in place of its parent's.
 ///
-/// To be called in the child, while it has one thread; never after `vfork`,
-/// which shares the memory with the parent. References to the old page now
-/// refer to the new one. Program name, configuration and the entries of the
-/// descriptors in `keep` are taken over, counters begin at zero. The caller
+/// It is called in the child while that has one thread, and never after `vfork`,
+/// which shares the memory with the parent. References to the old page then
+/// refer to the new one. The program's name, the configuration and the entries of
+/// the descriptors in `keep` are taken over; counters begin at zero. The caller
 /// closes the inherited descriptor and keeps the returned one.
 ///
 /// # Errors
 ///
-/// As [`init`]. The child then counts into private memory, which is not read; it never goes on writing into the page of
-/// its parent.
+/// The errors are those of [`init`]. The child then counts into private memory, which is not read; it never goes on
+/// writing into the page of its parent.
 pub fn reinit_after_fork(pid: u32, keep: impl IntoIterator<Item = i32>) -> Result<OwnedFd, Errno> {
     let old = MAPPED.load(Relaxed);
     if old.is_null() {
@@ -133,7 +133,7 @@ pub fn reinit_after_fork(pid: u32, keep: impl IntoIterator<Item = i32>) -> Resul
 /// Puts a fresh page at the address `old`.
 fn replace(old: *mut FullPage, pid: u32, keep: impl IntoIterator<Item = i32>) -> Result<OwnedFd, Errno> {
     let fd = make_memfd()?;
-    // Mapped elsewhere first: both pages are needed while entries are copied.
+    // The new page is first mapped elsewhere, since both pages are needed while entries are copied.
     let aside = map(fd.as_fd(), ptr::null_mut(), MapFlags::empty())?;
     {
         // SAFETY: both are live mappings; the references end with this block,
@@ -148,14 +148,14 @@ fn replace(old: *mut FullPage, pid: u32, keep: impl IntoIterator<Item = i32>) ->
     placed.map(|_| fd)
 }
 
-/// A sealed memfd of the size of the page.
+/// A memfd of the page's size, sealed against changes of it.
 fn make_memfd() -> Result<OwnedFd, Errno> {
     // Growing a file beyond RLIMIT_FSIZE raises SIGXFSZ, which would kill the program.
     let limit = getrlimit(Resource::Fsize).current;
     if limit.is_some_and(|limit| limit < PAGE_SIZE as u64) {
         return Err(Errno::FBIG);
     }
-    // A limited address space is the program's.
+    // The page takes only a small part of a limited address space, which the program needs itself.
     let limit = getrlimit(Resource::As).current;
     if limit.is_some_and(|limit| limit / SHARE < PAGE_SIZE as u64) {
         return Err(Errno::NOMEM);
@@ -168,16 +168,16 @@ fn make_memfd() -> Result<OwnedFd, Errno> {
 
 /// Maps a memfd of [`make_memfd`]. With `FIXED`, `at` is an old page of ours.
 fn map(fd: BorrowedFd<'_>, at: *mut core::ffi::c_void, extra: MapFlags) -> Result<*mut FullPage, Errno> {
-    // NORESERVE: untouched memory pages cost nothing, also under strict overcommit.
+    // NORESERVE: untouched memory pages cost nothing, even under strict overcommit.
     let flags = MapFlags::SHARED | MapFlags::NORESERVE | extra;
-    // A forked child has locked nothing (mlockall(2)), and a signal handler of it may count.
+    // A forked child has no locks (mlockall(2)), and its page must stay accessible, since a signal handler may count.
     let apart = LOCKING.load(Relaxed) && !extra.contains(MapFlags::FIXED);
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     let first = if apart { ProtFlags::empty() } else { prot };
     // SAFETY: without FIXED the kernel chooses free addresses; with it, `at` is
     // the mapping in MAPPED, whose users expect exactly such a page there.
     let address = unsafe { mmap(at, PAGE_SIZE, first, flags, fd, 0)? };
-    // SAFETY: mapped just now. A core dump without it lacks nothing of the program's.
+    // SAFETY: the range was mapped just now. A core dump without it lacks nothing of the program's.
     let _ = unsafe { madvise(address, PAGE_SIZE, Advice::LinuxDontDump) };
     // SAFETY: the range was mapped just now, and no other code knows of it.
     if apart && let Err(e) = unsafe { open_up(address) } {

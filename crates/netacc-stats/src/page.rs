@@ -17,9 +17,9 @@ pub const MAGIC: u64 = u64::from_ne_bytes(*b"NACCSTAT");
 /// Every version begins alike, so that a reader of another one can say whose page it is: magic, version, process,
 /// and at bytes 56 and 120 the names of the program and of the library's release.
 pub const LAYOUT_VERSION: u32 = 2;
-/// Number of entries for links: further ones are counted, and not shown one by one.
+/// Number of entries for links. Further links are counted but not shown one by one.
 pub const LINK_ENTRIES: usize = 1024;
-/// Number of socket entries: descriptors beyond are not shown.
+/// Number of socket entries. Higher descriptors are not shown.
 pub const SOCK_ENTRIES: usize = 65536;
 /// Number of slots for counters, used or not.
 pub const COUNTER_SLOTS: usize = 192;
@@ -32,11 +32,11 @@ pub const CFG_CAPACITY: usize = 8192;
 /// Size of the memfd in bytes.
 pub const PAGE_SIZE: usize = size_of::<PageOf<[SockEntry; SOCK_ENTRIES]>>();
 
-/// Room for the program's name.
+/// Room in bytes for the program's name.
 pub const PROGRAM_LEN: usize = 64;
-/// Room for the library's version.
+/// Room in bytes for the library's version.
 pub const LIBRARY_LEN: usize = 32;
-/// Fills the header up to 256 bytes.
+/// Number of unused words, which fill the header up to 256 bytes.
 const HEADER_SPARE: usize = 20;
 /// Number of listeners whose RDMA port can be shown. They and the counters fill the first memory page.
 const RDMA_PORTS: usize = 32;
@@ -66,43 +66,45 @@ const _: () = {
 #[repr(C)]
 #[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct Head {
-    /// Stored last with Release: a page without it is not ready.
+    /// [`MAGIC`], which is stored last, with Release: a page without it is not ready.
     pub magic: AtomicU64,
     pub version: AtomicU32,
     pub pid: AtomicU32,
     pub page_size: AtomicU64,
-    /// CLOCK_REALTIME in nanoseconds.
+    /// When the page was made: CLOCK_REALTIME in nanoseconds.
     pub start_ns: AtomicU64,
     pub sock_entries: AtomicU32,
     pub sock_entry_size: AtomicU32,
-    /// How many of the counter slots the writer knows.
+    /// How many of the counter slots the writer uses.
     pub counters_known: AtomicU32,
-    /// How many of the reason slots the writer knows.
+    /// How many of the reason slots the writer uses.
     pub reasons_known: AtomicU32,
-    /// Bytes of `cfg` in use; stored last with Release.
+    /// The number of bytes of `cfg` in use, stored after them with Release.
     pub cfg_len: AtomicU32,
     pub link_entries: AtomicU32,
     pub program: [AtomicU8; PROGRAM_LEN],
     pub library: [AtomicU8; LIBRARY_LEN],
     pub link_entry_size: AtomicU32,
-    /// What an operator asks of the process, and what it has done.
+    /// An operator's request to the process, and how far the process is with it.
     pub control: Control,
     spare2: [AtomicU32; HEADER_SPARE],
     pub counters: [AtomicU64; COUNTER_SLOTS],
     /// How often each rule of the program decided, in the order of the lines `rule` of `cfg`.
     pub rules: [AtomicU64; RULE_SLOTS],
+    /// Connections that fell back to TCP, by reason.
     pub fallbacks: [AtomicU64; REASON_SLOTS],
-    /// By what had kept the connection on TCP.
+    /// Promotions and upgrades, by the reason that had kept the connection on TCP.
     pub promotions: [AtomicU64; REASON_SLOTS],
+    /// Demotions, by reason.
     pub demotions: [AtomicU64; REASON_SLOTS],
-    /// Port for RDMA and, above it, the TCP port that it stands for; 0: free.
+    /// A port for RDMA in the low 16 bits and the TCP port that it stands for above them; 0: the cell is free.
     pub rdma_ports: [AtomicU64; RDMA_PORTS],
     pub cfg: [AtomicU8; CFG_CAPACITY],
     pub links: [LinkEntry; LINK_ENTRIES],
 }
 
-/// A page with `T` for socket entries: an array where it is made, a slice where
-/// it is used.
+/// A page whose socket entries are a `T`: an array where the page is made, a slice
+/// where it is used.
 #[derive(Debug)]
 #[repr(C)]
 pub struct PageOf<T: ?Sized> {
@@ -110,10 +112,10 @@ pub struct PageOf<T: ?Sized> {
     pub(crate) socks: T,
 }
 
-/// The statistics page of a process; [`page`](crate::page) gives the own one.
+/// The statistics page of a process; [`page`](crate::page) returns that of this process.
 ///
-/// All fields are atomics, so it may be shared by threads and with readers in
-/// other processes, whatever they do to it.
+/// All fields are atomics, so threads and other processes may share the page,
+/// whatever they write to it.
 pub type Page = PageOf<[SockEntry]>;
 
 impl PageOf<[SockEntry; 0]> {
@@ -151,8 +153,7 @@ impl PageOf<[SockEntry; 0]> {
     }
 }
 
-/// Copies `text` into `cells`, cut to one byte less than there is room for, so
-/// that a zero always ends it.
+/// Copies `text` into `cells`, cut so that a zero byte always ends it.
 fn store_text(cells: &[AtomicU8], text: &[u8]) {
     let room = cells.len().saturating_sub(1);
     let bytes = text.iter().copied().take(room).chain(core::iter::repeat(0));
@@ -161,7 +162,7 @@ fn store_text(cells: &[AtomicU8], text: &[u8]) {
     }
 }
 
-/// `text` cut to `room` bytes at the end of a line.
+/// The whole lines of `text` that fit into `room` bytes.
 fn whole_lines(text: &[u8], room: usize) -> &[u8] {
     let Some(head) = text.get(..room) else {
         return text;
@@ -186,7 +187,7 @@ impl Page {
         }
     }
 
-    /// Takes `by` from a gauge.
+    /// Subtracts `by` from a gauge.
     #[inline]
     pub fn sub(&self, counter: Counter, by: u64) {
         if let Some(cell) = self.head.counters.get(counter as usize) {
@@ -201,7 +202,7 @@ impl Page {
         cell.map_or(0, |cell| cell.load(Relaxed))
     }
 
-    /// Counts a connection that fell back, or stayed behind, for `reason`.
+    /// Counts a connection that fell back to TCP, or stayed there, for `reason`.
     #[inline]
     pub fn fallback(&self, reason: Reason) {
         if let Some(cell) = self.head.fallbacks.get(reason as usize) {
@@ -240,8 +241,8 @@ impl Page {
         }
     }
 
-    /// Says by which port for RDMA the listeners at TCP port `tcp` are found; `None`: by none any more. What does not
-    /// fit is not told. Not to be called by two threads at once.
+    /// Stores the port at which clients find the listeners at TCP port `tcp` for RDMA; `None` removes it. If no cell is
+    /// free, nothing is stored. Two threads must not call this at once.
     pub fn set_rdma_port(&self, tcp: u16, rdma: Option<u16>) {
         let cells = &self.head.rdma_ports;
         let of = |cell: &&AtomicU64| cell.load(Relaxed) >> 16 == u64::from(tcp);
@@ -256,9 +257,9 @@ impl Page {
         }
     }
 
-    /// Enters a link; the place of its entry, or `None` when all are taken.
+    /// Takes an entry for a link and returns its place; `None` if all entries are taken.
     pub fn open_link(&self, link: &NewLink) -> Option<u32> {
-        // Without a mapped page no tool can read the value.
+        // Without a mapped page no tool can read an entry.
         if self.socks.is_empty() {
             return None;
         }
@@ -275,8 +276,8 @@ impl Page {
         self.head.links.get(place as usize)
     }
 
-    /// Connection slots of links in use now: those of the links with an entry, and those of the others. What a queue
-    /// pair carries has its slot in a link of shared memory.
+    /// The number of connection slots in use now, of links with an entry and of the others. Queue pairs are left out,
+    /// since their connections have their slots in links of shared memory.
     #[must_use]
     pub fn slots_in_use(&self) -> u64 {
         let links = self.head.links.iter().filter(|link| link.is_open() && !link.is_rdma());
@@ -286,10 +287,10 @@ impl Page {
 
     /// Publishes the effective configuration: lines of `KEY\tVALUE\tSOURCE`.
     ///
-    /// What does not fit into [`CFG_CAPACITY`] bytes is left out by whole lines.
-    /// Not to be called by two threads at once.
+    /// Lines that do not fit into [`CFG_CAPACITY`] bytes are left out. Two threads must
+    /// not call this at once.
     pub fn set_cfg(&self, text: &[u8]) {
-        // A reader in between sees no text rather than a mixture.
+        // A reader that comes in between sees no text rather than a mixture.
         self.head.cfg_len.store(0, Release);
         let text = whole_lines(text, CFG_CAPACITY);
         for (cell, byte) in self.head.cfg.iter().zip(text) {
@@ -300,7 +301,7 @@ impl Page {
         self.head.cfg_len.store(u32::try_from(text.len()).unwrap_or(0), Release);
     }
 
-    /// What an operator asks of the process, and what it has done.
+    /// The words of an operator's request.
     #[inline]
     #[must_use]
     pub fn control(&self) -> &Control {
@@ -328,7 +329,7 @@ impl Page {
         head.pid.store(pid, Relaxed);
         head.page_size.store(PAGE_SIZE as u64, Relaxed);
         head.start_ns.store(start_ns, Relaxed);
-        // Table sizes, all far below 2^32.
+        // The casts are lossless: all sizes are far below 2^32.
         head.sock_entries.store(SOCK_ENTRIES as u32, Relaxed);
         head.sock_entry_size.store(size_of::<SockEntry>() as u32, Relaxed);
         head.link_entries.store(LINK_ENTRIES as u32, Relaxed);
@@ -341,7 +342,7 @@ impl Page {
         head.magic.store(MAGIC, Release);
     }
 
-    /// Adds what `from` has counted.
+    /// Adds the counts of the page `from`.
     pub(crate) fn take_counts(&self, from: &Self) {
         let pairs = self.head.counters.iter().zip(&from.head.counters);
         let reasons = self.head.fallbacks.iter().zip(&from.head.fallbacks);
@@ -353,8 +354,8 @@ impl Page {
         }
     }
 
-    /// Takes program name, configuration and the entries of `fds` from the
-    /// page of the process that forked.
+    /// Takes the program's name, the configuration and the entries of `fds` from
+    /// the page of the process that forked.
     pub(crate) fn inherit(&self, from: &Self, fds: impl IntoIterator<Item = i32>) {
         for (to, from) in self.head.program.iter().zip(&from.head.program) {
             to.store(from.load(Relaxed), Relaxed);

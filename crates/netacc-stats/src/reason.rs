@@ -1,33 +1,33 @@
-//! Why a connection is not on a faster transport.
+//! The reasons why a connection is not on a faster transport.
 
 use crate::table::numbered;
 
 numbered! {
-    /// Why a socket is where it is, and not on something faster.
+    /// Why a socket is not on a faster transport.
     pub enum Reason {
-        /// Nothing to explain.
+        /// There is nothing to explain.
         None = 0, "none";
         /// Acceleration is switched off by configuration.
         Disabled = 1, "disabled";
-        /// The per-connection draw chose TCP.
+        /// The random draw of `NACC_CONNECT_RDMA_PERCENT` chose TCP.
         PercentDraw = 2, "percent-draw";
-        /// No rendezvous at the destination.
+        /// The destination has no rendezvous.
         PeerPlain = 3, "peer-plain";
         /// The peer speaks another version of the protocol.
         PeerVersion = 4, "peer-version";
         /// The other end is not on this host.
         OtherHost = 5, "other-host";
-        /// Accepted from a client without NetACC.
+        /// The connection was accepted by TCP, as from a client without NetACC.
         PlainClient = 6, "plain-client";
         /// The listener's queue of accelerated connects was full.
         BacklogFull = 7, "backlog-full";
         /// No file descriptor was free.
         NoDescriptors = 8, "no-descriptors";
-        /// Shared memory could not be had.
+        /// Memory for the connection could not be allocated.
         NoMemory = 9, "no-memory";
         /// Another socket holds the rendezvous name of this port.
         NameTaken = 10, "name-taken";
-        /// The member of a group with `SO_REUSEPORT` has no NetACC.
+        /// The kernel chose a listener of a group with `SO_REUSEPORT` that has no NetACC.
         ReusePort = 11, "reuse-port";
         /// The connection begins on TCP by configuration.
         TcpFirst = 12, "tcp-first";
@@ -39,7 +39,7 @@ numbered! {
         Exec = 15, "exec";
         /// The connection is shared with a forked child.
         Fork = 16, "fork";
-        /// The fast path cannot carry it.
+        /// The fast path cannot do what the program asked for.
         Unsupported = 17, "unsupported";
         /// The link to the peer process was lost.
         LinkLost = 18, "link-lost";
@@ -51,17 +51,17 @@ numbered! {
         Stdio = 21, "stdio";
         /// The peer switched to a kernel socket.
         PeerMoved = 22, "peer-moved";
-        /// No local port could be had.
+        /// No local port was free.
         NoPort = 23, "no-port";
         /// The destination is a link-local address.
         LinkLocal = 24, "link-local";
         /// The process at which the connect waited did not take it.
         NotTaken = 25, "not-taken";
-        /// An option of the socket is about packets.
+        /// An option of the socket concerns packets, which only the kernel has.
         Packets = 26, "packet-option";
         /// The process went to another network namespace.
         Namespace = 27, "namespace";
-        /// The process confined itself: by a filter on system calls, or to next to no descriptors.
+        /// The process confined itself, by a filter on system calls or a limit that leaves it hardly any descriptors.
         Confined = 28, "confined";
         /// The descriptor was handed to io_uring.
         IoUring = 29, "io-uring";
@@ -81,13 +81,13 @@ numbered! {
 }
 
 impl Reason {
-    /// The two halves of the sentence: why, and what would change it.
+    /// The two halves of the sentence: the cause, and what would change it.
     #[must_use]
     pub fn why_and_remedy(self) -> (&'static str, &'static str) {
         self.sentence().split_once("; ").unwrap_or((self.sentence(), ""))
     }
 
-    /// A sentence that says why, and behind a semicolon what would change it.
+    /// A sentence for users: the cause, and after a semicolon what would change it.
     #[must_use]
     pub const fn sentence(self) -> &'static str {
         match self {
@@ -125,10 +125,11 @@ impl Reason {
                  raise RLIMIT_NOFILE (ulimit -n)."
             }
             Self::NoMemory => {
-                "Memory for the connection could not be had; raise the limit of memory or \
+                "Memory for the connection could not be allocated; raise the limit of memory or \
                  address space (ulimit -v, the cgroup): a link to another process maps 4 MiB, and more for many \
                  connections, in all an eighth of a limited address space. \
-                 To another host: raise RLIMIT_MEMLOCK (ulimit -l), the log says what was to be registered."
+                 For connections to another host raise RLIMIT_MEMLOCK (ulimit -l); the log says how much was to be \
+                 registered."
             }
             Self::NameTaken => {
                 "The rendezvous of this address and port is held by another socket; \
@@ -144,7 +145,7 @@ impl Reason {
             }
             Self::Refused => {
                 "The listener closed, its process ended or it had no room for shared memory while the connection was being \
-                 made; the next one finds what is there now, netacc_ss says of the server's process what it lacked."
+                 made; the next connection tries again, and netacc_ss shows for the server's process what it lacked."
             }
             Self::PeerUid => {
                 "The peer runs as another user and the link was not allowed; \
@@ -176,7 +177,7 @@ impl Reason {
             }
             Self::PeerMoved => {
                 "The program at the other end needed a kernel socket (exec, a passed descriptor, stdio, \
-                 a call that the fast path does not carry, netacc_ctl off); netacc_ss says there which."
+                 a call that the fast path does not carry, netacc_ctl off); netacc_ss of that program says which."
             }
             Self::ProtocolError => {
                 "The peer sent something invalid over the fast path, so it was given up; \
@@ -192,7 +193,7 @@ impl Reason {
             }
             Self::NotTaken => {
                 "The process of the server at which the connect waited did not take it, so it was made again by TCP, \
-                 where others may; look which of the server's processes is stopped or busy."
+                 where others may take it; find out which of the server's processes is stopped or busy."
             }
             Self::Packets => {
                 "An option of the socket (SO_BINDTODEVICE, SO_MARK, IP_TRANSPARENT, IP_MINTTL, a filter, an MD5 key) \
@@ -200,7 +201,7 @@ impl Reason {
             }
             Self::Namespace => {
                 "The process went to another network namespace (setns, unshare) after it had begun; \
-                 start it inside of the namespace to have it accelerated."
+                 start it inside the namespace to accelerate it."
             }
             Self::Confined => {
                 "The process confined itself, by a filter on system calls (seccomp) or a limit that leaves it no \
@@ -229,11 +230,11 @@ impl Reason {
             }
             Self::KernelQueue => {
                 "An earlier connect of this process to the same listener waits in the kernel's queue, and a server accepts \
-                 the connects of a process in their order; look why the server did not accept for so long."
+                 the connects of a process in their order; find out why the server does not accept."
             }
             Self::Rule => {
                 "A rule of the configuration file permits no faster transport here; change the section [rules] and start \
-                 the program again, netacc_check --rules PROGRAM HOST:PORT says which rule decides."
+                 the program again (netacc_check --rules PROGRAM HOST:PORT says which rule decides)."
             }
         }
     }

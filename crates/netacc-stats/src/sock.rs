@@ -1,4 +1,4 @@
-//! One entry per socket descriptor.
+//! The page's entries for socket descriptors.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, fence};
@@ -12,15 +12,15 @@ numbered! {
     pub enum State {
         /// The descriptor is no socket of ours; the entry is free.
         Closed = 0, "CLOSED";
-        /// Made, neither connected nor listening.
+        /// The socket is neither connected nor listening.
         New = 1, "NEW";
         /// A connect is under way.
         Connecting = 2, "CONNECTING";
-        /// Listening.
+        /// The socket listens.
         Listening = 3, "LISTEN";
-        /// Connected.
+        /// The socket is connected.
         Established = 4, "ESTAB";
-        /// Shut down in at least one direction.
+        /// The connection is shut down in at least one direction.
         Closing = 5, "CLOSING";
     }
 }
@@ -40,14 +40,14 @@ numbered! {
 }
 
 impl Transport {
-    /// Whether it is a faster one than TCP.
+    /// Whether the transport is faster than TCP.
     #[must_use]
     pub const fn is_fast(self) -> bool {
         matches!(self, Self::Shm | Self::Rdma)
     }
 }
 
-/// An address in the page; consistent only under the entry's `addr_seq`.
+/// An address in the page. That of a socket is consistent only under the entry's `addr_seq`.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct AddrCell {
@@ -88,14 +88,14 @@ impl AddrCell {
 
 /// What the page says about one descriptor; found by [`Page::sock`](crate::Page::sock).
 ///
-/// The writers of one entry are serialised by the caller: one thread at a time
-/// for [`received`](Self::received), one for [`sent`](Self::sent), one for all
-/// the rest; these three may run at once. That is why the counters are bumped
-/// by a plain load and store.
+/// The caller serialises the writers of one entry: one thread at a time calls
+/// [`received`](Self::received), one [`sent`](Self::sent), and one all the rest;
+/// these three may run at once. So a plain load and store suffice to increment
+/// a counter.
 ///
-/// What the two directions count lies on two cache lines, so that a thread that
-/// sends and one that receives do not fight for one; the others are touched when
-/// a number is used again.
+/// The counters of the two directions lie on two cache lines, so that a thread
+/// that sends and one that receives do not contend for one; the other lines are
+/// accessed when the addresses or the transport change.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct SockEntry {
@@ -107,7 +107,8 @@ pub struct SockEntry {
     link: AtomicU64,
     msgs_in: AtomicU64,
     bytes_in: AtomicU64,
-    /// Odd while addresses, transport and past volumes are being written; grows by 2 per change.
+    /// A sequence count, which is odd while addresses, transport and past volumes are being written and grows by 2 per
+    /// change.
     addr_seq: AtomicU32,
     /// The rule that decided about the socket, counted from 1; 0: none did.
     rule: AtomicU32,
@@ -116,16 +117,17 @@ pub struct SockEntry {
     bytes_out: AtomicU64,
     local: AddrCell,
     peer: AddrCell,
-    /// What earlier sockets of this number moved. Together with the four counters above they make the totals of the
-    /// process, at no cost but when a number is used again.
+    /// The volumes that earlier sockets of this descriptor moved, by transport. With the four counters above they make
+    /// up the totals of the process, and cost time only when a descriptor is used again or its transport changes.
     past_tcp: Volume,
     past_shm: Volume,
     past_rdma: Volume,
-    /// Makes the size a power of two: an entry is found by a shift.
+    /// Unused words that make the size a power of two, so that an entry is found by a shift.
     spare2: [AtomicU64; 4],
 }
 
-/// Messages and bytes, received and sent. Sums wrap: what one gains another may lose below zero.
+/// Numbers of messages and bytes, received and sent. A number may wrap below zero, as long as the sum over all
+/// transports is right (see [`SockEntry::set_transport`]).
 #[derive(Debug)]
 #[repr(C)]
 struct Volume([AtomicU64; 4]);
@@ -169,7 +171,7 @@ pub mod at {
     pub const ADDR_IP: usize = offset_of!(AddrCell, ip);
 }
 
-/// Adds to a counter with one writer.
+/// Adds to a counter that has one writer at a time.
 pub(crate) fn bump(cell: &AtomicU64, by: u64) {
     cell.store(cell.load(Relaxed).wrapping_add(by), Relaxed);
 }
@@ -205,7 +207,7 @@ impl SockEntry {
     ///
     /// `now_ns` is CLOCK_REALTIME in nanoseconds.
     pub fn open(&self, state: State, transport: Transport, reason: Reason, now_ns: u64) {
-        // A reader must not see the last socket's volumes twice, or not at all: totals never fall.
+        // A reader must see the last socket's volumes exactly once, since totals never fall.
         self.change(|| {
             self.past(self.transport()).add(self.moved());
             for cell in [&self.msgs_in, &self.bytes_in, &self.msgs_out, &self.bytes_out, &self.link] {
@@ -223,16 +225,16 @@ impl SockEntry {
         self.state.store(state as u32, Release);
     }
 
-    /// Says what the socket is doing now.
+    /// Stores what the socket is doing now.
     pub fn set_state(&self, state: State) {
         self.state.store(state as u32, Release);
     }
 
-    /// Says what carries the bytes now. What was moved so far stays with the transport that moved it.
+    /// Stores which transport carries the bytes now. The volume so far stays with the transport that moved it.
     pub fn set_transport(&self, transport: Transport) {
         self.change(|| {
-            // The socket keeps its counts, and the next transport will be credited with them: that is
-            // taken back here.
+            // The socket keeps its counts, with which a reader credits the new transport, so they are
+            // subtracted there.
             let moved = self.moved();
             self.past(self.transport()).add(moved);
             self.past(transport).add(moved.map(u64::wrapping_neg));
@@ -252,27 +254,27 @@ impl SockEntry {
         }
     }
 
-    /// Says why it is not something faster.
+    /// Stores why the transport is not a faster one.
     pub fn set_reason(&self, reason: Reason) {
         self.reason.store(reason as u32, Relaxed);
     }
 
-    /// Names the rule of the configuration file, counted from 0, that decided about the socket.
+    /// Stores the rule of the configuration file, counted from 0, that decided about the socket.
     pub fn set_rule(&self, rule: usize) {
         self.rule.store(u32::try_from(rule).map_or(0, |rule| rule + 1), Relaxed);
     }
 
-    /// Names the process at the other end; 0 for not known.
+    /// Stores the process at the other end; 0 if it is not known.
     pub fn set_peer_pid(&self, pid: u32) {
         self.peer_pid.store(pid, Relaxed);
     }
 
-    /// Names the link that carries the connection; 0 for none.
+    /// Stores the number of the link that carries the connection; 0 for none.
     pub fn set_link(&self, link: u64) {
         self.link.store(link, Relaxed);
     }
 
-    /// The link that carries it, as last stored.
+    /// The number of the link that carries the connection, as last stored.
     #[must_use]
     pub fn link(&self) -> u64 {
         self.link.load(Relaxed)
@@ -280,7 +282,7 @@ impl SockEntry {
 
     /// Stores both addresses.
     ///
-    /// A sequence count tells a reader that it saw half of a change.
+    /// By the sequence count a reader notices that it saw half of a change.
     pub fn set_addrs(&self, local: &SockAddr, peer: &SockAddr) {
         self.change(|| {
             self.local.store(local);
@@ -288,12 +290,12 @@ impl SockEntry {
         });
     }
 
-    /// Changes what a reader must see as a whole.
+    /// Runs `write`, which changes fields that a reader must see as a whole, under the sequence count.
     fn change(&self, write: impl FnOnce()) {
         let odd = self.addr_seq.load(Relaxed) | 1;
         self.addr_seq.store(odd, Relaxed);
-        // Keeps the stores of the change behind the odd count; pairs with the
-        // reader, which reads the count again after them.
+        // The fence keeps the stores of the change after the odd count. The reader
+        // reads the count again after the fields.
         fence(Release);
         write();
         // Release: the even count is seen only with the change complete.
@@ -325,20 +327,20 @@ impl SockEntry {
         State::from_u32(self.state.load(Acquire)).unwrap_or(State::Closed)
     }
 
-    /// What carries the bytes, as last stored.
+    /// The transport that carries the bytes, as last stored.
     #[must_use]
     pub fn transport(&self) -> Transport {
         Transport::from_u32(self.transport.load(Relaxed)).unwrap_or(Transport::None)
     }
 
-    /// Why it is not something faster, as last stored.
+    /// Why the transport is not a faster one, as last stored.
     #[must_use]
     pub fn reason(&self) -> Reason {
         Reason::from_u32(self.reason.load(Relaxed)).unwrap_or(Reason::None)
     }
 
-    /// Takes over who is connected to whom from the entry that `from` is, with
-    /// the counters at zero: a forked child counts what it moves itself.
+    /// Takes over the connection's addresses, state and link from `from`, with the
+    /// counters at zero: a forked child counts only what it moves itself.
     pub(crate) fn inherit(&self, from: &Self) {
         self.change(|| {
             self.local.copy_from(&from.local);

@@ -1,4 +1,4 @@
-//! The one macro behind every enumeration that is stored in the page.
+//! The macro that defines every enumeration that is stored in the page.
 
 /// Defines a `u32` enumeration from a table of `Variant = number, "name"`.
 ///

@@ -1,12 +1,13 @@
-//! A stranger at the RDMA port of an accelerated server: says what no NetACC would say, and prints what comes of it.
+//! A hostile peer at the RDMA port of an accelerated server: it sends messages that NetACC never sends, and prints how
+//! the server reacts.
 //!
 //! ```text
 //! rdma_stranger SCENARIO ADDRESS PORT TCP-PORT [NUMBER]
 //! ```
 //!
-//! Printed is `refused`, `ended` (the server closed the queue pair), or `open` (nothing came of it within a second; the
-//! connection is then kept until standard input ends). Tests check that it is what it should be, and that nobody else
-//! notices. It needs RDMA devices; the tests run it in the virtual machine.
+//! It prints `refused`, `ended` (the server closed the queue pair), or `open` (the server did nothing within a second;
+//! the connection is then kept until standard input ends). Tests check that the reaction is right, and that other
+//! clients notice nothing. The program needs RDMA devices; the tests run it in the virtual machine.
 
 use netacc_verbs::sys::ibv_qp_cap;
 use netacc_verbs::{CmEventType, CmId, ConnParam, Cq, EventChannel, Mr, Pd, QpInit, RecvWr, SendWr, Transport, Wc};
@@ -24,7 +25,7 @@ const BUFFER: usize = 20_000;
 const RECEIVES: u64 = 32;
 const SENDS: u32 = 64;
 const TIMEOUT_MS: u32 = 3000;
-/// How long the server has to close what it does not like.
+/// How long the server has to close a connection that violates the protocol.
 const QUIET: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(2);
@@ -33,10 +34,11 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Messages do not say that they are to wake somebody: a receiver that sleeps hears of them about a second later.
+/// Whether messages are sent without the solicited mark: a receiver that sleeps then hears of them about a second
+/// later.
 static UNMARKED: AtomicBool = AtomicBool::new(false);
 
-/// One queue pair.
+/// A queue pair with its buffers.
 struct Stranger {
     id: CmId,
     events: EventChannel,
@@ -46,7 +48,7 @@ struct Stranger {
 }
 
 impl Stranger {
-    /// As far as the question to connect. Where the port that we had is somebody else's, from another one.
+    /// Makes a queue pair and asks for the connection. If the local port is taken, it tries again from another one.
     fn ask(address: SocketAddr, private_data: &[u8]) -> Outcome<Stranger> {
         for _ in 0..20 {
             let stranger = Stranger::ready(address)?;
@@ -58,7 +60,7 @@ impl Stranger {
         Err("every port at this host is taken".into())
     }
 
-    /// As far as a queue pair with receives.
+    /// Makes a queue pair with posted receives, without connecting it.
     fn ready(address: SocketAddr) -> Outcome<Stranger> {
         let events = EventChannel::create().map_err(text)?;
         events.set_nonblocking(true).map_err(text)?;
@@ -81,7 +83,7 @@ impl Stranger {
         let receive = Mr::register(&pd, BUFFER).map_err(text)?;
         let send = Mr::register(&pd, BUFFER * SENDS as usize).map_err(text)?;
         let stranger = Stranger { id, events, cq, receive, send };
-        // All into one buffer: nobody looks at it.
+        // All receives share one buffer, since its contents are never read.
         for n in 0..RECEIVES {
             let sge = stranger.receive.sge(0, BUFFER).ok_or("no buffer")?;
             let qp = stranger.id.qp().ok_or("no queue pair")?;
@@ -90,12 +92,12 @@ impl Stranger {
         Ok(stranger)
     }
 
-    /// Whether the server has accepted.
+    /// Whether the server accepts the connection.
     fn is_let_in(&self) -> Outcome<bool> {
         Ok(self.answer()?.is_some())
     }
 
-    /// What the server has said when it accepted, if it has.
+    /// The private data with which the server accepts; `None` if it refuses.
     fn answer(&self) -> Outcome<Option<Vec<u8>>> {
         let began = Instant::now();
         loop {
@@ -111,9 +113,9 @@ impl Stranger {
         }
     }
 
-    /// Sends messages, one after the other; whether they go out is seen by what comes of it.
+    /// Sends messages, one after the other. A failure is no error here, since the reaction of the server shows it.
     fn say(&self, messages: &[Said]) -> Outcome<()> {
-        // iWARP knows no marks.
+        // iWARP has no solicited messages here.
         let marked = !UNMARKED.load(Ordering::Relaxed)
             && self.id.context().is_ok_and(|context| context.transport() == Transport::Ib);
         for (n, Said { immediate, bytes }) in messages.iter().enumerate().take(SENDS as usize) {
@@ -126,13 +128,13 @@ impl Stranger {
             let request = immediate.map_or(plain, |number| plain.with_imm(number));
             let request = if marked { request.solicited() } else { request };
             if qp.post_send(&mut [request]).is_err() {
-                break; // It has ended already.
+                break; // The connection has ended already.
             }
         }
         Ok(())
     }
 
-    /// Whether the server ends it within the time.
+    /// Whether the server ends the connection within the time.
     fn is_ended(&self) -> Outcome<bool> {
         let began = Instant::now();
         let mut completions = [Wc::default(); 16];
@@ -165,20 +167,22 @@ fn next(events: &EventChannel, wanted: CmEventType) -> Outcome<()> {
     }
 }
 
-/// A frame of data without a byte, behind which another one is to follow after `next` bytes less one, and what does.
+/// A frame of data without a byte, whose field `next` announces a following frame, and the bytes `by` that follow
+/// instead.
 fn followed(next: u16, by: &[u8]) -> Vec<u8> {
     let head =
         Frame { kind: Kind::Data, credits: 0, large: false, conn: 777, generation: 1, window: 0, acked: 0, next };
     [&head.encode(), by].concat()
 }
 
-/// A message, and what its immediate data is if it has any.
+/// A message, with its immediate data if it has any.
 struct Said {
     immediate: Option<u32>,
     bytes: Vec<u8>,
 }
 
-/// With its head in the immediate data: as many `news` as nobody has sent, say, or a `window` that nobody has used.
+/// A message whose header is in the immediate data. `news` and `window` can be more than the server ever granted or
+/// used.
 fn brief(conn: u16, news: u8, window: u32, len: usize) -> Said {
     let heard = news.into();
     let frame =
@@ -186,7 +190,7 @@ fn brief(conn: u16, news: u8, window: u32, len: usize) -> Said {
     Said { immediate: Brief::of(&frame, 0).map(Brief::encode), bytes: vec![0x55; len] }
 }
 
-/// Messages of which one at least has immediate data.
+/// The messages of a scenario in which at least one message has immediate data.
 fn bad_immediates(scenario: &str, open: &[u8]) -> Option<Vec<Said>> {
     let opens = Said { immediate: None, bytes: message(Kind::Open, 0, 3, 0, open) };
     Some(match scenario {
@@ -210,13 +214,13 @@ fn message(kind: Kind, credits: u8, conn: u16, window: u32, payload: &[u8]) -> V
     bytes
 }
 
-/// What is said instead of a hello, if there is something.
+/// The private data that a scenario sends instead of a hello; `None` if it sends a good one.
 fn bad_hello(scenario: &str, hello: [u8; QP_HELLO]) -> Option<Vec<u8>> {
     Some(match scenario {
         "nothing" => Vec::new(),
         "garbage" => (0..56).map(|n: u8| n.wrapping_mul(97) ^ 0x5a).collect(),
         "half-a-hello" => hello.into_iter().take(11).collect(),
-        // The version follows four bytes that are always the same.
+        // The version follows the four bytes of the magic number.
         "another-version" => hello.into_iter().enumerate().map(|(n, b)| if n == 4 { b ^ 0x40 } else { b }).collect(),
         "no-receives" => QpHello { receives: 0, size: 16_384, companion: CompanionOffer::None }.encode().to_vec(),
         "tiny-receives" => QpHello { receives: 16, size: 20, companion: CompanionOffer::None }.encode().to_vec(),
@@ -224,7 +228,7 @@ fn bad_hello(scenario: &str, hello: [u8; QP_HELLO]) -> Option<Vec<u8>> {
     })
 }
 
-/// What is said after a good hello.
+/// The messages of a scenario, which follow a good hello.
 fn bad_messages(scenario: &str, open: &[u8], asks: &[u8]) -> Option<Vec<Vec<u8>>> {
     let asks = |conn| message(Kind::Upgrade, 0, conn, 0, asks);
     let data = |conn, len| message(Kind::Data, 0, conn, 0, &vec![0x55; len]);
@@ -264,10 +268,10 @@ fn bad_messages(scenario: &str, open: &[u8], asks: &[u8]) -> Option<Vec<Vec<u8>>
         "ready-unasked" => vec![message(Kind::Ready, 0, 3, 0, &[1; 16])],
         "asks-for-nothing" => vec![asks(3), message(Kind::Cancel, 0, 3, 0, &[])],
         "asks-and-talks" => vec![asks(3), data(3, 100)],
-        // Of a connection that another program has.
+        // These ask to upgrade a connection of another program.
         "asks-for-anothers" => vec![asks(3), data(3, 5), asks(4)],
         "opened-twice" => vec![opens.clone(), opens],
-        // A connection like any other, of which nothing comes any more: credits neither.
+        // This is a valid connection from which nothing follows, not even credits.
         "no-credits-back" => vec![opens, message(Kind::Data, 0, 3, 0, &[0, 0, 0, 1, b'x'])],
         _ => return None,
     })
@@ -281,7 +285,7 @@ fn flood(address: SocketAddr, hello: &[u8], count: usize) -> Outcome<()> {
     let mut let_in = 0;
     let mut kept = Vec::new();
     for _ in 0..count {
-        // Refusal is an answer too.
+        // A refusal is a valid outcome here.
         if let Ok(stranger) = Stranger::ask(address, hello) {
             kept.push(stranger);
         }
@@ -294,7 +298,7 @@ fn flood(address: SocketAddr, hello: &[u8], count: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// Makes queue pairs that say nothing until standard input ends, and keeps the last `count` of them.
+/// Makes queue pairs that send nothing, until standard input ends, and keeps the last `count` of them.
 fn flood_on(address: SocketAddr, hello: &[u8], count: usize) -> Outcome<()> {
     let ended = std::thread::spawn(wait_for_end);
     let mut kept = VecDeque::new();
@@ -312,8 +316,8 @@ fn flood_on(address: SocketAddr, hello: &[u8], count: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// Asks for a companion connection, and makes `count` connections there that say nothing. Printed is how many of them the
-/// server has kept, and its port.
+/// Asks for a companion connection and makes `count` connections to its port that send nothing. Prints the port, and
+/// how many of the connections the server keeps.
 fn companions(address: SocketAddr, count: usize) -> Outcome<()> {
     let hello = QpHello { receives: 16, size: 16_384, companion: CompanionOffer::Wanted }.encode();
     let stranger = Stranger::ask(address, &hello)?;
@@ -346,10 +350,11 @@ fn run(scenario: &str, address: SocketAddr, tcp_port: u16, count: usize) -> Outc
         "gone-at-once" => {
             let _stranger = Stranger::ask(address, &hello)?;
             println!("ended");
-            // As if killed: nothing is taken back.
+            // The process ends as if it were killed: nothing is released.
             std::process::exit(0);
         }
-        // The answer is not taken from the connection manager, so it never tells the server that it has come.
+        // The client never takes the acceptance from its connection manager, which therefore never tells the server
+        // that the connection is established.
         "never-established" => {
             let _stranger = Stranger::ask(address, &hello)?;
             println!("open");
@@ -370,7 +375,7 @@ fn run(scenario: &str, address: SocketAddr, tcp_port: u16, count: usize) -> Outc
     let ours = SocketAddr::new(stranger.id.local_addr().ok_or("no address")?.ip(), 40_000);
     let server = SocketAddr::new(address.ip(), tcp_port);
     let open = encode_addresses(ours, server);
-    // The port of another program's connection, which has sent five bytes.
+    // NUMBER is the port of another program's connection, which has sent five bytes.
     let another = SocketAddr::new(ours.ip(), u16::try_from(count).unwrap_or(0));
     let asks = Upgrade { client: another, server, sent: 5 }.encode();
     let whole = |bytes| Said { immediate: None, bytes };

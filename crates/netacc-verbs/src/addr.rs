@@ -1,25 +1,25 @@
 //! Socket addresses as the connection manager takes and gives them.
 //!
 //! # Safety
-//! Copies of plain C structures from and into a buffer that is large and aligned enough for any of them.
+//! Plain C structures are copied from and into a buffer that is large and aligned enough for any of them.
 #![allow(unsafe_code)]
 
 use crate::sys::sockaddr_storage;
 use core::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 
 impl sockaddr_storage {
-    /// All zero: no address.
+    /// All bytes zero: the family is `AF_UNSPEC`, so there is no address in it.
     pub(crate) const EMPTY: sockaddr_storage = sockaddr_storage { bytes: [0; 128] };
 
     fn put<T>(value: T) -> sockaddr_storage {
         const { assert!(size_of::<T>() <= 128 && align_of::<T>() <= 8) };
         let mut storage = sockaddr_storage::EMPTY;
-        // SAFETY: it fits, by the assertion.
+        // SAFETY: the assertion above says that `T` fits into the storage in size and alignment.
         unsafe { (&raw mut storage).cast::<T>().write(value) };
         storage
     }
 
-    /// The address as C wants it.
+    /// The address as the C structure of its family.
     pub(crate) fn new(address: SocketAddr) -> sockaddr_storage {
         match address {
             SocketAddr::V4(a) => Self::put(libc::sockaddr_in {
@@ -40,7 +40,8 @@ impl sockaddr_storage {
 
     /// The address in it; `None` if it is neither IPv4 nor IPv6.
     pub(crate) fn get(&self) -> Option<SocketAddr> {
-        // SAFETY: 128 bytes aligned for each of these plain structures, of which any bytes are a value.
+        // SAFETY: the storage has 128 bytes and is aligned for each of these structures, for which any bytes are a
+        // value.
         unsafe {
             let p = &raw const *self;
             match i32::from((*p.cast::<libc::sockaddr>()).sa_family) {

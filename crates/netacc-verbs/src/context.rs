@@ -16,15 +16,15 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use netacc_sys::{Errno, Lock, reserved_fds};
 
-/// What carries a device's messages.
+/// The protocol by which a device's messages travel (`enum ibv_transport_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// InfiniBand or RoCE.
     Ib,
-    /// iWARP: eRDMA, siw. The connecting side has to send first, and a message that finds no receive
-    /// posted ends the connection.
+    /// iWARP, as eRDMA and siw have it. The connecting side must send first, and a message that finds no
+    /// receive posted ends the connection.
     Iwarp,
-    /// Something else, which has no RC queue pairs for us.
+    /// Any other transport; NetACC cannot use its queue pairs.
     Other,
 }
 
@@ -49,31 +49,34 @@ struct Inner {
     owner: Owner,
 }
 
-/// Who closes it.
+/// Which library call closes a context.
 #[derive(Debug)]
 enum Owner {
-    /// We do.
+    /// We opened the context and close it ourselves.
     Us,
-    /// librdmacm, which keeps one context per device for all its identifiers. This list of its devices
-    /// keeps it from doing so as long as we hold it; never null.
+    /// librdmacm owns the context: it keeps one per device for all its identifiers. While we hold this list of
+    /// its devices, it does not close them. The pointer is never null.
     Cma(AtomicPtr<*mut ibv_context>),
 }
 
-// SAFETY: see the module's safety note.
+// SAFETY: libibverbs is thread-safe: several threads may use one context at once. Our own fields do not change or are
+// atomic.
 unsafe impl Send for Inner {}
-// SAFETY: see the module's safety note.
+// SAFETY: libibverbs is thread-safe: several threads may use one context at once. Our own fields do not change or are
+// atomic.
 unsafe impl Sync for Inner {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
         match self.owner {
-            // SAFETY: ours, and nothing made from it is left. An error leaves nothing to be done.
+            // SAFETY: we opened the context, and nothing made from it is left, since that would hold a clone. There is
+            // nothing to do about an error.
             Owner::Us => unsafe {
                 reserved_fds::give_back((*self.raw.as_ptr()).cmd_fd);
                 reserved_fds::give_back((*self.raw.as_ptr()).async_fd);
                 let _ = (self.api.verbs.ibv_close_device)(self.raw.as_ptr());
             },
-            // SAFETY: got from rdma_get_devices.
+            // SAFETY: the list came from rdma_get_devices and is given back once, here.
             Owner::Cma(ref list) => unsafe { (self.api.cma.rdma_free_devices)(list.load(Ordering::Acquire)) },
         }
     }
@@ -84,10 +87,10 @@ impl Context {
         Context(Arc::new(Inner { api, raw, owner: Owner::Us }))
     }
 
-    /// The context that librdmacm uses for a device, held.
+    /// The context that librdmacm uses for a device, kept open until the result is dropped.
     pub(crate) fn of_cma(raw: NonNull<ibv_context>) -> Result<Context> {
         let api = api()?;
-        // SAFETY: the number is not wanted.
+        // SAFETY: the function takes null for a number that is not wanted.
         let list = unsafe { (api.cma.rdma_get_devices)(core::ptr::null_mut()) };
         let list = NonNull::new(list).ok_or_else(|| Error::last("rdma_get_devices"))?;
         let context = Context(Arc::new(Inner { api, raw, owner: Owner::Cma(AtomicPtr::new(list.as_ptr())) }));
@@ -95,26 +98,26 @@ impl Context {
         if context.holds(list) { Ok(context) } else { Err(Error::NoDevice) }
     }
 
-    /// The list of librdmacm's devices that we hold keeps all of them open, not only ours. A newer one does not have those
-    /// that were removed since. False: our own was.
+    /// Lets librdmacm close devices that were removed: the list that we hold keeps all of its devices open, not only
+    /// ours, and is replaced by a new one without the removed ones. Returns false if our own device was removed.
     pub fn forget_removed_devices(&self) -> bool {
         let Owner::Cma(held) = &self.0.owner else { return true };
-        // SAFETY: the number is not wanted.
+        // SAFETY: the function takes null for a number that is not wanted.
         let list = unsafe { (self.0.api.cma.rdma_get_devices)(core::ptr::null_mut()) };
         let Some(fresh) = NonNull::new(list) else {
             return Error::last("rdma_get_devices").errno() != Errno::NODEV;
         };
         let there = self.holds(fresh);
-        // One without our own device would not hold it.
+        // A list without our own device would not keep it open, so the old list stays then.
         let old = if there { held.swap(fresh.as_ptr(), Ordering::AcqRel) } else { fresh.as_ptr() };
-        // SAFETY: got from rdma_get_devices, and nobody has it any more.
+        // SAFETY: `old` came from rdma_get_devices, and nothing refers to it any more.
         unsafe { (self.0.api.cma.rdma_free_devices)(old) };
         there
     }
 
     fn holds(&self, list: NonNull<*mut ibv_context>) -> bool {
         let mut at = list.as_ptr();
-        // SAFETY: an array of pointers that ends in a null.
+        // SAFETY: the list is an array of pointers that ends in a null, and the caller holds it.
         unsafe {
             while !(*at).is_null() {
                 if *at == self.raw() {
@@ -135,11 +138,11 @@ impl Context {
     }
 
     fn device(&self) -> &ibv_device {
-        // SAFETY: an open context keeps its device; both fields are set once.
+        // SAFETY: an open context keeps its device, and the fields that we read of both are set once.
         unsafe { &*(*self.raw()).device }
     }
 
-    /// Whether both are the same open device; objects of different contexts do not go together.
+    /// Whether both are the same context: objects of different contexts cannot be used together, even on one device.
     pub fn same(&self, other: &Context) -> bool {
         self.0.raw == other.0.raw
     }
@@ -150,44 +153,45 @@ impl Context {
         lossy(unsafe { CStr::from_ptr(self.device().name.as_ptr()) })
     }
 
-    /// What carries the device's messages.
+    /// The protocol by which the device's messages travel.
     pub fn transport(&self) -> Transport {
         Transport::from_raw(self.device().transport_type)
     }
 
     /// How many completion vectors there are to choose from.
     pub fn num_comp_vectors(&self) -> u32 {
-        // SAFETY: an open context.
+        // SAFETY: the context is open until its last clone is dropped.
         u32::try_from(unsafe { (*self.raw()).num_comp_vectors }).unwrap_or(1)
     }
 
-    /// Where [`Context::get_async_event`] has something to say: readable then.
+    /// The descriptor that is readable when [`Context::get_async_event`] has an event.
     pub fn async_fd(&self) -> RawFd {
-        // SAFETY: an open context.
+        // SAFETY: the context is open until its last clone is dropped.
         unsafe { (*self.raw()).async_fd }
     }
 
-    /// Whether [`Context::get_async_event`] waits for an event. A caller that polls [`Context::async_fd`] first wants
-    /// it not to: the kernel takes a queue pair's events back when the pair is destroyed, so that what was readable
-    /// need not be any more.
+    /// Sets whether [`Context::get_async_event`] returns at once if there is no event. A caller that polls
+    /// [`Context::async_fd`] first needs that: the kernel takes a queue pair's events back when the pair is destroyed,
+    /// so a descriptor that was readable may not be any more.
     pub fn set_async_nonblocking(&self, on: bool) -> Result<()> {
         fd::set_nonblocking(self.async_fd(), on)
     }
 
-    /// Where the library talks to the kernel. Nothing is to be read from it.
+    /// The descriptor by which the library talks to the kernel. Nothing can be read from it.
     pub fn cmd_fd(&self) -> RawFd {
-        // SAFETY: an open context.
+        // SAFETY: the context is open until its last clone is dropped.
         unsafe { (*self.raw()).cmd_fd }
     }
 
-    /// Moves the context's descriptors to private numbers, where a program that closes "everything" does not find them.
-    /// Where librdmacm holds the context, as it does those of its identifiers, the library cannot close them any more
-    /// before [`Context::lower_descriptors`].
+    /// Moves the context's descriptors to private numbers, where a program that closes every descriptor does not find
+    /// them. If librdmacm owns the context, as it does for its identifiers, it cannot close them again before
+    /// [`Context::lower_descriptors`].
     pub fn raise_descriptors(&self) {
         static ONE_AT_A_TIME: Lock = Lock::new();
         let _g = ONE_AT_A_TIME.lock();
         let raw = self.raw();
-        // SAFETY: an open context. The libraries look the numbers up here each time; the caller is the only one to use it yet.
+        // SAFETY: the context is open. The libraries read the numbers from these fields each time, and only the caller
+        // uses the context yet.
         unsafe {
             for fd in [&raw mut (*raw).cmd_fd, &raw mut (*raw).async_fd] {
                 if !reserved_fds::is(*fd) {
@@ -197,7 +201,8 @@ impl Context {
         }
     }
 
-    /// The library is about to close the context: it may close the numbers that [`Context::raise_descriptors`] gave it.
+    /// Allows the library to close the numbers that [`Context::raise_descriptors`] gave it, because it is about to
+    /// close the context.
     pub fn lower_descriptors(&self) {
         reserved_fds::give_back(self.cmd_fd());
         reserved_fds::give_back(self.async_fd());
@@ -206,13 +211,13 @@ impl Context {
     /// The device's limits (`ibv_query_device`).
     pub fn query_device(&self) -> Result<ibv_device_attr> {
         let mut attr = MaybeUninit::<ibv_device_attr>::zeroed();
-        // SAFETY: an open context and room for the answer.
+        // SAFETY: the context is open, and `attr` is room for the answer.
         check("ibv_query_device", unsafe { (self.0.api.verbs.ibv_query_device)(self.raw(), attr.as_mut_ptr()) })?;
-        // SAFETY: zeroed before it was filled; plain numbers.
+        // SAFETY: the structure consists of plain numbers and was zeroed before the library filled it.
         Ok(unsafe { attr.assume_init() })
     }
 
-    /// A port's state and limits (`ibv_query_port`); ports count from 1.
+    /// A port's state and limits (`ibv_query_port`). Ports are numbered from 1.
     pub fn query_port(&self, port: u8) -> Result<ibv_port_attr> {
         let mut attr = ibv_port_attr::default();
         // SAFETY: the device is open, and `attr` lives until the call returns.

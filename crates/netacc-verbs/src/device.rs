@@ -12,7 +12,7 @@ use crate::sys::ibv_device;
 use core::ffi::{CStr, c_int};
 use core::ptr::NonNull;
 
-/// The devices there are at one moment (`ibv_get_device_list`).
+/// The devices that the host has at one moment (`ibv_get_device_list`).
 #[derive(Debug)]
 pub struct DeviceList {
     api: &'static Api,
@@ -21,11 +21,11 @@ pub struct DeviceList {
 }
 
 impl DeviceList {
-    /// Asks for them. A host without a device gets an error that says so, not an empty list.
+    /// Asks for the devices. A host without a device gives [`Error::NoDevice`], not an empty list.
     pub fn get() -> Result<DeviceList> {
         let api = api()?;
         let mut len: c_int = 0;
-        // SAFETY: a place for the number.
+        // SAFETY: `len` is room for the number of devices.
         let list = unsafe { (api.verbs.ibv_get_device_list)(&raw mut len) };
         let list = NonNull::new(list).ok_or_else(|| Error::last("ibv_get_device_list"))?;
         let found = DeviceList { api, list, len: usize::try_from(len).unwrap_or(0) };
@@ -33,9 +33,9 @@ impl DeviceList {
         if found.len == 0 { Err(Error::NoDevice) } else { Ok(found) }
     }
 
-    /// Each of them.
+    /// Iterates over the devices.
     pub fn iter(&self) -> impl Iterator<Item = DeviceRef<'_>> {
-        // SAFETY: the library's array of `len` pointers to devices.
+        // SAFETY: the library's array has `len` pointers to devices and lives until we free it in `drop`.
         let devices = unsafe { core::slice::from_raw_parts(self.list.as_ptr(), self.len) };
         devices.iter().filter_map(|p| NonNull::new(*p)).map(|device| DeviceRef { device, list: self })
     }
@@ -43,7 +43,8 @@ impl DeviceList {
 
 impl Drop for DeviceList {
     fn drop(&mut self) {
-        // SAFETY: got from ibv_get_device_list; contexts opened from it hold their device themselves.
+        // SAFETY: the list came from ibv_get_device_list; contexts that were opened from it hold their device
+        // themselves.
         unsafe { (self.api.verbs.ibv_free_device_list)(self.list.as_ptr()) }
     }
 }
@@ -62,15 +63,15 @@ impl DeviceRef<'_> {
         lossy(unsafe { CStr::from_ptr((*self.device.as_ptr()).name.as_ptr()) })
     }
 
-    /// What carries its messages.
+    /// The protocol by which its messages travel.
     pub fn transport(&self) -> Transport {
-        // SAFETY: a device of the list.
+        // SAFETY: the device lives as long as the list, which we borrow.
         Transport::from_raw(unsafe { (*self.device.as_ptr()).transport_type })
     }
 
-    /// Opens it (`ibv_open_device`).
+    /// Opens the device (`ibv_open_device`).
     pub fn open(&self) -> Result<Context> {
-        // SAFETY: a device of the list.
+        // SAFETY: the device lives as long as the list, which we borrow.
         let raw = unsafe { (self.list.api.verbs.ibv_open_device)(self.device.as_ptr()) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_open_device"))?;
         Ok(Context::opened(self.list.api, raw))

@@ -1,4 +1,4 @@
-//! What can go wrong, as a value that says which operation it was.
+//! Errors: each value says which operation failed and why.
 
 use crate::cm::CmEventType;
 use crate::load::{LoadError, loaded, lossy};
@@ -22,50 +22,51 @@ pub enum Error {
     NoDevice,
     /// More memory was to be registered than `RLIMIT_MEMLOCK` allows.
     Memlock {
-        /// Bytes asked for.
+        /// How many bytes were to be registered.
         wanted: usize,
-        /// The limit.
+        /// The limit in bytes.
         limit: u64,
     },
     /// A function of the libraries failed.
     Verb {
-        /// Its name.
+        /// The function's name.
         verb: &'static str,
-        /// The errno it gave.
+        /// The errno that it returned or set.
         errno: Errno,
     },
-    /// A function was called in a way that it cannot be; the libraries were not asked.
+    /// A function was called with arguments or in a state that it does not allow, or the library returned nothing
+    /// usable.
     Misuse {
         /// The function's name.
         verb: &'static str,
-        /// What was wrong.
+        /// What was wrong with the call.
         why: &'static str,
     },
     /// A work request completed with an error.
     Completion {
-        /// The verbs' status.
+        /// The status of the completion.
         status: WcStatus,
-        /// The device's own code.
+        /// The device's own error code.
         vendor_err: u32,
-        /// The work request.
+        /// The number of the work request.
         wr_id: u64,
     },
     /// The connection manager reported that a step failed.
     Cm {
-        /// Its event.
+        /// The kind of the event that reported it.
         event: CmEventType,
-        /// Its status: a negative errno, or a reason of the other side's connection manager.
+        /// The event's status: a negative errno, or a reason of the other side's connection manager.
         status: i32,
     },
 }
 
 impl Error {
-    /// A failed function whose errno is the thread's.
+    /// The error of a function that failed and set the calling thread's errno.
     pub(crate) fn last(verb: &'static str) -> Error {
         Error::Verb { verb, errno: Errno(netacc_sys::weak::errno()) }
     }
 
-    /// The errno that comes nearest, for a caller who answers like a socket.
+    /// The errno that comes nearest, for a caller that must answer as a socket would.
     pub fn errno(&self) -> Errno {
         match *self {
             Error::Load(_) | Error::NoKernelSupport => Errno::NOSYS,
@@ -78,9 +79,9 @@ impl Error {
         }
     }
 
-    /// Whether nothing is wrong with an `rdma_connect` but the port at this host: another identifier has another one. iWARP
-    /// connects by TCP from the number that the connection manager has chosen among its own, and TCP may have given that
-    /// to somebody else.
+    /// Whether an `rdma_connect` failed only because its local port is taken, so that a new identifier, which gets
+    /// another port, may succeed. iWARP connects by TCP from the port that the connection manager chose among its own,
+    /// and another socket may have that port of TCP.
     pub fn is_port_taken(&self) -> bool {
         matches!(self, Error::Verb { verb: "rdma_connect", errno: Errno::ADDRINUSE | Errno::ADDRNOTAVAIL })
     }
@@ -107,22 +108,22 @@ impl fmt::Display for Error {
     }
 }
 
-/// The status of a completion, `IBV_WC_*`.
+/// The status of a completion: one of `IBV_WC_*` (ibv_poll_cq(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WcStatus(pub u32);
 
 impl WcStatus {
-    /// The verbs' own words (`ibv_wc_status_str`).
+    /// The library's description of the status (`ibv_wc_status_str`).
     pub fn text(self) -> &'static str {
         match loaded() {
-            // SAFETY: any number may be asked for.
+            // SAFETY: the function takes any number.
             #[allow(unsafe_code)]
             Some(api) => static_text(unsafe { (api.verbs.ibv_wc_status_str)(self.0) }),
             None => "libibverbs is not loaded",
         }
     }
 
-    /// What a socket would report.
+    /// The errno that a socket would report.
     pub fn errno(self) -> Errno {
         match self.0 {
             IBV_WC_SUCCESS => Errno(0),
@@ -146,11 +147,11 @@ pub(crate) fn static_text(text: *const core::ffi::c_char) -> &'static str {
     if text.is_null() {
         return "?";
     }
-    // SAFETY: NUL-terminated, in the library's constant data; the library is never closed.
+    // SAFETY: the text ends in a NUL and lies in the constant data of a library that is never closed.
     lossy(unsafe { CStr::from_ptr(text) })
 }
 
-/// The result of a function that returns 0 or an errno. Providers of different age give it with either
+/// The result of a function that returns 0 or an errno. Depending on its age, a provider returns the errno with either
 /// sign, or -1 with errno set.
 pub(crate) fn check(verb: &'static str, result: c_int) -> Result<()> {
     match result {

@@ -1,7 +1,7 @@
-//! What a device has to say unasked.
+//! Asynchronous events of a device (ibv_get_async_event(3)).
 //!
 //! # Safety
-//! An event's pointers are valid until it is acknowledged, which is after they have been looked at.
+//! An event's pointers are valid until it is acknowledged, and they are read before that.
 #![allow(unsafe_code)]
 
 use crate::context::Context;
@@ -11,12 +11,12 @@ use crate::sys::*;
 use core::fmt;
 use netacc_sys::Errno;
 
-/// What happened, `IBV_EVENT_*`.
+/// The kind of an event: one of `IBV_EVENT_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEventType(pub u32);
 
 impl AsyncEventType {
-    /// Whether what it happened to is of no more use.
+    /// Whether the element of the event cannot be used any more.
     pub fn is_error(self) -> bool {
         matches!(
             self.0,
@@ -32,56 +32,56 @@ impl AsyncEventType {
 impl fmt::Display for AsyncEventType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match loaded() {
-            // SAFETY: any number may be asked for.
+            // SAFETY: the function takes any number.
             Some(api) => f.write_str(static_text(unsafe { (api.verbs.ibv_event_type_str)(self.0) })),
             None => write!(f, "event {}", self.0),
         }
     }
 }
 
-/// What it happened to.
+/// The element of a device that an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element {
-    /// The device as a whole: after this everything on it fails.
+    /// The device as a whole; everything on it fails from now on.
     Device,
     /// A port, by its number.
     Port(u32),
-    /// A completion queue, by the cookie it was made with.
+    /// A completion queue, by the cookie with which it was made.
     Cq(u64),
     /// A queue pair, by its number.
     Qp(u32),
-    /// Something that we do not make.
+    /// An element of a type that this crate does not make.
     Other,
 }
 
-/// An event of a device, acknowledged.
+/// An event of a device, already acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
     /// What happened.
     pub event_type: AsyncEventType,
-    /// What it happened to.
+    /// The element that it happened to.
     pub element: Element,
 }
 
 impl Context {
-    /// The next event (`ibv_get_async_event`); `None` if there is none and [`Context::async_fd`] is non-blocking.
+    /// Takes the next event (`ibv_get_async_event`); `None` if there is none and [`Context::async_fd`] is non-blocking.
     pub fn get_async_event(&self) -> Result<Option<AsyncEvent>> {
         let verbs = &self.api().verbs;
         let mut event = ibv_async_event { element: ibv_async_element { port_num: 0 }, event_type: 0 };
-        // SAFETY: an open context and room for the event.
+        // SAFETY: the context is open, and `event` is room for the event.
         if unsafe { (verbs.ibv_get_async_event)(self.raw(), &raw mut event) } != 0 {
             let error = Error::last("ibv_get_async_event");
             return if error.errno() == Errno::AGAIN { Ok(None) } else { Err(error) };
         }
         let element = element(&event);
-        // SAFETY: got above, and not used afterwards.
+        // SAFETY: the event was got above, and nothing uses it after this call.
         unsafe { (verbs.ibv_ack_async_event)(&raw mut event) };
         Ok(Some(AsyncEvent { event_type: AsyncEventType(event.event_type), element }))
     }
 }
 
 fn element(event: &ibv_async_event) -> Element {
-    // SAFETY: the type says which member it is; objects cannot go before the event is acknowledged.
+    // SAFETY: the type says which member of the union is set; its object is not freed before the event is acknowledged.
     unsafe {
         match event.event_type {
             IBV_EVENT_CQ_ERR => Element::Cq((*event.element.cq).cq_context.addr() as u64),

@@ -1,4 +1,4 @@
-//! The descriptors that verbs make: plain numbers, to wait on with whatever the caller waits with.
+//! The descriptors of the verbs' objects: plain numbers on which a caller waits, for example with poll(2) or epoll(7).
 
 use crate::error::{Error, Result};
 use netacc_sys::raw;
@@ -6,12 +6,12 @@ use netacc_sys::raw;
 /// A descriptor's number.
 pub type RawFd = i32;
 
-/// Whether reading an event fails with "nothing there" instead of waiting for one.
+/// Sets whether reading an event fails with `EAGAIN` if there is none, instead of waiting for one.
 pub fn set_nonblocking(fd: RawFd, on: bool) -> Result<()> {
     change(fd, libc::F_GETFL, libc::F_SETFL, libc::O_NONBLOCK, on)
 }
 
-/// Whether the descriptor is closed by exec. Those of the libraries are from the beginning.
+/// Sets whether exec closes the descriptor. The libraries open theirs close-on-exec.
 pub fn set_cloexec(fd: RawFd, on: bool) -> Result<()> {
     change(fd, libc::F_GETFD, libc::F_SETFD, libc::FD_CLOEXEC, on)
 }

@@ -2,8 +2,8 @@
 //!
 //! Verbs objects belong to the process that made them. A child must leave inherited ones alone, and make its own.
 //! Its copies of the queues are the very pages of the parent: a request that it posts lies in the parent's
-//! queue, though the kernel refuses to start it (`EACCES`). To drop inherited objects may take them from
-//! the parent; forget them (`core::mem::forget`).
+//! queue, though the kernel refuses to start it (`EACCES`). Dropping inherited objects may take them from
+//! the parent, so a child forgets them (`core::mem::forget`).
 //!
 //! Memory that a device writes to is pinned. Where fork leaves such a page to both processes until one of
 //! them writes, the parent may end up with a copy, and the device with the page that it no longer looks
@@ -17,7 +17,7 @@
 //!   first registration, makes each registration slower, and a child that touches any byte on such
 //!   a page dies. **NetACC never calls it**: the pages are its own, but the children are not.
 //! - [`crate::Mr::wipe_on_fork`] gives the child zeroes instead. The parent's pages stay where they are on any
-//!   kernel, and nobody dies.
+//!   kernel, and no child dies.
 
 use crate::error::{Result, check};
 use crate::load::api;
@@ -39,7 +39,7 @@ pub enum ForkStatus {
 /// Whether the kernel or the library protects registered memory from fork (`ibv_is_fork_initialized`).
 pub fn status() -> Result<ForkStatus> {
     let Some(ask) = api()?.verbs.ibv_is_fork_initialized else { return Ok(ForkStatus::Unknown) };
-    // SAFETY: takes nothing.
+    // SAFETY: the function takes no argument.
     #[allow(unsafe_code)]
     Ok(match unsafe { ask() } {
         IBV_FORK_ENABLED => ForkStatus::Enabled,
@@ -51,11 +51,12 @@ pub fn status() -> Result<ForkStatus> {
 /// The oldest kernel that copies pinned ordinary pages during a fork.
 pub const OLDEST_KERNEL: (u32, u32) = (5, 9);
 
-/// Whether a process may fork while a device has ordinary pages of it.
+/// Whether a process may fork while a device has ordinary pages of it registered.
 pub fn is_safe() -> bool {
     match status() {
         Ok(ForkStatus::Unneeded | ForkStatus::Enabled) => true,
-        // The library cannot tell, or tells of a kernel that copies all pinned pages but hugetlb's.
+        // The library is too old to know, or the kernel may copy all pinned pages but those of hugetlb, for which the
+        // library also says `Disabled`. The kernel's version decides.
         Ok(ForkStatus::Unknown | ForkStatus::Disabled) => {
             copies_ordinary_pages(rustix::system::uname().release().to_bytes())
         }
@@ -71,9 +72,9 @@ pub fn copies_ordinary_pages(release: &[u8]) -> bool {
     numbers.next().zip(numbers.next()).is_some_and(|version| version >= OLDEST_KERNEL)
 }
 
-/// Withholds registered memory from children (`ibv_fork_init`); see above before you call it.
+/// Withholds registered memory from children (`ibv_fork_init`); see the module's documentation before you call it.
 pub fn init() -> Result<()> {
-    // SAFETY: takes nothing.
+    // SAFETY: the function takes no argument.
     #[allow(unsafe_code)]
     check("ibv_fork_init", unsafe { (api()?.verbs.ibv_fork_init)() })
 }

@@ -1,5 +1,5 @@
-//! Opening the libraries. Nothing is linked: a host without them loses nothing, and a process that
-//! never asks for RDMA never maps them.
+//! Opening libibverbs and librdmacm. They are not linked, so that a host without them loses nothing and a
+//! process that never asks for RDMA never maps them.
 //!
 //! # Safety
 //! `dlopen` runs the constructors of rdma-core's libraries, as a program linked to them does.
@@ -19,18 +19,18 @@ use rustix::process::{Resource, geteuid, getrlimit};
 /// Why the libraries cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum LoadError {
-    /// `dlopen` refused.
+    /// `dlopen` failed.
     Library {
-        /// The file asked for.
+        /// The name of the library's file.
         file: &'static CStr,
-        /// What the dynamic linker said, cut to fit, NUL-terminated.
+        /// The dynamic linker's message, NUL-terminated and cut to fit.
         why: [u8; 96],
     },
     /// The library is too old: it lacks a function that we need.
     Function {
         /// The library's file name.
         file: &'static str,
-        /// The function that is not there.
+        /// The function that is missing.
         name: &'static str,
     },
 }
@@ -53,20 +53,19 @@ impl fmt::Debug for LoadError {
     }
 }
 
-/// A C string that ought to be ASCII.
+/// The text of a C string that should be ASCII; "?" if it is not even UTF-8.
 pub(crate) fn lossy(text: &CStr) -> &str {
     text.to_str().unwrap_or("?")
 }
 
-/// An open library. It stays open for the life of the process: providers that it has opened itself
-/// have handlers registered that must not lose their code.
+/// An open library. It is never closed: providers that it has opened itself have registered handlers whose code must
+/// stay mapped.
 pub(crate) struct Handle(*mut c_void);
 
 impl Handle {
     pub(crate) fn open(file: &'static CStr) -> core::result::Result<Handle, LoadError> {
-        // All links at once: a library that does not fit another one is found out here, where the answer is TCP, and not at
-        // a call in the middle of somebody's program, which would end.
-        // Local: our copy must not answer for a program's own symbols.
+        // RTLD_NOW finds a library that does not fit another one here, where the consequence is TCP, and not at a later
+        // call, which would end the program. RTLD_LOCAL keeps our copy from resolving the program's own symbols.
         let handle = linker::open(file, libc::RTLD_NOW | libc::RTLD_LOCAL);
         if handle.is_null() {
             return Err(LoadError::Library { file, why: linker_says() });
@@ -74,23 +73,23 @@ impl Handle {
         Ok(Handle(handle))
     }
 
-    /// The address of a function; null if the library has none of that name, which ends in NUL.
+    /// The address of a function; null if the library has none of that name. `name` must end in a NUL.
     pub(crate) fn symbol(&self, name: &'static str) -> *mut c_void {
         match CStr::from_bytes_with_nul(name.as_bytes()) {
-            // SAFETY: an open library and a NUL-terminated name. Without a version it is the default one, which is
-            // what a program linked today gets.
+            // SAFETY: the library is open, and the name ends in a NUL. Without a version this finds the symbol's
+            // default version, which is the one that a program linked today gets.
             Ok(name) => unsafe { linker::symbol(self.0, name) },
             Err(_) => core::ptr::null_mut(),
         }
     }
 }
 
-/// The dynamic linker's last words; `dlerror`'s own memory lasts only until its next call.
+/// A copy of the dynamic linker's last message, since the memory of `dlerror` is valid only until the next call.
 fn linker_says() -> [u8; 96] {
     let mut why = [0u8; 96];
     let said: *const c_char = linker::error();
     if !said.is_null() {
-        // SAFETY: a NUL-terminated string of this thread.
+        // SAFETY: dlerror(3) returned a NUL-terminated string that is valid until this thread calls it again.
         let text = unsafe { CStr::from_ptr(said) }.to_bytes();
         let last = why.len() - 1;
         for (to, from) in why.iter_mut().take(last).zip(text) {
@@ -100,51 +99,53 @@ fn linker_says() -> [u8; 96] {
     why
 }
 
-/// Both libraries' functions.
+/// The functions of both libraries.
 #[derive(Debug)]
 pub struct Api {
-    /// libibverbs.
+    /// The functions of libibverbs.
     pub verbs: Verbs,
-    /// librdmacm.
+    /// The functions of librdmacm.
     pub cma: Cma,
 }
 
 static API: AtomicPtr<Api> = AtomicPtr::new(core::ptr::null_mut());
-/// Remembered, so that a host without the libraries searches for them once and not with each connect.
+/// The first failure to open a library. It is remembered so that a host without the libraries searches for them once,
+/// and not for each connect.
 static FAILED: AtomicPtr<LoadError> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The functions if they are already there; never opens anything.
+/// The functions if the libraries are open already; never opens anything.
 pub(crate) fn loaded() -> Option<&'static Api> {
-    // SAFETY: null or what `keep` put there, which is never freed. Acquire pairs with its Release.
+    // SAFETY: the pointer is null or comes from `keep`, which never frees it. Acquire pairs with the Release there.
     unsafe { API.load(Ordering::Acquire).as_ref() }
 }
 
-/// Makes `value` the one of the process, unless another thread was quicker. A lock would have to be
-/// looked after in the child of a fork; opening a library twice only counts it twice.
+/// Stores `value` for the process, unless another thread was quicker, and returns what is stored. There is no lock,
+/// since a child of fork could inherit it locked; if two threads open a library at once, `dlopen` only counts it twice.
 fn keep<T>(place: &AtomicPtr<T>, value: T) -> &T {
     let fresh = Box::into_raw(Box::new(value));
     let winner = match place.compare_exchange(core::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => fresh,
         Err(first) => {
-            // SAFETY: made above, and nobody else has seen it.
+            // SAFETY: the box was made above, and no other thread has seen its address.
             drop(unsafe { Box::from_raw(fresh) });
             first
         }
     };
-    // SAFETY: not null, and never freed once it is in its place.
+    // SAFETY: the pointer is not null, and a value that is in its place is never freed.
     unsafe { &*winner }
 }
 
-/// The libraries' functions, opened now if need be. An error says in a sentence what this host lacks.
+/// The libraries' functions; opens the libraries if they are not open yet. An error says in a sentence what this host
+/// lacks.
 pub fn api() -> Result<&'static Api> {
     if let Some(api) = loaded() {
         return Ok(api);
     }
-    // SAFETY: null or what `keep` put there.
+    // SAFETY: the pointer is null or comes from `keep`, which never frees it. Acquire pairs with the Release there.
     if let Some(error) = unsafe { FAILED.load(Ordering::Acquire).as_ref() } {
         return Err(Error::Load(error));
     }
-    // Before the libraries are opened, because they write to the standard error output where these fail.
+    // These are checked before the libraries are opened, because the libraries write to standard error where they fail.
     need_device()?;
     need_memlock()?;
     open_routes();
@@ -158,15 +159,16 @@ pub fn api() -> Result<&'static Api> {
     }
 }
 
-/// libibverbs needs libnl's part for routes, which has a thousand links of which hardly any is followed: half of what opening
-/// takes, unless it is open already and links when it is called. Where there is none, or another one, all is as it would be.
+/// Opens libnl-route, which libibverbs needs, with lazy binding. It refers to a thousand symbols of which hardly any is
+/// used, and binding them all takes half of the time in which libibverbs is opened; a library that is open already is
+/// not bound again. If the file is missing or has another version, libibverbs opens its own as always.
 fn open_routes() {
-    // The two parts of libnl are one package.
+    // This opens libnl-3 too, since the two are one package.
     linker::open(c"libnl-route-3.so.200", libc::RTLD_LAZY | libc::RTLD_LOCAL);
 }
 
-/// Whether the kernel offers any device to user space: a glance at a folder, without the libraries.
-/// Not remembered, since devices come and go.
+/// Checks in sysfs, without the libraries, that the kernel offers a device to user space. The answer is not remembered,
+/// since devices come and go.
 fn need_device() -> Result<()> {
     let folder =
         open(c"/sys/class/infiniband_verbs", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -176,7 +178,7 @@ fn need_device() -> Result<()> {
     {
         let mut entries = RawDir::new(&folder, &mut room);
         while let Some(Ok(entry)) = entries.next() {
-            // Beside the devices there is one file, abi_version.
+            // Besides the devices there is one file, abi_version.
             found |= entry.file_name().to_bytes().starts_with(b"uverbs");
         }
     }
@@ -184,12 +186,12 @@ fn need_device() -> Result<()> {
     if found { Ok(()) } else { Err(Error::NoDevice) }
 }
 
-/// libibverbs complains on the standard error output below this limit, where nobody asked for it, and
-/// little could be registered anyway.
+/// Checks that `RLIMIT_MEMLOCK` is more than 32 KiB. Up to that limit libibverbs writes a warning to the program's
+/// standard error, and hardly any memory could be registered.
 fn need_memlock() -> Result<()> {
     const LEAST: u64 = 32769;
     match getrlimit(Resource::Memlock).current {
-        // Root is not limited, and not complained to.
+        // Root is not limited, and gets no warning.
         Some(limit) if limit < LEAST && !geteuid().is_root() => Err(Error::Memlock { wanted: LEAST as usize, limit }),
         _ => Ok(()),
     }

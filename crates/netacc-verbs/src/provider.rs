@@ -1,12 +1,12 @@
 //! The drivers of this host's devices, opened before libibverbs looks for them.
 //!
-//! libibverbs opens all drivers that are installed, a dozen and a half, as soon as it has a device that none of those it
-//! knows is for; most of the time of a first connection went there. A driver that is open already makes itself known all the
-//! same, and is found first. So the kernel is asked which drivers its devices need. Where that is not known for each of them,
-//! nothing is opened here, and libibverbs does as always.
+//! libibverbs opens all drivers that are installed, a dozen and a half, as soon as it finds a device that none of the
+//! drivers that it knows is for; that takes most of the time of a first connection. A driver that is open already
+//! registers itself with libibverbs and is found first. So this module asks the kernel which drivers its devices need.
+//! If that is not known for each of them, it opens nothing, and libibverbs opens all drivers as always.
 //!
 //! # Safety
-//! As for [`crate::load`]: these are the files that libibverbs would open.
+//! The files are those that libibverbs would open; for their constructors see [`crate::load`].
 #![allow(unsafe_code)]
 
 use core::ffi::{CStr, c_void};
@@ -14,7 +14,7 @@ use core::mem::MaybeUninit;
 use netacc_sys::{linker, raw, reserved_fds};
 use rustix::fs::{Mode, OFlags, RawDir, open};
 
-/// `enum rdma_driver_id`, and what rdma-core calls its driver.
+/// The values of `enum rdma_driver_id` (rdma/ib_user_ioctl_verbs.h), with the names of rdma-core's drivers.
 const NAMES: &[(u32, &str)] = &[
     (1, "mlx5"),
     (2, "mlx4"),
@@ -35,20 +35,22 @@ const NAMES: &[(u32, &str)] = &[
     (20, "mana"),
 ];
 
-/// Of `enum rdma_nldev_command` and `enum rdma_nldev_attr`, with the client's number (rdma/rdma_netlink.h).
+/// The netlink protocol of RDMA, and values of `enum rdma_nldev_command`, which stand below the client's number, and of
+/// `enum rdma_nldev_attr` (rdma/rdma_netlink.h).
 const NETLINK_RDMA: i32 = 20;
 const GET: u16 = 5 << 10 | 1;
 const GET_CHARDEV: u16 = 5 << 10 | 15;
 const DEV_INDEX: u16 = 1;
 const CHARDEV_TYPE: u16 = 69;
 const UVERBS_DRIVER_ID: u16 = 73;
-/// `struct nlmsghdr`, and the head of an attribute.
+/// The size of `struct nlmsghdr` in bytes.
 const HEADER: usize = 16;
+/// The size of `struct nlattr` in bytes, which precedes the value of an attribute.
 const ATTRIBUTE: usize = 4;
-/// More kinds of devices no host has.
+/// The most different drivers that are looked for; a host with more opens them by libibverbs.
 const MOST: usize = 8;
 
-/// Bytes of fixed room.
+/// A byte string in room of a fixed size.
 struct Text<const N: usize> {
     bytes: [u8; N],
     len: usize,
@@ -69,14 +71,16 @@ impl<const N: usize> Text<N> {
     }
 }
 
-/// Opens the drivers; `function` is one of libibverbs.
+/// Opens the drivers that the host's devices need. `function` is a function of libibverbs, beside whose file the
+/// drivers lie.
 pub(crate) fn open_needed(function: *const c_void) {
     let mut drivers = [0u32; MOST];
     let Some(count) = needed(&mut drivers) else { return };
     let Some(file) = linker::object_of(function).map(|info| info.dli_fname).filter(|file| !file.is_null()) else {
         return;
     };
-    // SAFETY: a NUL-terminated string of the linker's, which lives as long as the library.
+    // SAFETY: the dynamic linker's name of the file ends in a NUL and lives as long as the library, which is never
+    // closed.
     let file = unsafe { CStr::from_ptr(file) }.to_bytes();
     let Some(slash) = file.iter().rposition(|b| *b == b'/') else { return };
     let Some(folder) = file.get(..=slash).and_then(|dir| Text::<256>::of(&[dir, b"libibverbs/\0"])) else { return };
@@ -88,14 +92,15 @@ pub(crate) fn open_needed(function: *const c_void) {
     }
 }
 
-/// Whether the administrator lets libibverbs use it.
+/// Whether the administrator lets libibverbs use the driver, by a file in `/etc/libibverbs.d`.
 fn is_configured(name: &str) -> bool {
     let Some(path) = Text::<64>::of(&[b"/etc/libibverbs.d/", name.as_bytes(), b".driver\0"]) else { return false };
     let Ok(path) = CStr::from_bytes_with_nul(path.get()) else { return false };
     open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(reserved_fds::drop_raw).is_ok()
 }
 
-/// The driver's file is called after the version of its interface, which libibverbs alone knows.
+/// Opens the driver of this name; `None` if that fails. The file's name contains the version of the interface, which
+/// only libibverbs knows, so every version that is there is tried.
 fn open_driver(folder: &Text<256>, name: &str) -> Option<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = open(CStr::from_bytes_with_nul(folder.get()).ok()?, flags, Mode::empty()).ok()?;
@@ -112,7 +117,7 @@ fn open_driver(folder: &Text<256>, name: &str) -> Option<()> {
             let folder = folder.get().strip_suffix(b"\0")?;
             let path = Text::<384>::of(&[folder, file, b"\0"])?;
             let path = CStr::from_bytes_with_nul(path.get()).ok()?;
-            // One of another version lacks a symbol, and is refused.
+            // A driver of another version needs a symbol that libibverbs does not have, so dlopen(3) refuses it.
             if !linker::open(path, libc::RTLD_NOW | libc::RTLD_LOCAL).is_null() {
                 opened = Some(());
             }
@@ -122,7 +127,7 @@ fn open_driver(folder: &Text<256>, name: &str) -> Option<()> {
     opened
 }
 
-/// The numbers of the drivers of all devices, and how many they are; `None` if one is not known.
+/// Stores the numbers of the drivers that the devices need and returns how many there are; `None` if one is not known.
 fn needed(drivers: &mut [u32; MOST]) -> Option<usize> {
     const FLAGS: i32 = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     let fd = raw::socket(libc::AF_NETLINK, FLAGS, NETLINK_RDMA).ok()?;
@@ -141,7 +146,7 @@ fn needed(drivers: &mut [u32; MOST]) -> Option<usize> {
     found.filter(|kinds| *kinds > 0)
 }
 
-/// The kernel's numbers of all devices.
+/// The kernel's indices of all devices, and how many there are.
 fn devices(fd: i32) -> Option<([u32; 64], usize)> {
     const REQUEST_DUMP: u16 = 0x301;
     let (mut indices, mut count) = ([0u32; 64], 0);
@@ -169,6 +174,7 @@ fn devices(fd: i32) -> Option<([u32; 64], usize)> {
     }
 }
 
+/// The driver's number of the device with this index (`RDMA_NLDEV_CMD_GET_CHARDEV`, Linux 5.3).
 fn driver_of(fd: i32, index: u32) -> Option<u32> {
     const REQUEST: u16 = 1;
     let head = |len: u16, kind: u16| [len.to_ne_bytes(), kind.to_ne_bytes()];
@@ -182,6 +188,7 @@ fn driver_of(fd: i32, index: u32) -> Option<u32> {
     number(attribute(message, UVERBS_DRIVER_ID).filter(|_| kind == GET_CHARDEV)?)
 }
 
+/// Sends a netlink message with these attributes.
 fn ask(fd: i32, kind: u16, flags: u16, attributes: &[&[u8]]) -> Option<()> {
     let len = (HEADER + attributes.iter().map(|a| a.len()).sum::<usize>()) as u32;
     let mut request = Text::<64>::of(&[&len.to_ne_bytes(), &kind.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 8]])?;
@@ -191,7 +198,7 @@ fn ask(fd: i32, kind: u16, flags: u16, attributes: &[&[u8]]) -> Option<()> {
     raw::send(fd, request.get().as_ptr(), request.get().len(), 0).ok().map(drop)
 }
 
-/// The first message: its type, what is in it, and what comes after it.
+/// Splits off the first netlink message: its type, its payload, and the bytes after it.
 fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let len = number(bytes)? as usize;
     let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
@@ -199,7 +206,7 @@ fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     Some((kind, bytes.get(HEADER..len)?, after))
 }
 
-/// What an attribute of that type holds.
+/// The value of the first attribute of type `wanted`.
 fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let len = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
@@ -212,6 +219,7 @@ fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     }
 }
 
+/// The first four bytes as a number in the host's byte order.
 fn number(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.first_chunk()?))
 }
@@ -246,7 +254,7 @@ mod tests {
         for len in 0..bytes.len() {
             assert_eq!(attribute(&bytes[..len], DEV_INDEX), None, "{len}");
         }
-        // A length below that of its own head must not hold up the search for ever.
+        // An attribute whose length is less than its own head must not make the search endless.
         assert_eq!(attribute(&[0; 64], DEV_INDEX), None);
         assert_eq!(message(&[0; 64]), None);
     }

@@ -1,7 +1,7 @@
 //! Queue pairs.
 //!
 //! # Safety
-//! A queue pair belongs to the connection's identifier ([`crate::CmId`]), which destroys it before it goes itself.
+//! A queue pair belongs to the connection's identifier ([`crate::CmId`]), which destroys it before it is freed itself.
 //! Requests point to registered memory that owns itself (see [`crate::mr`]) or, inline, to borrowed
 //! memory that is read while they are posted.
 #![allow(unsafe_code)]
@@ -16,36 +16,36 @@ use core::fmt;
 use core::ptr::{self, NonNull};
 use netacc_sys::Errno;
 
-/// What a queue pair is to be made with (`struct ibv_qp_init_attr`).
+/// The attributes of a new queue pair (`struct ibv_qp_init_attr`).
 #[derive(Clone, Copy, Debug)]
 pub struct QpInit<'a> {
-    /// Where sends complete.
+    /// The queue on which sends complete.
     pub send_cq: &'a Cq,
-    /// Where receives complete.
+    /// The queue on which receives complete.
     pub recv_cq: &'a Cq,
-    /// How much it is to hold. A device may give more, never less.
+    /// The wanted capacity. A device may give more, never less.
     pub cap: ibv_qp_cap,
-    /// Whether every send has a visible completion.
+    /// Whether every send produces a completion, also without [`SendWr::signaled`].
     pub sq_sig_all: bool,
 }
 
-/// A queue pair's state, `IBV_QPS_*`.
+/// The state of a queue pair: one of `IBV_QPS_*` (ibv_query_qp(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpState(pub u32);
 
 impl QpState {
-    /// Ready to send: connected.
+    /// The pair is connected and ready to send.
     pub const RTS: QpState = QpState(IBV_QPS_RTS);
-    /// Failed or disconnected: everything posted completes with an error.
+    /// The pair has failed or is disconnected; all posted requests complete with an error.
     pub const ERR: QpState = QpState(IBV_QPS_ERR);
 }
 
-/// A list of requests of which not all were taken.
+/// The error of posting a list of requests of which not all were taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PostError {
-    /// Why the next one was not.
+    /// Why the first request that was not taken was refused.
     pub error: Error,
-    /// How many were.
+    /// How many requests before it were taken.
     pub posted: usize,
 }
 
@@ -69,23 +69,23 @@ pub struct Qp {
     post_recv: PostRecv,
     cap: ibv_qp_cap,
     pd: Pd,
-    // Held as long as the pair exists.
+    // The queues must exist as long as the pair.
     _cqs: [Cq; 2],
 }
 
-// SAFETY: the library allows calls from several threads.
+// SAFETY: libibverbs is thread-safe: several threads may use one queue pair at once.
 unsafe impl Send for Qp {}
-// SAFETY: the library allows calls from several threads.
+// SAFETY: libibverbs is thread-safe: several threads may use one queue pair at once.
 unsafe impl Sync for Qp {}
 
 impl Qp {
-    /// Wraps a pair that the connection manager has made.
+    /// Wraps a queue pair that the connection manager made.
     ///
     /// # Safety
     /// `raw` is a pair of `pd` with these queues, and its maker destroys it after the last use of the result
     /// and before the result is dropped.
     pub(crate) unsafe fn wrap(raw: NonNull<ibv_qp>, cap: ibv_qp_cap, pd: &Pd, init: &QpInit<'_>) -> Result<Qp> {
-        // SAFETY: an open context; the table is filled when it is opened.
+        // SAFETY: the context is open, and its table does not change after it has been opened.
         let ops = unsafe { &(*pd.context().raw()).ops };
         let (Some(post_send), Some(post_recv)) = (ops.post_send, ops.post_recv) else {
             return Err(Error::Misuse { verb: "rdma_create_qp", why: "the provider cannot post" });
@@ -94,68 +94,69 @@ impl Qp {
         Ok(Qp { raw, post_send, post_recv, cap, pd: pd.clone(), _cqs: cqs })
     }
 
-    /// Its number; completions and events name it so.
+    /// The pair's number, by which completions and events name it.
     pub fn qp_num(&self) -> u32 {
-        // SAFETY: a pair that exists.
+        // SAFETY: the pair exists as long as this wrapper, as the caller of `wrap` guarantees.
         unsafe { (*self.raw.as_ptr()).qp_num }
     }
 
-    /// How much it holds.
+    /// The capacity that the device gave the pair.
     pub fn cap(&self) -> ibv_qp_cap {
         self.cap
     }
 
-    /// The domain whose memory it reaches.
+    /// The protection domain whose memory the pair reaches.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }
 
-    /// Gives it messages to send, in order (`ibv_post_send`).
+    /// Posts messages to be sent in this order (`ibv_post_send`). An error says how many were taken.
     pub fn post_send(&self, requests: &mut [SendWr<'_>]) -> core::result::Result<(), PostError> {
         let head = chain(requests);
         if head.is_null() {
             return Ok(());
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: a pair that exists and a list that lives until the call returns.
+        // SAFETY: the pair exists, and the list and the memory that it names live until the call returns.
         let result = unsafe { (self.post_send)(self.raw.as_ptr(), head, &raw mut bad) };
         posted("ibv_post_send", result, requests, bad)
     }
 
-    /// Gives it places to receive into, in order (`ibv_post_recv`).
+    /// Posts buffers to receive into, in this order (`ibv_post_recv`). An error says how many were taken.
     pub fn post_recv(&self, requests: &mut [RecvWr<'_>]) -> core::result::Result<(), PostError> {
         let head = chain(requests);
         if head.is_null() {
             return Ok(());
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: a pair that exists and a list that lives until the call returns.
+        // SAFETY: the pair exists, and the list and the memory that it names live until the call returns.
         let result = unsafe { (self.post_recv)(self.raw.as_ptr(), head, &raw mut bad) };
         posted("ibv_post_recv", result, requests, bad)
     }
 
-    /// The state it is in (`ibv_query_qp`). siw leaves it out of its answer: it always reads as `IBV_QPS_RESET` there.
+    /// The pair's state (`ibv_query_qp`). siw leaves the state out of its answer, so there it is always
+    /// `IBV_QPS_RESET`.
     pub fn query_state(&self) -> Result<QpState> {
         let mut attr = ibv_qp_attr::default();
         let mut init = core::mem::MaybeUninit::<ibv_qp_init_attr>::zeroed();
         let verbs = &self.pd.context().api().verbs;
-        // SAFETY: a pair that exists, and room for both answers.
+        // SAFETY: the pair exists, and `attr` and `init` are room for the answers.
         check("ibv_query_qp", unsafe {
             (verbs.ibv_query_qp)(self.raw.as_ptr(), &raw mut attr, IBV_QP_STATE, init.as_mut_ptr())
         })?;
         Ok(QpState(attr.qp_state))
     }
 
-    /// Makes everything that is posted complete with an error (`ibv_modify_qp` to `IBV_QPS_ERR`).
+    /// Makes all posted requests complete with an error (`ibv_modify_qp` to `IBV_QPS_ERR`).
     pub fn set_error(&self) -> Result<()> {
         let mut attr = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..ibv_qp_attr::default() };
         let verbs = &self.pd.context().api().verbs;
-        // SAFETY: a pair that exists.
+        // SAFETY: the pair exists, and `attr` lives until the call returns.
         check("ibv_modify_qp", unsafe { (verbs.ibv_modify_qp)(self.raw.as_ptr(), &raw mut attr, IBV_QP_STATE) })
     }
 }
 
-/// Which of the requests were taken, by the address of the first that was not.
+/// The outcome of posting a list: how many requests were taken is told by `bad`, the address of the first that was not.
 fn posted<R: Request>(
     verb: &'static str,
     result: c_int,
@@ -165,9 +166,9 @@ fn posted<R: Request>(
     let refused = requests.iter_mut().position(|r| ptr::eq(r.raw(), bad));
     match (check(verb, result), refused) {
         (Ok(()), None) => Ok(()),
-        // siw's provider names the request, but forgets the error if one before it in the list was taken.
+        // siw's provider names the refused request but returns 0 if one before it in the list was taken.
         (Ok(()), Some(posted)) => Err(PostError { error: Error::Verb { verb, errno: Errno::INVAL }, posted }),
-        // A provider that names none of them has taken none.
+        // A provider that fails and names no request has taken none.
         (Err(error), posted) => Err(PostError { error, posted: posted.unwrap_or(0) }),
     }
 }

@@ -3,23 +3,24 @@
 use crate::error::{Error, Result, WcStatus};
 use crate::sys::*;
 
-/// A completion (`struct ibv_wc`).
+/// A work completion (`struct ibv_wc`).
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(transparent)]
 pub struct Wc(pub(crate) ibv_wc);
 
 impl Wc {
-    /// The number given to the work request.
+    /// The number that the work request was given.
     pub fn wr_id(&self) -> u64 {
         self.0.wr_id
     }
 
-    /// How it ended.
+    /// How the request ended.
     pub fn status(&self) -> WcStatus {
         WcStatus(self.0.status)
     }
 
-    /// An error if it did not end well. Then only `wr_id`, `status` and `qp_num` mean anything.
+    /// Returns [`Error::Completion`] if the request failed. Then only `wr_id`, `status`, `qp_num` and `vendor_err` are
+    /// valid (ibv_poll_cq(3)).
     pub fn check(&self) -> Result<()> {
         if self.0.status == IBV_WC_SUCCESS {
             return Ok(());
@@ -27,22 +28,22 @@ impl Wc {
         Err(Error::Completion { status: self.status(), vendor_err: self.0.vendor_err, wr_id: self.0.wr_id })
     }
 
-    /// Whether it completes a receive, if it ended well.
+    /// Whether it completes a receive; valid only if the request succeeded.
     pub fn is_recv(&self) -> bool {
         self.0.opcode & IBV_WC_RECV != 0
     }
 
-    /// How many bytes were received.
+    /// How many bytes were received; valid only for a receive that succeeded.
     pub fn byte_len(&self) -> usize {
         self.0.byte_len as usize
     }
 
-    /// The queue pair.
+    /// The number of the queue pair.
     pub fn qp_num(&self) -> u32 {
         self.0.qp_num
     }
 
-    /// The immediate data that came with the message.
+    /// The immediate data of the message, if it has any.
     pub fn imm_data(&self) -> Option<u32> {
         (self.0.wc_flags & IBV_WC_WITH_IMM != 0).then(|| u32::from_be(self.0.imm_data))
     }

@@ -1,4 +1,4 @@
-//! Work requests: what is given to a queue pair to do.
+//! Work requests: the sends and receives that are posted to a queue pair.
 
 use crate::sys::*;
 use core::marker::PhantomData;
@@ -13,13 +13,13 @@ pub struct Sge<'a> {
 }
 
 impl<'a> Sge<'a> {
-    /// Within a registered region that lives at least until the request is posted. If it is gone
-    /// afterwards, the device knows its key no more and fails the request.
+    /// A piece of a registered region, which lives at least until the request is posted. If it is deregistered
+    /// afterwards, the device no longer knows its key and fails the request.
     pub(crate) fn registered(start: *const u8, length: u32, lkey: u32) -> Sge<'a> {
         Sge { raw: ibv_sge { addr: start.expose_provenance() as u64, length, lkey }, memory: PhantomData }
     }
 
-    /// How many bytes.
+    /// The length in bytes.
     pub fn length(&self) -> u32 {
         self.raw.length
     }
@@ -63,9 +63,10 @@ impl<'a> SendWr<'a> {
         Some(SendWr::new(wr_id, sge, IBV_SEND_INLINE))
     }
 
-    /// Writes nothing to nowhere: the other device confirms that, or ours gives up and the request fails. No receive of the
-    /// other side is used, and no right to its memory is needed. (InfiniBand's specification has no key checked for a length
-    /// of 0, and by RFC 6581 connections over iWARP can begin in this way.)
+    /// An RDMA write of no bytes, which tests the connection: the other device acknowledges it, or ours gives up and
+    /// the request fails. It uses no receive of the other side and needs no right to its memory. (By InfiniBand's
+    /// specification no key is checked for a length of 0, and by RFC 6581 connections over iWARP can begin in this
+    /// way.)
     pub fn write_nothing(wr_id: u64) -> SendWr<'a> {
         let mut wr = SendWr::new(wr_id, ibv_sge { addr: 0, length: 0, lkey: 0 }, 0);
         wr.raw.opcode = IBV_WR_RDMA_WRITE;
@@ -73,26 +74,27 @@ impl<'a> SendWr<'a> {
         wr
     }
 
-    /// Its completion has this number.
+    /// Sets the number that the completion will have.
     pub fn numbered(mut self, wr_id: u64) -> SendWr<'a> {
         self.raw.wr_id = wr_id;
         self
     }
 
-    /// Completes visibly. A request that is not signalled has no completion unless it fails, but its place
-    /// in the queue is free again only when a later signalled one has completed.
+    /// Asks for a completion (`IBV_SEND_SIGNALED`). A request that is not signalled has none unless it fails, but its
+    /// place in the queue is free again only when a later signalled one has completed.
     pub fn signaled(mut self) -> SendWr<'a> {
         self.raw.send_flags |= IBV_SEND_SIGNALED;
         self
     }
 
-    /// Wakes a receiver that has armed its queue for marked messages only.
+    /// Marks the message as solicited (`IBV_SEND_SOLICITED`), so that it wakes a receiver that has armed its queue for
+    /// solicited messages only.
     pub fn solicited(mut self) -> SendWr<'a> {
         self.raw.send_flags |= IBV_SEND_SOLICITED;
         self
     }
 
-    /// Sends a number with the message. iWARP cannot: siw refuses the request.
+    /// Sends a number with the message (`IBV_WR_SEND_WITH_IMM`). iWARP has no immediate data: siw refuses the request.
     pub fn with_imm(mut self, imm_data: u32) -> SendWr<'a> {
         self.raw.opcode = IBV_WR_SEND_WITH_IMM;
         self.raw.imm_data = imm_data.to_be();
@@ -100,7 +102,7 @@ impl<'a> SendWr<'a> {
     }
 }
 
-/// A request to receive a message (`struct ibv_recv_wr`) into one piece of memory, as all devices can.
+/// A request to receive a message (`struct ibv_recv_wr`) into one piece of memory; every device supports one.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {
     raw: ibv_recv_wr,
@@ -109,7 +111,7 @@ pub struct RecvWr<'a> {
 }
 
 impl<'a> RecvWr<'a> {
-    /// The message is there when the request has completed.
+    /// A request to receive into `sge`. The message is there when the request has completed.
     pub fn new(wr_id: u64, sge: Sge<'a>) -> RecvWr<'a> {
         let raw = ibv_recv_wr { wr_id, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 1 };
         RecvWr { raw, sge: sge.raw, memory: PhantomData }
@@ -120,7 +122,7 @@ impl<'a> RecvWr<'a> {
 pub(crate) trait Request {
     type Raw;
 
-    /// Sets the pointers, now that the request lies where it will lie: to its own memory, and to the next.
+    /// Sets the request's pointers, to its own `sge` and to the next request. It must not be moved afterwards.
     fn link(&mut self, next: *mut Self::Raw);
     fn raw(&mut self) -> *mut Self::Raw;
 }
@@ -145,7 +147,7 @@ macro_rules! request {
 request!(SendWr, ibv_send_wr);
 request!(RecvWr, ibv_recv_wr);
 
-/// Makes one list of them and gives its head; null if there are none.
+/// Links the requests into one list and returns its head; null if there are none.
 pub(crate) fn chain<R: Request>(requests: &mut [R]) -> *mut R::Raw {
     let mut next = ptr::null_mut();
     for request in requests.iter_mut().rev() {
@@ -167,7 +169,7 @@ mod tests {
             data.iter().zip(10..).map(|(d, id)| SendWr::send_inline(id, d).unwrap()).collect();
         let mut at = chain(&mut requests);
         for (number, bytes) in (10..).zip(&data) {
-            // SAFETY: the chain that was just made.
+            // SAFETY: the pointers are those of the list that was just made, and its requests still live.
             unsafe {
                 assert_eq!((*at).wr_id, number);
                 assert_eq!((*(*at).sg_list).addr, bytes.as_ptr().addr() as u64);
@@ -184,7 +186,7 @@ mod tests {
     fn what_writes_nothing_has_no_memory() {
         let mut wr = [SendWr::write_nothing(7).signaled()];
         let head = chain(&mut wr);
-        // SAFETY: the chain that was just made.
+        // SAFETY: `head` is the head of the list that was just made, and its request still lives.
         let raw = unsafe { *head };
         assert_eq!((raw.wr_id, raw.opcode, raw.num_sge, raw.wr), (7, IBV_WR_RDMA_WRITE, 0, [0; 4]));
         assert_eq!(raw.send_flags, IBV_SEND_SIGNALED);

@@ -1,5 +1,5 @@
-//! Our declarations against the installed headers: a C program made from the same table prints what the compiler
-//! says, and every number has to be the same.
+//! Compares our declarations with the installed headers: a C program made from the same table prints the compiler's
+//! sizes, offsets and constants, and every number must be the same.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 use netacc_verbs::sys::*;
@@ -8,23 +8,24 @@ use std::fmt::Write;
 use std::mem::{offset_of, size_of};
 use std::process::Command;
 
-/// A structure: its C name, its size if we make any, and each field with offset and size.
+/// A structure: its C name, its size unless only a prefix is declared, and each field with offset and size.
 struct Layout {
     name: &'static str,
     size: Option<usize>,
     fields: Vec<(&'static str, usize, usize)>,
 }
 
-/// The size of the field that `_get` gives, without making one.
+/// The size of the field that `_get` returns a reference to, without making a structure.
 fn field_size<S, F>(_get: fn(&S) -> &F) -> usize {
     size_of::<F>()
 }
 
-/// All fields of each structure; one left out does not compile. `prefix` is one that we only read.
+/// The layouts of structures with all of their fields: if a field is left out, it does not compile. `prefix` stands for
+/// a structure that we only read.
 macro_rules! layouts {
     ($($kind:ident $name:ident { $($field:ident),* $(,)? })*) => {
         vec![$({
-            // Exhaustive: the compiler names a field that is missing here.
+            // The pattern is exhaustive, so the compiler names a field that is missing.
             #[allow(dead_code, reason = "only has to compile")]
             fn every_field($name { $($field: _),* }: &$name) {}
             Layout {
@@ -100,7 +101,7 @@ fn layouts() -> Vec<Layout> {
     }
 }
 
-/// Where a field has no name of its own in C, or another one.
+/// The C name of a field, which differs for some; empty if C has no such field.
 fn c_field(structure: &str, field: &'static str) -> &'static str {
     match (structure, field) {
         ("rdma_cm_event", "conn") => "param.conn",
@@ -109,7 +110,7 @@ fn c_field(structure: &str, field: &'static str) -> &'static str {
     }
 }
 
-/// What we declare: a C expression for each number, and the number.
+/// Our declarations: a C expression for each number, and the number.
 fn ours() -> BTreeMap<String, i64> {
     let mut all = BTreeMap::new();
     let mut add = |expression: String, value: usize| all.extend([(expression, value as i64)]);
@@ -147,7 +148,7 @@ fn c_type(rust: &str) -> String {
     }
 }
 
-/// Our prototypes in C. After the headers' own the compiler refuses one that differs.
+/// Our prototypes in C. The compiler refuses one that differs from the headers', which come before it.
 fn c_prototypes() -> String {
     let mut text = String::new();
     for Prototype { name, arguments, result } in Verbs::PROTOTYPES.iter().chain(Cma::PROTOTYPES) {
@@ -164,7 +165,7 @@ fn c_prototypes() -> String {
     text
 }
 
-/// The members of the table of operations that are called, by assignment to a pointer of our type.
+/// Checks the types of the operations that we call: each is assigned to a pointer of our type.
 const OPERATIONS: &str = "static __attribute__((unused)) void operations(struct ibv_context_ops *ops)
 {
 \tint (*poll_cq)(struct ibv_cq *, int, struct ibv_wc *) = ops->poll_cq;
@@ -175,7 +176,7 @@ const OPERATIONS: &str = "static __attribute__((unused)) void operations(struct 
 }
 ";
 
-/// What the C compiler says about the same expressions, with the prototypes compared on the way.
+/// The C compiler's values of the same expressions. Compiling them also compares the prototypes.
 fn theirs(expressions: impl Iterator<Item = String>) -> BTreeMap<String, i64> {
     let mut source = String::from("#include <stddef.h>\n#include <stdio.h>\n#include <rdma/rdma_cma.h>\n");
     source += &c_prototypes();

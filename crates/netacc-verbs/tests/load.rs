@@ -1,5 +1,5 @@
-//! What this host lacks is said in a sentence, and nothing else happens. With a device (in the virtual machine) the
-//! libraries are opened.
+//! Without an RDMA device the error says in a sentence what this host lacks, and no library is opened. With a device
+//! (in the virtual machine) the libraries are opened.
 #![allow(missing_docs, reason = "a test")]
 
 use netacc_verbs::{DeviceList, Error, EventChannel};

@@ -1,39 +1,39 @@
-//! The TCP connection beside a queue pair, its *companion connection*: the connections go on over it where the queue
+//! The TCP connection beside a queue pair, its *companion connection*, over which the connections go on if the queue
 //! pair fails.
 //!
-//! The accepting side of a queue pair says in its [`QpHello`](crate::frame::QpHello) at which port it waits, and a token
-//! that nobody else knows. The connecting side connects there and says [`hello`]; the accepting side answers with
-//! [`welcome`]. Where a packet filter lets nothing through to that port, the connecting side asks by the queue pair whether
-//! it may come to the listener's own port instead ([`OwnPort`]). Nothing more is said as long as the queue pair works.
-//! Then each side's first message is a [`Kind::Resume`](crate::frame::Kind), which says what it has received, and the
-//! other one's messages follow from there on, each behind its length ([`LENGTH`] bytes).
+//! The accepting side of a queue pair says in its [`QpHello`](crate::frame::QpHello) at which port it waits, with a
+//! token that nobody else knows. The connecting side connects there and sends [`hello`]; the accepting side answers
+//! with [`welcome`]. If a packet filter blocks that port, the connecting side asks over the queue pair whether it may
+//! come to the listener's own port instead ([`OwnPort`]). Nothing more is sent while the queue pair works. After its
+//! failure each side's first message is a [`Kind::Resume`](crate::frame::Kind), which says what it has received, and
+//! the other side's messages follow from there on, each preceded by its length ([`LENGTH`] bytes).
 
 use crate::VERSION;
 
-/// Bytes of a token.
+/// The size of a token in bytes.
 pub const TOKEN: usize = 16;
-/// Bytes of [`hello`].
+/// The size of [`hello`] in bytes.
 pub const HELLO: usize = 8 + TOKEN;
-/// Bytes of [`welcome`].
+/// The size of [`welcome`] in bytes.
 pub const WELCOME: usize = 8;
-/// Bytes before each message.
+/// The size in bytes of the length that precedes each message.
 pub const LENGTH: usize = 4;
 
 const MAGIC: [u8; 4] = *b"NACB";
 
-/// What a side of a queue pair says of its companion connection, while the queue pair is connected.
+/// What a side says of a companion connection while the queue pair is being connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompanionOffer {
-    /// There is to be none.
+    /// The side wants no companion connection.
     None,
-    /// The connecting side would connect it.
+    /// The connecting side is ready to connect one.
     Wanted,
-    /// The accepting side waits for it at this port, for one that has the token.
+    /// The accepting side waits at this port for a connection that has the token.
     At(u16, [u8; TOKEN]),
 }
 
 impl CompanionOffer {
-    /// Port, kind and token.
+    /// The port, the kind and the token, as they stand in a hello.
     pub(crate) fn encode(self) -> [u8; 3 + TOKEN] {
         let (port, kind, token) = match self {
             CompanionOffer::None => (0, 0, [0; TOKEN]),
@@ -57,10 +57,10 @@ impl CompanionOffer {
     }
 }
 
-/// Whether the companion connection may come to the listener's own port: what the accepting side says when it is asked.
+/// The accepting side's answer to the question whether the companion connection may come to the listener's own port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnPort {
-    /// It may: the process looks for it among the connections that its program accepts.
+    /// It may come: the process looks for it among the connections that its program accepts.
     Come,
     /// Another process may accept it, which knows nothing of the queue pair.
     Shared,
@@ -71,7 +71,7 @@ pub enum OwnPort {
 }
 
 impl OwnPort {
-    /// As it is said in a frame.
+    /// The number that stands for the answer in a frame.
     #[must_use]
     pub fn code(self) -> u32 {
         match self {
@@ -82,14 +82,14 @@ impl OwnPort {
         }
     }
 
-    /// What was said. `None` if that means nothing.
+    /// The answer that a number of a frame stands for; `None` if it stands for none.
     #[must_use]
     pub fn of(code: u32) -> Option<OwnPort> {
         [OwnPort::Come, OwnPort::Shared, OwnPort::Blocking, OwnPort::Closed].into_iter().find(|o| o.code() == code)
     }
 }
 
-/// What the accepting side answers to a [`hello`] whose token it has given out.
+/// The accepting side's answer to a [`hello`] whose token it has given out.
 #[must_use]
 pub fn welcome() -> [u8; WELCOME] {
     let mut out = [0; WELCOME];
@@ -98,7 +98,7 @@ pub fn welcome() -> [u8; WELCOME] {
     out
 }
 
-/// What the connecting side says first.
+/// The first bytes that the connecting side sends.
 #[must_use]
 pub fn hello(token: &[u8; TOKEN]) -> [u8; HELLO] {
     let mut out = [0; HELLO];
@@ -107,7 +107,7 @@ pub fn hello(token: &[u8; TOKEN]) -> [u8; HELLO] {
     out
 }
 
-/// The token of a [`hello`].
+/// The token of a [`hello`]; `None` if the bytes are not one.
 #[must_use]
 pub fn token(bytes: &[u8; HELLO]) -> Option<[u8; TOKEN]> {
     let token = *bytes.last_chunk::<TOKEN>()?;

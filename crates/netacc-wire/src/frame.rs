@@ -1,7 +1,7 @@
 //! The protocol of a queue pair: the hello in the connection manager's private data, and the messages.
 //!
-//! A message is one SEND: a [`Frame`] of [`FRAME`] bytes and what belongs to it, once or several times. Everything is
-//! little endian. Several connections share a queue pair; `conn` says which one, by a number that its opener chose, and
+//! A message is one SEND: one or several times a [`Frame`] of [`FRAME`] bytes with its payload. All numbers are
+//! little endian. Several connections share a queue pair; `conn` names one by a number that its opener chose, and
 //! `generation` tells one use of the number from the next. Where devices have immediate data, a message of one frame
 //! may have its head there ([`Brief`]).
 
@@ -9,39 +9,40 @@ use crate::companion::{CompanionOffer, TOKEN};
 use crate::{VERSION, u16};
 use core::net::{IpAddr, SocketAddr};
 
-/// Bytes before the payload of every message.
+/// The size of a frame in bytes; it precedes every payload.
 pub const FRAME: usize = 16;
 
-/// Where a frame says that another one follows.
+/// The offset of [`Frame::next`] in an encoded frame.
 pub const NEXT: usize = 2;
 
-/// As many bytes may belong to a frame that another one follows.
+/// The longest payload in bytes of a frame that another one follows.
 pub const LONGEST: usize = u16::MAX as usize - 1;
 
-/// Bytes of a [`QpHello`].
+/// The size of a [`QpHello`] in bytes.
 pub const QP_HELLO: usize = 20 + TOKEN;
 
-/// Bytes of the two addresses in the message that opens a connection.
+/// The size in bytes of the two addresses in the message that opens a connection.
 pub const ADDRESSES: usize = 38;
 
-/// Most bytes of a connection and direction that may be under way: sent, and not yet in the reader's ring.
+/// The most bytes of one direction of a connection that may be under way: sent, and not yet in the reader's ring.
 pub const WINDOW: u32 = 256 * 1024;
 
 /// The most credits that a message can bring.
 pub const CREDITS: u8 = 0x7f;
 
-/// Where a message's credits are for long ones.
+/// The bit of a message's credits that says that they are for long messages.
 const LARGE: u8 = 0x80;
 
-/// As many bytes the receives of a queue pair are to hold at most, where that is not fewer than its first ones hold.
+/// The most bytes that the receives of a queue pair hold together, unless its first ones hold more.
 pub const ENOUGH: usize = 256 * 1024;
 
-/// As many times more bytes than at first receives may have: of a stream, few long messages cost less than many short ones.
+/// By which factor long receives may exceed the first ones: for a stream, few long messages cost less than many short
+/// ones.
 const LARGER: usize = 4;
 
-/// Bytes of the receives that bring [long](Frame::large) messages to a side whose first ones have `size`: both know them, so
-/// that a message need not say more than that. What programs write at a time, which is often a power of two, is to fit beside
-/// the frame.
+/// The size in bytes of the receives for [long](Frame::large) messages of a side whose first receives have `size`
+/// bytes. Both sides can compute it, so a message only has to say that credits are for long ones. A program often
+/// writes a power of two at a time, so the size has room for the frame besides.
 #[must_use]
 pub const fn larger(size: usize) -> usize {
     let (most, enough) = (size.saturating_mul(LARGER), ENOUGH / LARGER);
@@ -51,65 +52,69 @@ pub const fn larger(size: usize) -> usize {
 
 const MAGIC: [u8; 4] = *b"NACQ";
 
-/// What a message is about.
+/// The kind of a frame. Some kinds concern the queue pair and no single connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A connection begins; the payload is who connects to whom.
+    /// A connection begins; the payload has its two addresses.
     Open,
-    /// Bytes of a connection, and for now the sender has no more.
+    /// The payload is data of a connection, and the sender has no more for now.
     Data,
-    /// Bytes of a connection, behind which there are more: a stream that breaks off here is not whole.
+    /// The payload is data of a connection, and more follows: a stream that breaks off here is not whole.
     Part,
     /// The sender's direction of a connection has ended.
     Fin,
-    /// A connection is over at once.
+    /// A connection is reset.
     Reset,
-    /// Bytes of a connection have reached its reader.
+    /// Data of a connection has reached its reader, as `window` says.
     Window,
-    /// Receive buffers are free again; of no connection.
+    /// Receives are posted again, as `credits` says. It concerns no connection.
     Credit,
-    /// The receiver answers with a message, so that the sender knows the way is open; of no connection.
+    /// The receiver answers with a message, by which the sender knows that the queue pair works. It concerns no
+    /// connection.
     Probe,
-    /// The first message by TCP, after the queue pair has failed; of no connection. What the sender has received by the
-    /// queue pair is in `acked`, as always.
+    /// The first message over the companion connection, after the queue pair has failed; `acked` says what the sender
+    /// has received over the queue pair. It concerns no connection.
     Resume,
-    /// A client asks to go on by the queue pair with a connection that it has by TCP: see [`Upgrade`].
+    /// A client asks to upgrade a connection from TCP to the queue pair: see [`Upgrade`].
     Upgrade,
-    /// The answer: the server's program has read all that was sent by TCP so far, and the client may switch. The
-    /// payload is a token of [`TOKEN`] bytes, which the client says by TCP, last of all, before it ends its half there.
+    /// The server's program has read all bytes that came by TCP so far, and the client may switch. The payload is a
+    /// token of [`TOKEN`] bytes, which the client sends by TCP as its last bytes there.
     Ready,
     /// The server cancels the upgrade. A client that has not switched answers with [`Kind::Reset`].
     Cancel,
-    /// The client asks whether the TCP connection beside the queue pair may come to the listener's own port, and the server
-    /// answers; of no connection. What the server says is in `generation`: see [`OwnPort`](crate::companion::OwnPort).
+    /// The client asks whether the companion connection may come to the listener's own port, and the server answers.
+    /// The answer is in `generation`: see [`OwnPort`](crate::companion::OwnPort). It concerns no connection.
     OwnPort,
 }
 
-/// The beginning of a message.
+/// The head of a part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// What it is about.
+    /// The kind of the frame.
     pub kind: Kind,
-    /// So many more messages may be sent in the other direction, at most [`CREDITS`]. Said by the first frame of a message,
-    /// like `acked`.
+    /// How many more messages may be sent in the other direction, at most [`CREDITS`]. Like `acked`, it counts only in
+    /// the first frame of a message.
     pub credits: u8,
-    /// They may be long ones: see [`larger`].
+    /// Whether these messages may be long ones: see [`larger`].
     pub large: bool,
-    /// The connection.
+    /// The number of the connection.
     pub conn: u16,
-    /// Which use of that number.
+    /// The generation of that number.
     pub generation: u32,
-    /// Bytes of the connection's other direction that have reached their reader since the last message said so.
+    /// The number of bytes of the connection's other direction that have reached their reader since the last message
+    /// that told of any.
     pub window: u32,
-    /// Number of messages that the queue pair has received, modulo 65,536: those before are confirmed.
+    /// The number of messages that the sender's queue pair has received so far, modulo 65,536; all of these are
+    /// acknowledged.
     pub acked: u16,
-    /// 0: the rest of the message belongs to this frame. Else another frame follows after one byte less than this.
+    /// 0: the rest of the message is this frame's payload. Otherwise the payload has one byte less than this, and
+    /// another frame follows it.
     pub next: u16,
 }
 
 impl Frame {
-    /// How many bytes belong to it, of `left` that come after it, and whether another frame follows. `None` if that is
-    /// impossible.
+    /// The length of the frame's payload, if `left` bytes of the message come after the frame, and whether another
+    /// frame follows. `None` if the message is too short.
     #[must_use]
     pub fn payload(&self, left: usize) -> Option<(usize, bool)> {
         match usize::from(self.next) {
@@ -118,7 +123,7 @@ impl Frame {
         }
     }
 
-    /// As it is sent.
+    /// Encodes the frame as it is sent.
     #[must_use]
     pub fn encode(self) -> [u8; FRAME] {
         let kind: u8 = match self.kind {
@@ -145,7 +150,7 @@ impl Frame {
         [kind, credits, n0, n1, c0, c1, h0, h1, e0, e1, e2, e3, w0, w1, w2, w3]
     }
 
-    /// The beginning of a received message, if it is one of ours.
+    /// Decodes a received frame; `None` if its kind is unknown.
     #[must_use]
     pub fn decode(bytes: &[u8; FRAME]) -> Option<Frame> {
         let [kind, credits, n0, n1, c0, c1, h0, h1, e0, e1, e2, e3, w0, w1, w2, w3] = *bytes;
@@ -178,36 +183,39 @@ impl Frame {
     }
 }
 
-/// The head of a message with bytes of one connection, in the 32 bits of its immediate data: the bytes begin where the
-/// message does, and a packet filled to the end needs no further one for the head's sake.
+/// The head of a message with data of one connection, in the 32 bits of its immediate data. The data then begins where
+/// the message does, so data that fills a packet does not need a second packet for the head.
 ///
-/// It does not say the connection's generation, so it may come only after a whole frame of the connection: then what comes in
-/// that direction is of the same one, until the client gives the number to the next.
+/// It has no room for the connection's generation, so it may come only after a whole frame of the connection: then
+/// everything in that direction is of the same generation, until the client uses the number for its next connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Brief {
     conn: u16,
-    /// [`Kind::Part`], else [`Kind::Data`].
+    /// True for [`Kind::Part`], false for [`Kind::Data`].
     part: bool,
-    /// Number of further messages that have been received; as many more may be sent in the other direction.
+    /// The number of further messages that have been received, which is also the number of credits.
     news: u8,
-    /// They may be long ones.
+    /// Whether the credits are for long messages.
     large: bool,
     window: u16,
 }
 
-/// Bits of [`Brief::conn`], [`Brief::news`] and [`Brief::window`]; after each of the first two is one for [`Brief::part`] and
-/// [`Brief::large`].
+/// The number of bits of [`Brief::conn`]; the bit after it is [`Brief::part`].
 const CONN_BITS: u32 = 11;
+/// The number of bits of [`Brief::news`]; the bit after it is [`Brief::large`].
 const NEWS_BITS: u32 = 4;
+/// The number of bits of [`Brief::window`].
 const WINDOW_BITS: u32 = 15;
+/// The lowest bit of [`Brief::news`].
 const NEWS: u32 = CONN_BITS + 1;
+/// The lowest bit of [`Brief::window`].
 const WINDOWS: u32 = NEWS + NEWS_BITS + 1;
 
 impl Brief {
-    /// The largest window that it can say.
+    /// The largest window that fits.
     pub const WINDOW: u32 = (1 << WINDOW_BITS) - 1;
 
-    /// What stands for `frame` after a message that said of `acked` messages, if that can be said.
+    /// The short form of `frame`, if it has one. `acked` is that of the sender's last message.
     #[must_use]
     pub fn of(frame: &Frame, acked: u16) -> Option<Brief> {
         let news = frame.acked.wrapping_sub(acked);
@@ -218,7 +226,7 @@ impl Brief {
         (usual && fits).then_some(Brief { conn: frame.conn, part, news: frame.credits, large: frame.large, window })
     }
 
-    /// The frame that it stands for, but for the generation, after a message that said of `acked` messages.
+    /// The frame that this stands for, except for the generation. `acked` is that of the sender's last message.
     #[must_use]
     pub fn frame(self, acked: u16) -> Frame {
         let Brief { conn, part, news, large, window } = self;
@@ -227,14 +235,14 @@ impl Brief {
         Frame { kind, credits: news, large, conn, generation: 0, window: window.into(), acked, next: 0 }
     }
 
-    /// As it is sent.
+    /// Encodes the immediate data.
     #[must_use]
     pub fn encode(self) -> u32 {
         let news = u32::from(self.news) << NEWS | u32::from(self.large) << (NEWS + NEWS_BITS);
         u32::from(self.conn) | u32::from(self.part) << CONN_BITS | news | u32::from(self.window) << WINDOWS
     }
 
-    /// As it was received: every number means something.
+    /// Decodes immediate data. Every number is valid.
     #[must_use]
     pub fn decode(number: u32) -> Brief {
         let bits = |from: u32, count: u32| number >> from & ((1 << count) - 1);
@@ -248,28 +256,28 @@ impl Brief {
     }
 }
 
-/// What both ends of a queue pair tell each other while they connect.
+/// The hello: what both ends of a queue pair tell each other while they connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpHello {
-    /// Number of receives that are posted.
+    /// The number of receives that the sender has posted.
     pub receives: u16,
-    /// Bytes of each.
+    /// The size of each receive in bytes.
     pub size: u32,
-    /// What the sender says of a TCP connection beside the queue pair.
+    /// What the sender says of a companion connection.
     pub companion: CompanionOffer,
 }
 
-/// What a hello is that cannot be used.
+/// Why a peer's hello or probe cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stranger {
-    /// Of a NetACC with another protocol.
+    /// It is of a NetACC with another version of the protocol.
     Version,
-    /// Not of a NetACC, or with impossible numbers.
+    /// It is not of a NetACC, or has impossible numbers.
     Garbage,
 }
 
 impl QpHello {
-    /// As it is sent.
+    /// Encodes the hello as it is sent.
     #[must_use]
     pub fn encode(self) -> [u8; QP_HELLO] {
         let [v0, v1] = VERSION.to_le_bytes();
@@ -289,7 +297,7 @@ impl QpHello {
         if [*m0, *m1, *m2, *m3] != MAGIC {
             return Err(Stranger::Garbage);
         }
-        // Of another version nothing more is known, not even how long it is.
+        // Nothing more is known about another version's hello, not even its length.
         if u16::from_le_bytes([*v0, *v1]) != VERSION {
             return Err(Stranger::Version);
         }
@@ -308,13 +316,13 @@ impl QpHello {
             .ok_or(Stranger::Garbage)?;
         let hello =
             QpHello { receives: u16::from_le_bytes([r0, r1]), size: u32::from_le_bytes([s0, s1, s2, s3]), companion };
-        // One message is kept back for credits, and one has to be left.
+        // One receive is reserved for a message with credits, so there must be another one.
         let usable = hello.receives >= 2 && hello.size as usize >= FRAME + UPGRADE;
         usable.then_some(hello).ok_or(Stranger::Garbage)
     }
 }
 
-/// The payload of [`Kind::Open`]: the client's address, and the one it connected to.
+/// The payload of [`Kind::Open`]: the client's address, and the address to which it connected.
 #[must_use]
 pub fn encode_addresses(client: SocketAddr, server: SocketAddr) -> [u8; ADDRESSES] {
     let mut out = [0; ADDRESSES];
@@ -331,7 +339,7 @@ pub fn encode_addresses(client: SocketAddr, server: SocketAddr) -> [u8; ADDRESSE
     out
 }
 
-/// Client's and server's address; `None` if they are none.
+/// Decodes the client's and the server's address; `None` if the bytes are not addresses.
 #[must_use]
 pub fn decode_addresses(bytes: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     if bytes.len() != ADDRESSES {
@@ -355,17 +363,17 @@ pub fn decode_addresses(bytes: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
 pub struct Upgrade {
     /// The client's address on its TCP connection.
     pub client: SocketAddr,
-    /// And the server's.
+    /// The server's address on that connection.
     pub server: SocketAddr,
-    /// Number of bytes that the client has sent there.
+    /// The number of bytes that the client has sent by TCP.
     pub sent: u64,
 }
 
-/// Bytes of an [`Upgrade`].
+/// The size of an [`Upgrade`] in bytes.
 pub const UPGRADE: usize = ADDRESSES + 8;
 
 impl Upgrade {
-    /// As it is sent.
+    /// Encodes the payload as it is sent.
     #[must_use]
     pub fn encode(self) -> [u8; UPGRADE] {
         let mut out = [0; UPGRADE];
@@ -374,7 +382,7 @@ impl Upgrade {
         out
     }
 
-    /// What was sent; `None` if it is none.
+    /// Decodes a received payload; `None` if its addresses are invalid.
     #[must_use]
     pub fn decode(bytes: &[u8; UPGRADE]) -> Option<Upgrade> {
         let (addresses, sent) = bytes.split_at_checked(ADDRESSES)?;

@@ -1,9 +1,9 @@
-//! The messages on a link's control socket, the names of the rendezvous, ([`frame`]) the protocol of a queue pair, and
-//! ([`companion`]) over the TCP connection beside it; ([`probe`]) how a client asks whether the server is reached by
-//! RDMA.
+//! All that processes send to each other: the messages on a link's control socket, the names of the rendezvous, the
+//! protocols of a queue pair ([`frame`]) and of its companion connection ([`companion`]), and the datagram by which a
+//! client asks whether a server is reachable by RDMA ([`probe`]).
 //!
-//! Every message is one `SOCK_SEQPACKET` record of exactly [`LEN`] bytes, little endian, with at most
-//! one descriptor beside it. Whatever does not decode is a stranger's: the link is dropped.
+//! Every message on a control socket is one `SOCK_SEQPACKET` record of exactly [`LEN`] bytes, little endian, with at
+//! most one descriptor beside it. A record that does not decode is a violation, for which the link is dropped.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
@@ -14,20 +14,22 @@ mod name;
 pub mod probe;
 pub use name::{Name, Scope};
 
-/// Version of everything two processes share: messages, segment layout, ring protocol. It is part of
-/// the rendezvous name, so processes of different versions do not meet and stay on TCP.
+/// The version of everything that two processes share: messages, segment layout, ring protocol. It is part
+/// of the rendezvous name, so processes of different versions do not find each other and stay on TCP.
 pub const VERSION: u16 = if cfg!(netacc_next_version) { NUMBER + 1 } else { NUMBER };
 
-/// To be raised with every change of what two processes share. The tests build a library of the next version besides.
+/// The version of this source, which must be raised with every change of what two processes share. The tests also build
+/// a library of the next version.
 const NUMBER: u16 = 14;
 
-/// The versions that a process of another one may have, next to ours: a client that finds none of ours looks for these, to
-/// say that there is a NetACC. Versions before 3 were never released; that of a far future stays unseen.
+/// The other versions that a client looks for when it finds no rendezvous of its own version, so that it can report
+/// that the server has another version of NetACC. Versions before 3 were never released; versions far above ours are
+/// not found.
 pub fn other_versions() -> impl Iterator<Item = u16> {
     (3..=VERSION.saturating_add(3)).filter(|version| *version != VERSION)
 }
 
-/// Bytes of every message.
+/// The size of every message in bytes.
 pub const LEN: usize = 32;
 
 const MAGIC: [u8; 4] = *b"NACC";
@@ -35,54 +37,55 @@ const MAGIC: [u8; 4] = *b"NACC";
 /// A message on the control socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// The first message, from the connecting side, with the segment's memfd beside it.
+    /// The first message, which the connecting side sends with the segment's memfd beside it.
     Hello {
-        /// Process id of the sender (only shown to people).
+        /// The process number of the sender, which is only shown to users.
         pid: u32,
-        /// Size of the segment in bytes; the receiver expects exactly its own idea of it.
+        /// The size of the segment in bytes, which must be the one that the receiver expects.
         segment: u64,
     },
-    /// A waker's eventfd lies beside the message.
+    /// The eventfd of a waker lies beside the message.
     Waker {
-        /// The number by which shared memory refers to it.
+        /// The number by which shared memory refers to the waker.
         id: u32,
     },
-    /// "Ring your own waker `id`": for a sender that has not (or does not trust) the eventfd.
+    /// The receiver must write its own waker, because the sender does not have (or does not trust) the eventfd.
     Wake {
-        /// The waker's number.
+        /// The number of the waker.
         id: u32,
     },
-    /// The sender is about to fork, and this is how the receiver hears of the end of the connection's last holder.
+    /// The sender is about to fork; the liveness socket tells the receiver when the last sharer of the connection has
+    /// ended.
     Liveness {
-        /// The connection's slot.
+        /// The slot of the connection.
         slot: u32,
-        /// The connection's incarnation in that slot, so that a late message hits no successor.
+        /// The generation of the slot, so that a late message cannot affect the next connection.
         generation: u32,
-        /// 0: the receiver's end of a socket pair lies beside the message. Else the receiver connects to the UNIX socket
-        /// that [`Name::liveness`] names by it: between strangers no descriptor is passed.
+        /// 0: the receiver's end of a socket pair lies beside the message. Otherwise the receiver connects to the UNIX
+        /// socket that [`Name::liveness`] derives from it, since strangers pass no descriptors.
         token: u64,
     },
-    /// The sender has left the connection's rings; the receiver's end of the socket pair on which it goes on lies
-    /// beside the message.
+    /// The sender has left the connection's rings; the receiver's end of the socket pair on which the connection goes
+    /// on lies beside the message.
     SwitchToKernel {
-        /// The slot.
+        /// The slot of the connection.
         slot: u32,
-        /// Its incarnation.
+        /// The generation of the slot.
         generation: u32,
     },
-    /// Before [`Message::SwitchToKernel`], of a connection that began on TCP: the kernel socket with the receiver's stream from
-    /// there, which the sender did not see the end of, lies beside the message.
+    /// This precedes [`Message::SwitchToKernel`] for a connection that began on TCP: beside the message lies its old
+    /// subflow, with bytes that the receiver sent before it switched to the ring and that the sender has not read.
     OldSubflow {
-        /// The slot.
+        /// The slot of the connection.
         slot: u32,
-        /// Its incarnation.
+        /// The generation of the slot.
         generation: u32,
     },
-    /// The TCP connection whose addresses the slot says is to go on in that slot.
+    /// The TCP connection whose addresses are in the slot goes on in that slot.
     Promote {
-        /// The slot.
+        /// The slot of the connection.
         slot: u32,
-        /// Its incarnation.
+        /// The generation of the slot.
         generation: u32,
     },
 }
@@ -133,12 +136,12 @@ impl Message {
             7 => Message::OldSubflow { slot: a, generation: u32::try_from(b).ok()? },
             _ => return None,
         };
-        // Bytes that no field owns must be zero: a later version may give them a meaning.
+        // Unused bytes must be zero, since a later version may give them a meaning.
         (m.encode() == *bytes).then_some(m)
     }
 }
 
-/// Whether `bytes` come from a NetACC of another version: nothing but its mark can be understood.
+/// Whether `bytes` come from a NetACC of another version, of which only the magic and the version can be understood.
 pub fn is_other_version(bytes: &[u8]) -> bool {
     bytes.get(0..4) == Some(&MAGIC[..]) && u16(bytes, 4).is_some_and(|v| v != VERSION)
 }

@@ -13,8 +13,8 @@ pub enum Scope {
     Any6,
     /// Every address of both families (bound to ::).
     Dual,
-    /// What the kernel's listener with this cookie serves (`SO_COOKIE`): one of those that share a port by
-    /// `SO_REUSEPORT`.
+    /// The addresses of the kernel's listener with this cookie (`SO_COOKIE`), which is one of several that share a
+    /// port by `SO_REUSEPORT`.
     One(u64),
 }
 
@@ -31,13 +31,13 @@ impl Name {
         Name::at(scope, port, 0)
     }
 
-    /// The name of one of several processes that each have the listener by itself: 0 is the first place.
+    /// The name of one of several processes that have inherited one listener. `place` tells them apart; 0 is the first.
     pub fn at(scope: Scope, port: u16, place: u16) -> Name {
         Name::of_version(crate::VERSION, scope, port, place)
     }
 
-    /// The name that a NetACC of this version of the protocol gives it. All versions begin with "netacc", the version,
-    /// scope and port.
+    /// The name in a given version of the protocol. The names of all versions begin with "netacc", the version, the
+    /// scope and the port.
     pub fn of_version(version: u16, scope: Scope, port: u16, place: u16) -> Name {
         let mut n = Name { buf: [0; 64], len: 0 };
         n.put(b"netacc/");
@@ -60,7 +60,8 @@ impl Name {
         n
     }
 
-    /// The name of a liveness socket that listens ([`crate::Message::Liveness`]). The lower half of the token is no part of it.
+    /// The name of a liveness socket that listens ([`crate::Message::Liveness`]). Every process can see the name, so
+    /// the lower half of the token, which proves the peer, is not part of it.
     pub fn liveness(token: u64) -> Name {
         let mut n = Name { buf: [0; 64], len: 0 };
         n.put(b"netacc/");

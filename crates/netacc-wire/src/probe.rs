@@ -1,30 +1,31 @@
-//! The question, before anything else, whether a server can be reached by RDMA: one datagram (UDP), and one back.
+//! The probe: the first question of a client, whether a server is reachable by RDMA. It is one UDP datagram, and one
+//! comes back.
 //!
-//! It is asked at the port where the server listens for RDMA. The listener answers with the question's own nonce, so
-//! that nobody can answer without having seen it; an answer is no longer than a question. All versions keep the beginning,
-//! up to the kind, and the nonce.
+//! The client sends it to the port at which the server listens for RDMA. The listener answers with the question's
+//! nonce, so that nobody can answer without having seen the question; an answer is no longer than a question. All
+//! versions have the fields up to the kind, and the nonce, at the same offsets.
 
 use crate::VERSION;
 use crate::frame::Stranger;
 
-/// Bytes of a question, and of an answer.
+/// The size of a question, and of an answer, in bytes.
 pub const RDMA_PROBE: usize = 24;
-/// Bytes of what an answer repeats.
+/// The size in bytes of the nonce, which an answer repeats.
 pub const NONCE: usize = 16;
 
 const MAGIC: [u8; 4] = *b"NAPR";
 
-/// A datagram.
+/// The datagram of a probe or of its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RdmaProbe {
-    /// Whether somebody listens there.
+    /// The client asks whether a server listens there.
     Question([u8; NONCE]),
-    /// Somebody does.
+    /// A server listens there.
     Answer([u8; NONCE]),
 }
 
 impl RdmaProbe {
-    /// As it is sent.
+    /// Encodes the datagram as it is sent.
     #[must_use]
     pub fn encode(self) -> [u8; RDMA_PROBE] {
         let (kind, nonce) = match self {
@@ -37,7 +38,8 @@ impl RdmaProbe {
         out
     }
 
-    /// What somebody has sent. One of another version is told as well: its sender has to hear that there is a listener.
+    /// Decodes a received datagram. The error has the datagram too if it is of another version, since its sender must
+    /// learn that there is a listener.
     pub fn decode(data: &[u8]) -> Result<RdmaProbe, (Stranger, Option<RdmaProbe>)> {
         let Some((head, nonce)) = data.first_chunk::<RDMA_PROBE>().and_then(|d| d.split_first_chunk::<8>()) else {
             return Err((Stranger::Garbage, None));

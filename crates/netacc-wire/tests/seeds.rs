@@ -1,5 +1,5 @@
-//! The seeds of the fuzz target `wire_frame` are what they are called, of this version of the protocol. After a change of the
-//! format: `NETACC_WRITE_SEEDS=1 cargo test -p netacc-wire --test seeds`.
+//! Checks that the seeds of the fuzz target `wire_frame` are what their names say, in this version of the protocol.
+//! After a change of the format `NETACC_WRITE_SEEDS=1 cargo test -p netacc-wire --test seeds` writes them again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 #![cfg(not(netacc_next_version))]
 
@@ -21,7 +21,7 @@ fn frame(kind: Kind) -> Vec<u8> {
         .to_vec()
 }
 
-/// A frame of data that says `next` of one behind it.
+/// A frame of data with `next` in its field of that name.
 fn followed(payload: &[u8], next: u16) -> Vec<u8> {
     let head = Frame { kind: Kind::Data, credits: 1, large: false, conn: 3, generation: 7, window: 0, acked: 9, next };
     [&head.encode(), payload].concat()

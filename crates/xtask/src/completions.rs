@@ -1,12 +1,13 @@
-//! The completions of a tool, written by the definition of its command line.
+//! The completions of a tool, generated from the definition of its command line.
 
 use clap::{Command, ValueHint};
 use clap_complete::{Shell, generate};
 
-/// A command line as completions should know it: clap offers hidden subcommands too, and files for every value.
+/// A command line as completions should offer it. From the definition itself clap would also offer hidden subcommands,
+/// and files for every value.
 fn offered(command: &Command) -> Command {
     let shown = command.get_subcommands().filter(|below| !below.is_hide_set()).map(offered);
-    // clap wants names for ever; the process ends with this.
+    // clap needs names with a static lifetime, so they are leaked; the process is short.
     let mut made = Command::new(&*command.get_name().to_owned().leak())
         .args(command.get_arguments().filter(|arg| !arg.is_hide_set()).map(|arg| match arg.get_value_hint() {
             ValueHint::Unknown if arg.get_action().takes_values() => arg.clone().value_hint(ValueHint::Other),
@@ -55,7 +56,8 @@ fn with_value(command: &Command) -> Vec<String> {
     both.flatten().collect()
 }
 
-/// clap's script for bash knows no commands, so from the first word that is no option the command completes for itself.
+/// A completion for bash, since clap's does not support a command as an argument: from the first word that is not an
+/// option on, it leaves the completion to that command.
 fn bash_command(command: &Command, name: &str) -> String {
     let valued = with_value(command).join("|");
     format!(
@@ -83,7 +85,8 @@ complete -F _{name}_command -o bashdefault -o default {name}
     )
 }
 
-/// fish completes a command with arguments as it stands; it has to be told which options have a value.
+/// A completion for fish, which can complete a command with arguments itself; it only has to know which options take a
+/// value.
 fn fish_command(command: &Command, name: &str) -> String {
     format!("complete -c {name} -x -a \"(__fish_complete_subcommand {})\"\n", with_value(command).join(" "))
 }

@@ -1,4 +1,5 @@
-//! `xtask FOLDER`: writes what a build takes from the command lines of the tools, their completions and manual pages.
+//! `xtask FOLDER` writes the files that a build makes from the command lines of the tools: completions and manual
+//! pages.
 
 mod completions;
 mod manual;
@@ -33,7 +34,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Each shell looks for a file of another name.
+/// Writes the completions of a tool for each shell, under the name by which the shell looks for them.
 fn write_completions(tool: &Command, folder: &Path) -> io::Result<()> {
     let name = tool.get_name();
     for (shell, file) in [

@@ -1,11 +1,12 @@
-//! Manual pages: where a source has a line `.\" OPTIONS OF COMMAND`, the page has the options that the command defines.
+//! Manual pages: a line `.\" OPTIONS OF COMMAND` of a page's source is replaced by the options that the command
+//! defines.
 
 use clap::{Arg, ArgAction, Command};
 
-/// The line that stands for the options of the command named behind it.
+/// The beginning of a line that is replaced by the options of the command whose name follows.
 const PLACE: &str = ".\\\" OPTIONS OF ";
 
-/// A page made from its source.
+/// Makes a page from its source. An error is a line that names an unknown command.
 pub(crate) fn page(source: &str, tools: &[Command]) -> Result<String, String> {
     let mut page = String::new();
     for line in source.lines() {
@@ -17,7 +18,8 @@ pub(crate) fn page(source: &str, tools: &[Command]) -> Result<String, String> {
     Ok(page)
 }
 
-/// The options of a tool, or of a subcommand of one. What all have (help) is told of the tool alone.
+/// The options of a tool, or of a subcommand, as roff. The option for help is described for the tool only, though all
+/// subcommands have it.
 fn options(name: &str, tools: &[Command]) -> Option<String> {
     let (tool, below) = name.split_once(' ').map_or((name, None), |(tool, below)| (tool, Some(below)));
     let tool = tools.iter().find(|command| command.get_name() == tool)?;
@@ -48,8 +50,8 @@ fn option(arg: &Arg) -> String {
     format!(".TP\n{}{operand}\n{}", names.join(", "), sentences.collect::<String>())
 }
 
-/// A paragraph of help as roff. What stands between backquotes, options and references to other pages are bold, the
-/// option's own operands italic.
+/// A paragraph of help as roff. Text between backquotes, options and references to other pages are bold; the option's
+/// own operands are italic.
 fn sentence(text: &str, values: &[&str]) -> String {
     let marked = text.split('`').enumerate().map(|(at, part)| match at % 2 {
         0 => part.split_inclusive([' ', '\n']).map(|word| emphasised(word, values)).collect(),
@@ -62,7 +64,7 @@ fn sentence(text: &str, values: &[&str]) -> String {
 
 fn emphasised(word: &str, values: &[&str]) -> String {
     let core = word.trim_matches(|c: char| c.is_whitespace() || ".,;:()[]".contains(c));
-    // Of a reference to another page only its name.
+    // In a reference to another page only the name is bold.
     let core = core.split_once('(').map_or(core, |(page, _)| page);
     let (before, after) = word.split_once(core).unwrap_or((word, ""));
     let core = match core {

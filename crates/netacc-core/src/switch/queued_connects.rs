@@ -170,7 +170,7 @@ struct DueConnect {
     socket: Ref<Socket>,
     /// Time at which the program made it.
     made_at: u64,
-    /// Whether it has waited for so long that it is made by TCP if no other process waits for it.
+    /// Whether it has waited long enough to be made by TCP if no other process waits for it.
     long: bool,
 }
 

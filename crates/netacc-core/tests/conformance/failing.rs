@@ -64,7 +64,7 @@ pub fn a_failure_loses_nothing() {
     rest::await_companions();
     fail_all();
     transfer.finish();
-    // Who slept sleeps on until there is something.
+    // A side that slept goes on sleeping until there is something for it.
     assert_eq!(write(&*waits.b, b"x"), Ok(1));
     assert_eq!(drain(&*room.b), (sent[4], AGAIN));
     for s in sleepers {
@@ -142,8 +142,8 @@ impl Transfer {
     }
 }
 
-/// Without a companion connection: everybody reads what has come, and then a reset, since nobody knows what had still
-/// to come; but who was told of the end before reads that.
+/// Without a companion connection each side reads what has arrived, and then a reset, since it cannot know what was
+/// still under way; but a side that had got the end before reads the end.
 pub fn a_failure_without_a_companion() {
     let [idle, read_on, unread, half, full] = [(); 5].map(|()| pair());
     assert_eq!(write(&*read_on.b, b"abc"), Ok(3));

@@ -68,7 +68,7 @@ pub struct RemoteKind {
 struct Remote {
     kind: &'static RemoteKind,
     me: usize,
-    /// Who looks sees all that was done.
+    /// Whether a check first waits until everything that is under way has arrived.
     settled: bool,
 }
 

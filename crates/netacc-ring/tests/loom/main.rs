@@ -19,7 +19,7 @@ mod wake;
 
 use netacc_ring::sync::*;
 
-/// One mapping of `SeqCst` at a time, since all tests share the switch.
+/// Serialises the tests, since they share the switch that selects the mapping of `SeqCst`.
 static MAPPING: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 /// Checks `f` under both mappings of `SeqCst`.

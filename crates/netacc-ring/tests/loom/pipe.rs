@@ -21,9 +21,9 @@ pub(crate) struct Pipe {
     pub(crate) writer: SideLine,
 }
 
-// SAFETY: loom checks the cells.
+// SAFETY: threads share only the cells, whose accesses loom checks, and atomics.
 unsafe impl Sync for Pipe {}
-// SAFETY: loom checks the cells.
+// SAFETY: threads share only the cells, whose accesses loom checks, and atomics.
 unsafe impl Send for Pipe {}
 
 impl Pipe {
@@ -43,7 +43,8 @@ impl Pipe {
 
     pub(crate) fn area(&self) -> Area {
         let p = |b: *const u8| NonNull::new(b.cast_mut()).unwrap();
-        // SAFETY: the boxes live as long as the pipe; the addresses are only computed with.
+        // SAFETY: the boxes have the windows' sizes and live as long as the pipe. No byte is accessed through the
+        // addresses.
         unsafe { Area::new(p(self.small.as_ptr()), p(self.large.as_ptr())) }
     }
 

@@ -8,7 +8,7 @@ use netacc_ring::*;
 
 /// (f) Two connections whose bits share a word: neither bit is lost, and there is one wake-up per arming.
 ///
-/// Mutations: `mark` storing the word instead of `fetch_or`; `take` by a load and a store; `armed` not taken by an
+/// Mutations: `set` storing the word instead of `fetch_or`; `take` by a load and a store; `armed` not taken by an
 /// exchange (two rings for one arming); `any` with `Acquire`.
 #[test]
 fn two_connections_share_a_word() {
@@ -46,7 +46,8 @@ fn two_connections_share_a_word() {
 #[test]
 fn a_slot_is_used_again() {
     model(3, || {
-        // The two sides' lines, the generation that the server has released, and the one that it has wiped.
+        // The tuple has the two sides' lines, the generation that the server has released, and the one that it has
+        // wiped.
         let s = Arc::new(([OwnLine::default(), OwnLine::default()], AtomicU32::default(), AtomicU32::default()));
         let [_, served] = &s.0;
         served.producer.head.store(5, Ordering::Relaxed);

@@ -70,7 +70,7 @@ fn bytes_cross_in_order() {
     });
 }
 
-/// (e) From the small to the large window with bytes pending in the small one.
+/// (e) The producer goes from the small to the large window with bytes pending in the small one.
 ///
 /// Mutations: the layout not stored by `switch`, or not adopted; `Relaxed` in `publish`; the consumer ignoring
 /// a claim whose origin lies ahead (`end` not cut at it).
@@ -111,7 +111,7 @@ fn grows_again_after_the_small_window_was_seen() {
     model(2, || {
         let p = Arc::new(Pipe::new());
         let (mut w, mut r) = (0, 0);
-        // Large, drained, then calm until the next message is written small.
+        // The large window is used and drained, and small writes follow until the next message uses the small window.
         assert_eq!(p.write(&mut w, 6), 6);
         assert_eq!(p.read(&mut r, 6), 6);
         assert_eq!(p.write(&mut w, 1), 1);

@@ -10,8 +10,8 @@ use netacc_ring::*;
 /// (b) A consumer that armed and found nothing is woken by the thread that sets a bit afterwards, and the data that the
 /// bit announces is there when it is taken.
 ///
-/// Mutations: `arm` looking before the exchange, or storing with `Relaxed`; `mark` looking at `armed`
-/// before setting the bit; `mark` with a `Relaxed` look at the bit; `take` with `AcqRel`, or
+/// Mutations: `arm` looking before the exchange, or storing with `Relaxed`; `set` looking at `armed`
+/// before setting the bit; `set` with a `Relaxed` look at the bit; `take` with `AcqRel`, or
 /// `Consumer::refresh` with `Acquire` (a bit that is found set is not a fence); `publish` with `AcqRel`.
 #[test]
 fn an_armed_consumer_is_rung() {
@@ -75,7 +75,7 @@ fn a_waiting_reader(look: fn(&Pipe) -> bool) {
         assert_eq!(registered, Ok(0));
         let sleeps = !look(&p);
         if !sleeps {
-            // Awake: takes its registration back, if the peer has not taken it.
+            // The reader does not sleep, so it takes its registration back unless the peer has taken it.
             let _ = p.reader.rx_waiter.compare_exchange(7, 0, Ordering::SeqCst, Ordering::SeqCst);
         }
         let ring = t.join().unwrap();
@@ -99,7 +99,7 @@ fn the_end_wakes_a_waiting_reader() {
             notify_data(&q.reader, 1, |_| None)
         });
         p.reader.rx_waiter.swap(7, Ordering::SeqCst);
-        // Arms as the endpoint does: a fence, then a load with Acquire.
+        // The waiter arms as the endpoint does: a fence, then a load with Acquire.
         netacc_ring::sync::fence(Ordering::SeqCst);
         let sleeps = p.data.fin.load(Ordering::Acquire) == 0;
         assert!(t.join().unwrap().thread == 7 || !sleeps, "a reader sleeps for ever");

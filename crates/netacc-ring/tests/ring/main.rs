@@ -1,4 +1,4 @@
-//! The ring over real memory: random operations against an oracle, a hostile peer, two threads.
+//! Tests of the ring over real memory: random operations against an oracle, a hostile peer, two threads.
 #![cfg(not(loom))]
 #![allow(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
@@ -42,7 +42,7 @@ fn xorshift(s: &mut u64) -> u64 {
 /// Two threads over real memory: every byte arrives, in order, through all window changes.
 #[test]
 fn two_threads_move_a_stream() {
-    let p = QpConn::new();
+    let p = Pipe::new();
     let until = Instant::now() + Duration::from_millis(1200);
     let guard = until + Duration::from_secs(5);
     let done = AtomicBool::new(false);
@@ -109,7 +109,7 @@ fn two_threads_move_a_stream() {
 /// below it.
 #[test]
 fn a_limit_bounds_what_is_under_way() {
-    let p = QpConn::new();
+    let p = Pipe::new();
     let all = vec![0; LARGE];
     p.tx.set_limit(&p.data, 10_000);
     p.room.window.store(6_000, Ordering::SeqCst);

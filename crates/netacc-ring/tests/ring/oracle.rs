@@ -50,7 +50,7 @@ pub(crate) struct Oracle {
 }
 
 impl Oracle {
-    pub(crate) fn write(&mut self, p: &QpConn, sizes: &[usize]) {
+    pub(crate) fn write(&mut self, p: &Pipe, sizes: &[usize]) {
         let want = sizes.iter().sum::<usize>();
         let all = bytes(self.written, want);
         let mut rest = &all[..];
@@ -80,13 +80,13 @@ impl Oracle {
         self.written += n as u64;
     }
 
-    pub(crate) fn read(&mut self, p: &QpConn, want: usize) {
+    pub(crate) fn read(&mut self, p: &Pipe, want: usize) {
         let got = p.read(want, false).unwrap();
         let expect: Vec<u8> = self.pending.drain(..want.min(self.pending.len())).collect();
         assert!(got == expect, "read {} of {want}, expected {}", got.len(), expect.len());
     }
 
-    pub(crate) fn apply(&mut self, p: &QpConn, op: &Op) {
+    pub(crate) fn apply(&mut self, p: &Pipe, op: &Op) {
         match op {
             Op::Write(sizes) => self.write(p, sizes),
             Op::Read(n) => self.read(p, *n),
@@ -127,7 +127,7 @@ proptest! {
 
     #[test]
     fn random_operations_agree_with_a_queue(ops in proptest::collection::vec(op(), 1..60)) {
-        let p = QpConn::new();
+        let p = Pipe::new();
         let mut o = Oracle::default();
         for op in &ops {
             o.apply(&p, op);

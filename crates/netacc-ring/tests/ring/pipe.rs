@@ -11,7 +11,7 @@ pub(crate) const GUARD: usize = 4096;
 pub(crate) const GUARD_BYTE: u8 = 0xa5;
 
 /// One direction: the shared words, both windows between guards, and both ends.
-pub(crate) struct QpConn {
+pub(crate) struct Pipe {
     pub(crate) memory: Box<[u8]>,
     pub(crate) base: NonNull<u8>,
     pub(crate) data: ProducerLine,
@@ -20,18 +20,18 @@ pub(crate) struct QpConn {
     pub(crate) rx: Consumer,
 }
 
-// SAFETY: the ends access disjoint bytes of the memory, which is what these tests are about.
-unsafe impl Sync for QpConn {}
+// SAFETY: the two ends access disjoint bytes of the memory at any time, as these tests check; all else is atomic.
+unsafe impl Sync for Pipe {}
 
-impl QpConn {
+impl Pipe {
     const SMALL_AT: usize = GUARD;
     const LARGE_AT: usize = Self::SMALL_AT + SMALL + GUARD;
     const SIZE: usize = Self::LARGE_AT + LARGE + GUARD;
 
-    pub(crate) fn new() -> QpConn {
+    pub(crate) fn new() -> Pipe {
         let mut memory = vec![GUARD_BYTE; Self::SIZE].into_boxed_slice();
         let base = NonNull::new(memory.as_mut_ptr()).unwrap();
-        QpConn {
+        Pipe {
             memory,
             base,
             data: ProducerLine::default(),

@@ -23,9 +23,9 @@ fn lie() -> impl Strategy<Value = u64> {
 
 #[derive(Clone, Debug)]
 enum Lie {
-    /// Store the value into word 0 (position), 1 (layout) or 2 (end mark).
+    /// Stores the value into word 0 (position), 1 (layout) or 2 (end mark).
     Set(u8, u64),
-    /// Add to the position.
+    /// Adds to the position.
     Move(i64),
     Honest(usize),
     Act(usize),
@@ -53,7 +53,7 @@ proptest! {
     /// Whatever the producer claims, chunks stay within the windows, and reads end and return no more than was claimed.
     #[test]
     fn a_lying_producer_hurts_only_itself(script in lies()) {
-        let p = QpConn::new();
+        let p = Pipe::new();
         for l in &script {
             match *l {
                 Lie::Set(0, v) => p.data.head.store(v, Ordering::SeqCst),
@@ -105,7 +105,7 @@ proptest! {
     /// Whatever the consumer claims, chunks stay within the windows, writes end, and no more bytes are unread than fit.
     #[test]
     fn a_lying_consumer_hurts_only_itself(script in lies()) {
-        let p = QpConn::new();
+        let p = Pipe::new();
         let mut written = 0u64;
         for l in &script {
             match *l {
@@ -175,7 +175,7 @@ proptest! {
 /// Reading ends even if forged claims keep growing, since the unread bytes are limited by the windows.
 #[test]
 fn an_endless_claim_ends() {
-    let p = QpConn::new();
+    let p = Pipe::new();
     for step in 1..50u64 {
         p.data.head.store(step * CAPACITY, Ordering::SeqCst);
         assert_eq!(p.read(usize::MAX, false).map(|v| v.len() as u64), Ok(CAPACITY));
@@ -183,25 +183,25 @@ fn an_endless_claim_ends() {
     p.data.head.store(u64::MAX, Ordering::SeqCst);
     assert_eq!(p.read(1, false), Err(Violation));
     // A head that falls is a violation.
-    let p = QpConn::new();
+    let p = Pipe::new();
     p.data.head.store(10, Ordering::SeqCst);
     assert_eq!(p.read(1, false).map(|v| v.len()), Ok(1));
     p.data.head.store(9, Ordering::SeqCst);
     assert_eq!(p.rx.available(&p.data), Err(Violation));
     // A window that begins before the read position or before the window in force is a violation.
-    let p = QpConn::new();
+    let p = Pipe::new();
     assert_eq!(p.write(&[&[1; 10]]), Ok(10));
     assert_eq!(p.read(5, false).map(|v| v.len()), Ok(5));
     p.data.layout.store(Layout { large: false, origin: 3 }.pack(), Ordering::SeqCst);
     assert_eq!(p.read(5, false), Err(Violation));
-    let p = QpConn::new();
+    let p = Pipe::new();
     assert_eq!(p.write(&[&[1; 10]]), Ok(10));
     p.data.layout.store(Layout { large: true, origin: 5 }.pack(), Ordering::SeqCst);
     assert_eq!(p.read(6, false).map(|v| v.len()), Ok(6), "the violator's own bytes are garbled");
     p.data.layout.store(Layout { large: true, origin: 4 }.pack(), Ordering::SeqCst);
     assert_eq!(p.read(1, false), Err(Violation));
     // A tail that falls, or passes the head, is a violation.
-    let p = QpConn::new();
+    let p = Pipe::new();
     assert_eq!(p.write(&[&[1; 10]]), Ok(10));
     p.room.tail.store(5, Ordering::SeqCst);
     assert_eq!(p.tx.unread(&p.room), Ok(5));

@@ -5,13 +5,13 @@ use crate::pipe::*;
 use netacc_ring::*;
 use std::sync::atomic::Ordering;
 
-/// The whole life of a connection's windows: small, large with small bytes pending, rewound, small
-/// again, and large once more.
+/// A connection's windows go through their whole life: small, large with small bytes pending, rewound,
+/// small again, and large once more.
 #[test]
 fn windows_change_as_described() {
-    let p = QpConn::new();
+    let p = Pipe::new();
     let mut o = Oracle::default();
-    let newest = |p: &QpConn| Layout::unpack(p.data.layout.load(Ordering::SeqCst));
+    let newest = |p: &Pipe| Layout::unpack(p.data.layout.load(Ordering::SeqCst));
     o.apply(&p, &Op::Write(vec![SMALL]));
     assert_eq!(newest(&p), Layout { large: false, origin: 0 });
     o.apply(&p, &Op::Write(vec![1]));
@@ -55,7 +55,7 @@ fn windows_change_as_described() {
 /// A writer is woken when a quarter is free, however the reader reads.
 #[test]
 fn room_is_told_from_a_quarter_on() {
-    let p = QpConn::new();
+    let p = Pipe::new();
     let mut o = Oracle::default();
     o.apply(&p, &Op::Write(vec![LARGE]));
     for _ in 0..LARGE / 4 / 1024 {
@@ -70,13 +70,13 @@ fn room_is_told_from_a_quarter_on() {
 /// `resync` refuses impossible words.
 #[test]
 fn resync_refuses_impossible_positions() {
-    let p = QpConn::new();
+    let p = Pipe::new();
     p.room.tail.store(1, Ordering::SeqCst);
     assert_eq!(p.tx.resync(&p.data, &p.room), Err(Violation), "read ahead of what was written");
     assert_eq!(p.rx.resync(&p.room, &p.data), Err(Violation));
     p.room.tail.store(0, Ordering::SeqCst);
     p.data.head.store(CAPACITY + 1, Ordering::SeqCst);
-    assert_eq!(p.tx.resync(&p.data, &p.room), Err(Violation), "more underway than fits");
+    assert_eq!(p.tx.resync(&p.data, &p.room), Err(Violation), "more under way than fits");
     assert_eq!(p.rx.resync(&p.room, &p.data), Err(Violation));
     p.data.head.store(5, Ordering::SeqCst);
     p.data.layout.store(Layout { large: true, origin: 6 }.pack(), Ordering::SeqCst);
@@ -85,6 +85,6 @@ fn resync_refuses_impossible_positions() {
     for word in [&p.data.head, &p.room.tail] {
         word.store(u64::MAX - 1, Ordering::SeqCst);
     }
-    assert_eq!(p.tx.resync(&p.data, &p.room), Err(Violation), "no stream is so long");
+    assert_eq!(p.tx.resync(&p.data, &p.room), Err(Violation), "no stream is that long");
     assert_eq!(p.rx.resync(&p.room, &p.data), Err(Violation));
 }

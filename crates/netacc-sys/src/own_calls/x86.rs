@@ -248,7 +248,7 @@ struct Instruction {
 /// What follows an opcode: ModRM, the size of a constant, and which operand is written.
 #[derive(Clone, Copy)]
 enum Form {
-    /// No operands but, possibly, a constant of so many bytes.
+    /// No operands except a constant of this number of bytes, which may be 0.
     Plain(usize),
     /// ModRM, of which the register is written.
     Reg(usize),

@@ -251,7 +251,7 @@ impl Credits {
         self.is_not_short();
     }
 
-    /// What a side lacks cannot be had for now.
+    /// Notes that the receives that a side lacks cannot be allocated for now.
     pub fn refused(&mut self, what: Lack) {
         self.can_enlarge &= !matches!(what, Lack::Larger(_));
         self.is_not_short();

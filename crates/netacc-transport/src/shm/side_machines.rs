@@ -76,7 +76,7 @@ pub(super) enum LifeEvent {
     FindNoRoom,
     /// The connect has come so far that the kernel would have established it.
     Establish,
-    /// The connection is reset, by whichever side.
+    /// The connection is reset, by either side.
     Reset,
     /// This process gives the connection up.
     End,

@@ -153,7 +153,7 @@ pub(crate) fn wait(e: &'static dyn Endpoint, i: Interest, armed: impl FnMut()) {
     wait_with(e, i, armed, false);
 }
 
-/// As [`wait`], where the peer may be dead already and so cannot be told whom to wake.
+/// As [`wait`], if the peer may be dead already, so that it cannot be told which waker to write.
 pub(crate) fn wait_beside_the_dead(e: &'static dyn Endpoint, i: Interest) {
     wait_with(e, i, || {}, true);
 }

@@ -344,7 +344,7 @@ fn forged_numbers_reach_nothing() {
         l.client.service();
         assert!(!l.server.is_lost() && !l.client.is_lost());
     }
-    // And the connection still wakes whom it should.
+    // The connection still wakes the side that waits.
     for side in slot.own.iter().map(|o| &o.side) {
         for w in [&side.subscriber, &side.rx_waiter, &side.tx_waiter, &side.want_room] {
             w.store(0, Ordering::SeqCst);

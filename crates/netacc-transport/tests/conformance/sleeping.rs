@@ -1,4 +1,4 @@
-//! Who sleeps is woken, by bytes, by room and by the end.
+//! A side that sleeps is woken by bytes, by room and by the end.
 
 use crate::ends::*;
 use netacc_sys::Errno;

@@ -1,4 +1,4 @@
-//! Making the connection.
+//! Makes the connection, on either side.
 
 use crate::link::{Link, Outcome, RECEIVES, event_error, sleep_on};
 use netacc_sys::Errno;
@@ -14,7 +14,7 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// What each side tells the other before the first message: how many receives it has posted.
+/// The private data by which each side tells the other, before the first message, how many receives it has posted.
 fn hello() -> [u8; 6] {
     let [low, high] = RECEIVES.to_le_bytes();
     let [a, b, c, d] = MAGIC;
@@ -22,7 +22,7 @@ fn hello() -> [u8; 6] {
 }
 
 fn credits(event: &CmEvent) -> Outcome<u16> {
-    // On RoCE zeroes follow what was sent.
+    // On RoCE zeroes follow the bytes that were sent.
     match event.private_data.as_slice() {
         [magic @ .., low, high] if magic == MAGIC => Ok(u16::from_le_bytes([*low, *high])),
         [a, b, c, d, low, high, rest @ ..] if [*a, *b, *c, *d] == MAGIC && rest.iter().all(|r| *r == 0) => {
@@ -51,7 +51,7 @@ fn expect(events: &EventChannel, event_type: CmEventType, cookie: u64) -> Outcom
     }
 }
 
-/// With rising patience: see [`CmId::resolve_addr`].
+/// Resolves the address with time-outs that grow, for the reason given at [`CmId::resolve_addr`].
 fn resolve_addr(events: &EventChannel, id: &CmId, address: SocketAddr) -> Outcome<()> {
     let mut outcome = Ok(());
     for timeout_ms in [100, 400, 1600, TIMEOUT_MS] {
@@ -64,8 +64,8 @@ fn resolve_addr(events: &EventChannel, id: &CmId, address: SocketAddr) -> Outcom
     outcome
 }
 
-/// As far as the question to connect. The connection manager's port may be somebody else's of TCP, where siw connects from:
-/// then from another one.
+/// Makes a queue pair and asks for the connection. siw connects from the TCP port of the same number as the connection
+/// manager's, which may be taken; then this tries again from another one.
 fn ask(events: &EventChannel, address: SocketAddr) -> Outcome<Link> {
     let mut attempts = 20;
     loop {
@@ -90,8 +90,8 @@ pub fn connect(address: SocketAddr) -> Outcome<Link> {
     Ok(link)
 }
 
-/// A listener on a port that the kernel chooses. It is free for RDMA; siw listens on the same port of TCP, which somebody
-/// may have.
+/// A listener on a port that the kernel chooses. That port is free for RDMA; siw also listens on the TCP port of the
+/// same number, which may be taken, so that another one is tried.
 fn listen(events: &EventChannel, address: SocketAddr) -> netacc_verbs::Result<CmId> {
     let mut attempts = 20;
     loop {
@@ -104,7 +104,7 @@ fn listen(events: &EventChannel, address: SocketAddr) -> netacc_verbs::Result<Cm
     }
 }
 
-/// Takes one client.
+/// Listens, prints the port, and accepts one client.
 pub fn accept(address: SocketAddr) -> Outcome<Link> {
     let events = channel()?;
     let listener = listen(&events, address).map_err(text)?;

@@ -12,31 +12,31 @@ use std::collections::VecDeque;
 
 use std::time::Duration;
 
-/// An operation of this program: the error is a sentence for people.
+/// The result of an operation of this program; the error is a sentence for the user.
 pub type Outcome<T> = Result<T, String>;
 
-/// The payload of a message of the stream.
+/// The payload of a message of the stream, in bytes.
 pub const LARGE: usize = 4000;
 const BUFFER: usize = LARGE + HEADER;
-/// Receive buffers of each side, and so the credits of the other.
+/// How many receive buffers each side has, and so how many credits the other one gets.
 pub const RECEIVES: u16 = 16;
-/// Places in the send queue. One send in `SIGNALED` completes visibly; so that their places come back before all are
-/// taken, it must be less.
+/// The places in the send queue. One send in `SIGNALED` has a completion; that number must be less than `SENDS`, so
+/// that places come back before all are taken.
 const SENDS: u64 = 32;
 const SIGNALED: u64 = 8;
-/// What every device takes inline.
+/// How many bytes are sent inline; every device takes that.
 const INLINE: usize = 64;
-/// The connection is given up if nothing at all happens for so long.
+/// The connection is given up if nothing happens for this time.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How often a busy connection looks for events: once in so many waits.
+/// A busy connection looks for events once in this number of waits.
 const BUSY: u64 = 64;
 
 /// Completions of receives and of sends come from one queue and are told apart by this bit of their number.
 const SEND: u64 = 1 << 63;
 
 pub struct Link {
-    // Dropped first: its queue pair uses all the others.
+    // The identifier is dropped first, since its queue pair uses all other objects.
     id: CmId,
     events: EventChannel,
     context: Context,
@@ -45,9 +45,9 @@ pub struct Link {
     receive: Mr,
     send: Mr,
     inbox: VecDeque<Message>,
-    /// Messages that the other side has a buffer for.
+    /// How many messages the other side has a buffer for.
     credits: u16,
-    /// Buffers posted again that the other side has not heard of.
+    /// How many buffers were posted again without the other side having been told.
     owed: u16,
     posted: u64,
     completed: u64,
@@ -62,7 +62,8 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 impl Link {
-    /// Everything that a connection needs, with all receives posted: before it is asked for or accepted.
+    /// Makes everything that a connection needs and posts all receives. This comes before the connection is asked for
+    /// or accepted.
     pub fn new(mut id: CmId, events: EventChannel) -> Outcome<Link> {
         let context = id.context().map_err(text)?;
         netacc_verbs::fd::set_nonblocking(context.async_fd(), true).map_err(text)?;
@@ -144,7 +145,7 @@ impl Link {
             self.sent_inline += 1;
             SendWr::send_inline(number, &bytes).ok_or("too long")?
         } else {
-            // Free: the send that had it has completed, else its place in the queue would not be free.
+            // The buffer is free, because the send that used it last had the same place in the queue and has completed.
             if !self.send.write(slot, &bytes) {
                 return Err("a message longer than its buffer".into());
             }
@@ -181,7 +182,7 @@ impl Link {
                 self.arrived(completion.wr_id(), completion.byte_len())?;
             }
         }
-        // Enough to be worth a message of its own, if there is none to go with. Before the other side runs dry.
+        // Half of the buffers is enough for a message of its own, and early enough for the other side not to run out.
         if self.owed >= RECEIVES / 2 && self.credits > 0 && self.posted - self.completed < SENDS {
             self.post(Kind::Credits, 0, 0)?;
         }
@@ -204,10 +205,10 @@ impl Link {
         Ok(())
     }
 
-    /// Until something has happened: a completion, or an event that is an error.
+    /// Waits until something has happened: a completion, or an event that is an error.
     fn wait(&mut self) -> Outcome<()> {
-        // A device that is to go away still carries messages; it waits for us to let go of it. So events are
-        // looked for however busy the connection is.
+        // A device that is being removed still carries messages, and its removal waits for us. So even a busy
+        // connection looks for events.
         self.waits += 1;
         if self.waits.is_multiple_of(BUSY) {
             self.look_for_events()?;
@@ -216,14 +217,14 @@ impl Link {
             return Ok(());
         }
         self.cq.req_notify(false).map_err(text)?;
-        // What came before the arming has no event.
+        // A completion that came before the arming has no event.
         if self.poll()? {
             return Ok(());
         }
         let fds = [self.completions.fd(), self.events.fd(), self.context.async_fd()];
         sleep_on(&fds)?;
         while self.completions.get_cq_event().map_err(text)?.is_some() {}
-        // What arrived before the end counts, even if the end was heard of first.
+        // Messages that arrived before the end count, even if the event of the end was seen first.
         if self.poll()? {
             return Ok(());
         }
@@ -244,7 +245,7 @@ impl Link {
 
     fn event(&mut self, event: &CmEvent) -> Outcome<()> {
         match event.event_type {
-            // A server may hear of a message before it hears that the connection is there.
+            // A server may get a message before the event that the connection is established.
             CmEventType::ESTABLISHED | CmEventType::TIMEWAIT_EXIT => Ok(()),
             CmEventType::DISCONNECTED if self.ended => Ok(()),
             _ => Err(text(event_error(event))),
@@ -256,7 +257,7 @@ impl Link {
         self.id.disconnect().map_err(text)
     }
 
-    /// Until the other side has disconnected. What is still posted then fails, as it should.
+    /// Waits until the other side has disconnected. Requests that are still posted then fail, as they should.
     pub fn await_end(mut self) -> Outcome<()> {
         loop {
             match self.events.get_event().map_err(text)? {
@@ -268,14 +269,14 @@ impl Link {
     }
 }
 
-/// An event that means the end as the error that it is.
+/// The error that stands for an event which ends the connection.
 pub fn event_error(event: &CmEvent) -> netacc_verbs::Error {
     netacc_verbs::Error::Cm { event: event.event_type, status: event.status }
 }
 
-/// Until one of the descriptors is readable.
+/// Waits until one of the descriptors is readable.
 pub fn sleep_on(fds: &[i32]) -> Outcome<()> {
-    // SAFETY: descriptors of objects that the caller holds.
+    // SAFETY: the descriptors belong to objects that the caller holds, so they stay open during the call.
     #[allow(unsafe_code)]
     let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| unsafe { BorrowedFd::borrow_raw(*fd) }).collect();
     let mut polled: Vec<PollFd<'_>> = borrowed.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();

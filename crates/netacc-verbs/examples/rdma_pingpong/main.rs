@@ -1,14 +1,14 @@
-//! Messages there and back over RDMA, by the verbs alone: what the transport will do, in its smallest form.
+//! Sends messages there and back over RDMA with the verbs alone: the smallest form of what the RDMA transport does.
 //!
 //! ```text
 //! rdma_pingpong server ADDRESS                     prints "port N" and serves one client
 //! rdma_pingpong client ADDRESS PORT [ROUND_TRIPS] [MESSAGES]
-//! rdma_pingpong stay ADDRESS PORT [ROUND_TRIPS]    after an error: lets go of the device, and waits for input
+//! rdma_pingpong stay ADDRESS PORT [ROUND_TRIPS]    as client, but after an error releases the device and waits for input
 //! ```
 //!
 //! The client sends first, as iWARP demands. After ROUND_TRIPS small messages there and back it sends MESSAGES larger
 //! ones, as fast as the server's credits allow. All contents are compared. The first error ends the program with
-//! status 1 and a line that says which operation it was.
+//! status 1 and a line that says which operation failed.
 #![allow(missing_docs, reason = "a program")]
 
 mod connect;
@@ -48,7 +48,7 @@ fn number(argument: Option<&&str>, default: u32) -> Outcome<u32> {
     argument.map_or(Ok(default), |text| text.parse().map_err(|e| bad(text, &e)))
 }
 
-/// Answers each ping, and takes the stream, until the client has said that it is done.
+/// Answers each ping and receives the stream, until the client says that it is done.
 fn server(address: IpAddr) -> Outcome<()> {
     let mut link = connect::accept(SocketAddr::new(address, 0))?;
     let mut streamed = 0;
@@ -66,7 +66,7 @@ fn server(address: IpAddr) -> Outcome<()> {
             Kind::Done => {
                 message.check(streamed)?;
                 link.send(Kind::Done, streamed, 0)?;
-                // The client ends the connection, so that its answer is not overtaken by ours.
+                // The client ends the connection, so that our answer is not lost by our own disconnecting.
                 link.await_end()?;
                 println!("served {streamed} messages");
                 return Ok(());
@@ -86,7 +86,7 @@ fn client(address: &str, port: &str, rest: &[&str]) -> Outcome<()> {
     link.disconnect()
 }
 
-/// As a server would that has other things to do: the connection fails, the process goes on.
+/// Acts as a process with other work to do: when the connection fails, the process releases the device and goes on.
 fn stay(address: &str, port: &str, rest: &[&str]) -> Outcome<()> {
     let outcome = client(address, port, rest);
     netacc_verbs::cm::release_removed_devices().map_err(|e| e.to_string())?;

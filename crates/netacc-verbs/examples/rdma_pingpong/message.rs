@@ -1,8 +1,8 @@
-//! What the two say to each other.
+//! The messages that the two sides exchange.
 
 use crate::link::Outcome;
 
-/// The payload of a ping: with its header it fits what every device takes inline.
+/// The payload of a ping in bytes: with its header it is short enough for every device to take it inline.
 pub const SMALL: usize = 48;
 pub const HEADER: usize = 12;
 
@@ -12,7 +12,7 @@ pub enum Kind {
     Pong,
     Data,
     Done,
-    /// Nothing but credits.
+    /// A message that carries only credits.
     Credits,
 }
 
@@ -25,7 +25,7 @@ pub struct Message {
     pub payload: Vec<u8>,
 }
 
-/// Bytes that differ from message to message and from place to place.
+/// The bytes of a payload: they differ from message to message and from place to place.
 fn pattern(seq: u32, len: usize) -> impl Iterator<Item = u8> {
     (0..len as u32).map(move |i| (seq.wrapping_mul(31).wrapping_add(i.wrapping_mul(7)) >> 3) as u8)
 }
@@ -56,7 +56,7 @@ impl Message {
         Ok(Message { kind, credits, seq: u32::from_le_bytes([*s0, *s1, *s2, *s3]), payload: payload.to_vec() })
     }
 
-    /// That it is the one with this number, and whole.
+    /// Checks that the message has this number and that its payload is intact.
     pub fn check(&self, seq: u32) -> Outcome<()> {
         if self.seq != seq {
             return Err(format!("{:?} {} came where {seq} was due", self.kind, self.seq));

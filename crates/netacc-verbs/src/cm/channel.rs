@@ -1,4 +1,4 @@
-//! Where the connection manager's events arrive.
+//! The channel on which the connection manager's events arrive.
 //!
 //! # Safety
 //! The pointer is valid until the last clone is dropped; every identifier holds a clone.
@@ -24,14 +24,15 @@ struct Inner {
     raw: NonNull<rdma_event_channel>,
 }
 
-// SAFETY: the library allows calls from several threads.
+// SAFETY: librdmacm is thread-safe: several threads may use one channel at once.
 unsafe impl Send for Inner {}
-// SAFETY: the library allows calls from several threads.
+// SAFETY: librdmacm is thread-safe: several threads may use one channel at once.
 unsafe impl Sync for Inner {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: ours, and no identifier is on it; the library closes its descriptor.
+        // SAFETY: we made the channel, and no identifier is on it, since each holds a clone. The library closes the
+        // descriptor.
         unsafe {
             reserved_fds::give_back((*self.raw.as_ptr()).fd);
             (self.api.cma.rdma_destroy_event_channel)(self.raw.as_ptr());
@@ -43,10 +44,11 @@ impl EventChannel {
     /// A new channel (`rdma_create_event_channel`).
     pub fn create() -> Result<EventChannel> {
         let api = api()?;
-        // SAFETY: takes nothing.
+        // SAFETY: the function takes no argument.
         let raw = unsafe { (api.cma.rdma_create_event_channel)() };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("rdma_create_event_channel"))?;
-        // SAFETY: just made, so nobody uses its descriptor yet; the library looks its number up here each time.
+        // SAFETY: the channel is new, so nothing uses its descriptor yet; the library reads the number from this field
+        // each time.
         unsafe { (*raw.as_ptr()).fd = reserved_fds::raise((*raw.as_ptr()).fd) };
         Ok(EventChannel(Arc::new(Inner { api, raw })))
     }
@@ -59,13 +61,13 @@ impl EventChannel {
         self.0.raw.as_ptr()
     }
 
-    /// Readable when there is an event to get.
+    /// The descriptor that is readable when there is an event to get.
     pub fn fd(&self) -> RawFd {
-        // SAFETY: a channel that exists.
+        // SAFETY: the channel exists until the last clone is dropped.
         unsafe { (*self.raw()).fd }
     }
 
-    /// Whether [`EventChannel::get_event`] waits for an event.
+    /// Sets whether [`EventChannel::get_event`] returns at once if there is no event.
     pub fn set_nonblocking(&self, on: bool) -> Result<()> {
         fd::set_nonblocking(self.fd(), on)
     }
@@ -74,21 +76,21 @@ impl EventChannel {
     pub fn get_event(&self) -> Result<Option<CmEvent>> {
         let cma = &self.0.api.cma;
         let mut raw: *mut rdma_cm_event = ptr::null_mut();
-        // SAFETY: a channel that exists, and room for the answer.
+        // SAFETY: the channel exists, and `raw` is room for the event's address.
         if unsafe { (cma.rdma_get_cm_event)(self.raw(), &raw mut raw) } != 0 {
             let error = Error::last("rdma_get_cm_event");
             return if error.errno() == Errno::AGAIN { Ok(None) } else { Err(error) };
         }
-        // SAFETY: a successful call has set it.
+        // SAFETY: a successful call has set `raw` to an event that is valid until it is acknowledged.
         let event = unsafe { &*raw };
-        // SAFETY: not acknowledged yet.
+        // SAFETY: the event is not acknowledged yet.
         let mut copy = unsafe { CmEvent::copy(event) };
         let id = event.id;
-        // Before the new identifier can be dropped, which would wait for this.
-        // SAFETY: got above, and not used afterwards.
+        // The acknowledgement comes before the new identifier can be dropped, because its destruction waits for it.
+        // SAFETY: the event was got above, and nothing uses it after this call.
         unsafe { (cma.rdma_ack_cm_event)(raw) };
         if copy.event_type == CmEventType::CONNECT_REQUEST {
-            // SAFETY: with this event the library hands over a new identifier on this channel.
+            // SAFETY: with this event the library hands over a new identifier on this channel, which nobody else has.
             copy.request = NonNull::new(id).map(|id| unsafe { CmId::wrap(id, self.clone()) });
         }
         Ok(Some(copy))

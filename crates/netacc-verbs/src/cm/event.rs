@@ -8,7 +8,7 @@ use crate::sys::*;
 use core::fmt;
 use netacc_sys::Errno;
 
-/// What happened, `RDMA_CM_EVENT_*`.
+/// The kind of an event: one of `RDMA_CM_EVENT_*` (rdma_get_cm_event(3)).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CmEventType(pub u32);
 
@@ -21,24 +21,25 @@ macro_rules! kinds {
 }
 
 kinds! {
-    ADDR_RESOLVED = RDMA_CM_EVENT_ADDR_RESOLVED: "A device leads to the address, and the identifier is on it.";
+    ADDR_RESOLVED = RDMA_CM_EVENT_ADDR_RESOLVED: "A device leads to the address, and the identifier is bound to it.";
     ADDR_ERROR = RDMA_CM_EVENT_ADDR_ERROR: "No device leads to the address.";
-    ROUTE_RESOLVED = RDMA_CM_EVENT_ROUTE_RESOLVED: "The way is known: connect now.";
-    ROUTE_ERROR = RDMA_CM_EVENT_ROUTE_ERROR: "No way was found.";
-    CONNECT_REQUEST = RDMA_CM_EVENT_CONNECT_REQUEST: "Somebody wants to connect; the event has the new identifier.";
+    ROUTE_RESOLVED = RDMA_CM_EVENT_ROUTE_RESOLVED: "The route is known, so the identifier can connect now.";
+    ROUTE_ERROR = RDMA_CM_EVENT_ROUTE_ERROR: "No route was found.";
+    CONNECT_REQUEST = RDMA_CM_EVENT_CONNECT_REQUEST: "A client wants to connect; the event has the new identifier.";
     CONNECT_ERROR = RDMA_CM_EVENT_CONNECT_ERROR: "The connection could not be made.";
     UNREACHABLE = RDMA_CM_EVENT_UNREACHABLE: "The other side does not answer.";
     REJECTED = RDMA_CM_EVENT_REJECTED: "The other side has refused, or nobody listens there.";
-    ESTABLISHED = RDMA_CM_EVENT_ESTABLISHED: "Connected.";
+    ESTABLISHED = RDMA_CM_EVENT_ESTABLISHED: "The connection is established.";
     DISCONNECTED = RDMA_CM_EVENT_DISCONNECTED: "The connection has ended, or the other side's process has.";
     DEVICE_REMOVAL = RDMA_CM_EVENT_DEVICE_REMOVAL:
-        "The device goes away. Its removal waits until the identifier is dropped.";
-    ADDR_CHANGE = RDMA_CM_EVENT_ADDR_CHANGE: "The address has moved to other hardware.";
+        "The device is being removed. The removal waits until the identifier is dropped.";
+    ADDR_CHANGE = RDMA_CM_EVENT_ADDR_CHANGE:
+        "The hardware address of the network device has changed, as after a failover of a bond.";
     TIMEWAIT_EXIT = RDMA_CM_EVENT_TIMEWAIT_EXIT: "The queue pair's number may be used again.";
 }
 
 impl CmEventType {
-    /// Whether a step of connecting has failed with it.
+    /// Whether the event says that a step of connecting has failed.
     pub fn is_failure(self) -> bool {
         matches!(
             self,
@@ -50,8 +51,8 @@ impl CmEventType {
         )
     }
 
-    /// What connect(2) would report. A negative status is an errno; a positive one is a reason of the
-    /// other side's connection manager.
+    /// The errno that connect(2) would report for this event with this status. A negative status is an errno; a
+    /// positive one is a reason of the other side's connection manager.
     pub fn errno(self, status: i32) -> Errno {
         match self {
             CmEventType::REJECTED => Errno::CONNREFUSED,
@@ -69,7 +70,7 @@ impl CmEventType {
 impl fmt::Display for CmEventType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match loaded() {
-            // SAFETY: any number may be asked for.
+            // SAFETY: the function takes any number.
             Some(api) => f.write_str(static_text(unsafe { (api.cma.rdma_event_str)(self.0) })),
             None => write!(f, "RDMA_CM_EVENT {}", self.0),
         }
@@ -83,8 +84,8 @@ impl fmt::Debug for CmEventType {
 }
 
 /// The private data of an event. On InfiniBand and RoCE it has the full length of its field, with zeroes
-/// after what the other side has given: a format of one's own must say how long it is. It comes from a peer
-/// that nothing is known of yet.
+/// after what the other side gave, so a format must carry its own length. It comes from a peer that is not
+/// yet known, and must be checked.
 #[derive(Clone, Copy)]
 pub struct PrivateData {
     len: u8,
@@ -98,7 +99,7 @@ impl PrivateData {
         let mut data = PrivateData { len: 0, bytes: [0; 255] };
         if !conn.private_data.is_null() {
             data.len = conn.private_data_len;
-            // SAFETY: the event has that many bytes, and 255 are the most that its length can say.
+            // SAFETY: the event has that many bytes, and its length, a `u8`, cannot exceed the 255 bytes of `data`.
             unsafe {
                 core::ptr::copy_nonoverlapping(conn.private_data.cast(), data.bytes.as_mut_ptr(), data.len.into());
             }
@@ -125,30 +126,30 @@ pub struct CmEvent {
     pub event_type: CmEventType,
     /// Nonzero if a step has failed; see [`CmEventType::errno`].
     pub status: i32,
-    /// The cookie of the identifier it happened to; of the listener, for a connect request. The
+    /// The cookie of the identifier that the event is about; of the listener, for a connect request. The
     /// identifier may have been dropped meanwhile.
     pub cookie: u64,
-    /// The identifier of a connect request. Dropped unused, it rejects.
+    /// The new identifier of a connect request. Dropping it without accepting rejects the request.
     pub request: Option<CmId>,
     /// What the other side sent along with a request, an acceptance or a rejection.
     pub private_data: PrivateData,
-    /// How many RDMA reads the other side will have under way.
+    /// How many RDMA reads the other side will have under way at once.
     pub responder_resources: u8,
-    /// How many it takes.
+    /// How many RDMA reads of ours the other side serves at once.
     pub initiator_depth: u8,
 }
 
 impl CmEvent {
-    /// Copies what the library says, before it is acknowledged. The identifier of a request is left out.
+    /// Copies an event of the library before it is acknowledged. The identifier of a request is left out.
     ///
     /// # Safety
-    /// `event` is one that is not acknowledged yet.
+    /// `event` is not acknowledged yet.
     pub(super) unsafe fn copy(event: &rdma_cm_event) -> CmEvent {
         let about = if event.listen_id.is_null() { event.id } else { event.listen_id };
         CmEvent {
             event_type: CmEventType(event.event),
             status: event.status,
-            // SAFETY: an identifier cannot go before its events are acknowledged.
+            // SAFETY: an identifier is not freed before its events are acknowledged, so `about` exists.
             cookie: unsafe { CmId::cookie_of(about) },
             request: None,
             // SAFETY: the private data of an event is valid until the event is acknowledged.
@@ -158,7 +159,7 @@ impl CmEvent {
         }
     }
 
-    /// An error if the event says that a step has failed.
+    /// Returns [`Error::Cm`] if the event says that a step has failed.
     pub fn check(&self) -> Result<()> {
         if self.event_type.is_failure() || self.status != 0 {
             return Err(Error::Cm { event: self.event_type, status: self.status });
@@ -194,10 +195,10 @@ mod tests {
             srq: 0,
             qp_num: 0,
         };
-        // SAFETY: stands for an event's parameters.
+        // SAFETY: `private_data` is null or points to `private_data_len` bytes, as in an event.
         assert_eq!(unsafe { PrivateData::copy(&conn) }.as_slice(), bytes);
         conn.private_data = core::ptr::null();
-        // SAFETY: stands for an event's parameters.
+        // SAFETY: `private_data` is null or points to `private_data_len` bytes, as in an event.
         assert_eq!(unsafe { PrivateData::copy(&conn) }.as_slice(), []);
     }
 }

@@ -17,25 +17,26 @@ use core::net::SocketAddr;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// How a connection is to be made (`struct rdma_conn_param`).
+/// The parameters of a new connection (`struct rdma_conn_param`).
 #[derive(Clone, Copy, Debug)]
 pub struct ConnParam<'a> {
-    /// For the other side to read before it decides; at most [`super::CONNECT_PRIVATE_DATA`] or
-    /// [`super::ACCEPT_PRIVATE_DATA`] bytes.
+    /// Bytes that the other side gets with the request or the acceptance; at most
+    /// [`super::CONNECT_PRIVATE_DATA`] or [`super::ACCEPT_PRIVATE_DATA`].
     pub private_data: &'a [u8],
-    /// RDMA reads of the other side that we serve at once.
+    /// How many RDMA reads of the other side we serve at once.
     pub responder_resources: u8,
-    /// RDMA reads that we have under way at once.
+    /// How many RDMA reads we have under way at once.
     pub initiator_depth: u8,
-    /// How often a message is sent again that nobody confirms; 7 is the most.
+    /// How often an unacknowledged message is sent again, at most 7 times.
     pub retry_count: u8,
-    /// How often if the other side has no receive posted; 7 means for ever. iWARP gives up at once.
+    /// How often a message is sent again because the other side has no receive posted; 7 means for ever. iWARP gives up
+    /// at once.
     pub rnr_retry_count: u8,
 }
 
 impl Default for ConnParam<'_> {
     fn default() -> Self {
-        // Soft RoCE takes 7 for "for ever", and not only for receives that are missing.
+        // The retry count is 6 because soft RoCE takes 7 as "for ever" there too.
         ConnParam { private_data: &[], responder_resources: 1, initiator_depth: 1, retry_count: 6, rnr_retry_count: 7 }
     }
 }
@@ -66,26 +67,26 @@ pub struct CmId {
     channel: EventChannel,
 }
 
-// SAFETY: the library allows calls from several threads.
+// SAFETY: librdmacm is thread-safe: several threads may use one identifier at once.
 unsafe impl Send for CmId {}
-// SAFETY: the library allows calls from several threads.
+// SAFETY: librdmacm is thread-safe: several threads may use one identifier at once.
 unsafe impl Sync for CmId {}
 
 impl Drop for CmId {
     fn drop(&mut self) {
         self.destroy_qp();
-        // SAFETY: ours, without a queue pair, and all of its events are acknowledged.
+        // SAFETY: the identifier is ours, has no queue pair any more, and all of its events are acknowledged.
         unsafe { (self.channel.api().cma.rdma_destroy_id)(self.raw()) };
     }
 }
 
 impl CmId {
-    /// A new identifier for reliable connections whose events go to `channel` (`rdma_create_id`). They
-    /// name it by `cookie`.
+    /// A new identifier for reliable connections (`rdma_create_id`). Its events go to `channel` and name it by
+    /// `cookie`.
     pub fn create(channel: &EventChannel, cookie: u64) -> Result<CmId> {
         let mut raw = ptr::null_mut();
         let context = ptr::without_provenance_mut(cookie as usize);
-        // SAFETY: a channel that exists, and room for the answer.
+        // SAFETY: the channel exists, and `raw` is room for the identifier's address.
         check("rdma_create_id", unsafe {
             (channel.api().cma.rdma_create_id)(channel.raw(), &raw mut raw, context, RDMA_PS_TCP)
         })?;
@@ -96,7 +97,7 @@ impl CmId {
     /// Takes over an identifier that came with an event.
     ///
     /// # Safety
-    /// It is nobody else's, on `channel`, without a queue pair, and its event is acknowledged.
+    /// Nobody else has the identifier; it is on `channel`, has no queue pair, and its event is acknowledged.
     pub(super) unsafe fn wrap(raw: NonNull<rdma_cm_id>, channel: EventChannel) -> CmId {
         CmId { raw, qp: None, channel }
     }
@@ -113,50 +114,52 @@ impl CmId {
         Error::Misuse { verb, why }
     }
 
-    /// The library follows the pointer to the device without a look in many calls.
+    /// The device that the identifier is on, or an error if there is none yet: in many calls the library follows this
+    /// pointer without checking it.
     fn need_device(&self, verb: &'static str) -> Result<NonNull<ibv_context>> {
-        // SAFETY: see the module's safety note.
+        // SAFETY: the identifier exists, and the library writes the field only before it reports the step that sets it.
         let verbs = unsafe { (*self.raw()).verbs };
         NonNull::new(verbs).ok_or(Self::misuse(verb, "the identifier is on no device yet"))
     }
 
     /// # Safety
-    /// An identifier that exists.
+    /// `raw` is an identifier that exists while the result is used.
     unsafe fn cookie_place<'a>(raw: *mut rdma_cm_id) -> &'a AtomicPtr<c_void> {
-        // SAFETY: the field is ours, the library only copies it for a connect request. Atomic, because
-        // one thread may set it while another gets an event.
+        // SAFETY: the identifier exists, and its `context` is for our use: the library only copies it for a connect
+        // request. It is atomic, because one thread may set it while another gets an event.
         unsafe { AtomicPtr::from_ptr(&raw mut (*raw).context) }
     }
 
     /// # Safety
-    /// An identifier that exists.
+    /// `raw` is an identifier that exists.
     pub(super) unsafe fn cookie_of(raw: *mut rdma_cm_id) -> u64 {
-        // SAFETY: the caller guarantees an identifier that exists; Relaxed: it is a number, and orders nothing.
+        // SAFETY: the caller guarantees that the identifier exists. Relaxed suffices: the cookie is a number that
+        // orders nothing else.
         unsafe { Self::cookie_place(raw) }.load(Ordering::Relaxed).addr() as u64
     }
 
-    /// What events call it.
+    /// The cookie by which events name the identifier.
     pub fn cookie(&self) -> u64 {
-        // SAFETY: it exists.
+        // SAFETY: the identifier exists until it is dropped.
         unsafe { Self::cookie_of(self.raw()) }
     }
 
-    /// Sets what events call it. One that came with a connect request has the listener's cookie at first;
-    /// the first event with its own name can come after [`CmId::accept`].
+    /// Sets the cookie by which events name the identifier. One that came with a connect request has the listener's
+    /// cookie at first; the first event about itself can come after [`CmId::accept`].
     pub fn set_cookie(&self, cookie: u64) {
         let cookie = ptr::without_provenance_mut(cookie as usize);
-        // SAFETY: it exists.
+        // SAFETY: the identifier exists until it is dropped.
         unsafe { Self::cookie_place(self.raw()) }.store(cookie, Ordering::Relaxed);
     }
 
-    /// Where its events go.
+    /// The channel on which its events arrive.
     pub fn channel(&self) -> &EventChannel {
         &self.channel
     }
 
-    /// Sends its events to another channel, those that are waiting too (`rdma_migrate_id`).
+    /// Moves its events to another channel, including those that are waiting (`rdma_migrate_id`).
     pub fn migrate(&mut self, channel: &EventChannel) -> Result<()> {
-        // SAFETY: both exist.
+        // SAFETY: the identifier and the new channel exist.
         check("rdma_migrate_id", unsafe { (self.cma().rdma_migrate_id)(self.raw(), channel.raw()) })?;
         self.channel = channel.clone();
         Ok(())
@@ -164,29 +167,30 @@ impl CmId {
 
     fn set_option<T>(&self, name: c_int, mut value: T) -> Result<()> {
         let value = (&raw mut value).cast();
-        // SAFETY: the option's value has the size that is said beside it.
+        // SAFETY: the identifier exists, and `value` points to as many bytes as the last argument says.
         check("rdma_set_option", unsafe {
             (self.cma().rdma_set_option)(self.raw(), RDMA_OPTION_ID, name, value, size_of::<T>())
         })
     }
 
-    /// The type of service of its packets.
+    /// Sets the type of service of its packets (`RDMA_OPTION_ID_TOS`).
     pub fn set_tos(&self, tos: u8) -> Result<()> {
         self.set_option(RDMA_OPTION_ID_TOS, tos)
     }
 
-    /// How long a message may remain unconfirmed before it is sent again: 4.096 microseconds times two to the power of
-    /// this. To be said before the route is resolved; the other side's queue pair gets it too. iWARP has no such time.
+    /// Sets how long a message may remain unacknowledged before it is sent again: 4.096 microseconds times two to the
+    /// power of `exponent` (`RDMA_OPTION_ID_ACK_TIMEOUT`). It must be set before the route is resolved; the other
+    /// side's queue pair gets it too. iWARP has no such time.
     pub fn set_ack_timeout(&self, exponent: u8) -> Result<()> {
         self.set_option(RDMA_OPTION_ID_ACK_TIMEOUT, exponent)
     }
 
-    /// Whether others may have its port too, as with `SO_REUSEADDR`.
+    /// Sets whether other identifiers may have its port too, as `SO_REUSEADDR` does.
     pub fn set_reuse_addr(&self, on: bool) -> Result<()> {
         self.set_option(RDMA_OPTION_ID_REUSEADDR, c_int::from(on))
     }
 
-    /// Whether an IPv6 listener takes IPv6 only, as with `IPV6_V6ONLY`.
+    /// Sets whether an IPv6 listener takes IPv6 only, as `IPV6_V6ONLY` does.
     pub fn set_af_only(&self, on: bool) -> Result<()> {
         self.set_option(RDMA_OPTION_ID_AFONLY, c_int::from(on))
     }
@@ -195,52 +199,53 @@ impl CmId {
     /// leaves it without a device.
     pub fn bind_addr(&self, address: SocketAddr) -> Result<()> {
         let mut address = sockaddr_storage::new(address);
-        // SAFETY: an address of a family whose size the library knows.
+        // SAFETY: the identifier exists, and `address` has room for any address of the family that it names.
         check("rdma_bind_addr", unsafe { (self.cma().rdma_bind_addr)(self.raw(), (&raw mut address).cast()) })
     }
 
-    /// Finds the device that leads to an address (`rdma_resolve_addr`). Answered by an event.
+    /// Finds the device that leads to an address (`rdma_resolve_addr`). An event reports the outcome.
     ///
     /// Ask with a short time-out first and again with a longer one. The kernel (6.1 at least) misses a neighbour's
-    /// answer that comes while it is still asking, as over veth it always does, and looks again only when
+    /// answer that comes while it is still asking, as it always does over veth, and looks again only when
     /// the time is over: then it reports success, but late. After an `ADDR_ERROR` the same identifier may ask again.
     pub fn resolve_addr(&self, source: Option<SocketAddr>, destination: SocketAddr, timeout_ms: u32) -> Result<()> {
         let mut from = source.map(sockaddr_storage::new);
         let mut to = sockaddr_storage::new(destination);
         let from = from.as_mut().map_or(ptr::null_mut(), |from| (&raw mut *from).cast());
         let timeout = c_int::try_from(timeout_ms).unwrap_or(c_int::MAX);
-        // SAFETY: addresses as above, or none.
+        // SAFETY: the identifier exists; `to` and, unless it is null, `from` have room for any address of their family.
         check("rdma_resolve_addr", unsafe {
             (self.cma().rdma_resolve_addr)(self.raw(), from, (&raw mut to).cast(), timeout)
         })
     }
 
-    /// Finds the way (`rdma_resolve_route`), once the address is resolved. Answered by an event.
+    /// Finds the route (`rdma_resolve_route`), once the address is resolved. An event reports the outcome.
     pub fn resolve_route(&self, timeout_ms: u32) -> Result<()> {
         const VERB: &str = "rdma_resolve_route";
         self.need_device(VERB)?;
         let timeout = c_int::try_from(timeout_ms).unwrap_or(c_int::MAX);
-        // SAFETY: it is on a device.
+        // SAFETY: the identifier exists and is on a device, as the library takes for granted.
         check(VERB, unsafe { (self.cma().rdma_resolve_route)(self.raw(), timeout) })
     }
 
-    /// Takes connect requests from now on (`rdma_listen`). siw listens on the same port of TCP: `EADDRINUSE` if
-    /// somebody has that, though the port was free for RDMA.
+    /// Takes connect requests from now on (`rdma_listen`). siw listens on the TCP port of the same number, so the call
+    /// fails with `EADDRINUSE` if that is taken, even though the port was free for RDMA.
     pub fn listen(&self, backlog: u32) -> Result<()> {
         let backlog = c_int::try_from(backlog).unwrap_or(c_int::MAX);
-        // SAFETY: it exists.
+        // SAFETY: the identifier exists until it is dropped.
         check("rdma_listen", unsafe { (self.cma().rdma_listen)(self.raw(), backlog) })
     }
 
-    /// Asks the other side for the connection (`rdma_connect`). Answered by an event. Post receives before.
+    /// Asks the other side for the connection (`rdma_connect`). An event reports the outcome. Receives must be posted
+    /// before.
     ///
-    /// siw connects its TCP socket before this returns, so a refusal is the error of the call itself there,
-    /// and a host that does not answer holds it up. And the port may be somebody else's: [`Error::is_port_taken`].
+    /// siw connects its TCP socket before this returns, so there the call itself fails when it is refused,
+    /// and a host that does not answer blocks it. The local port may be taken as well: see [`Error::is_port_taken`].
     pub fn connect(&self, param: &ConnParam<'_>) -> Result<()> {
         self.answer("rdma_connect", self.cma().rdma_connect, param)
     }
 
-    /// Accepts a connect request (`rdma_accept`). Post receives before.
+    /// Accepts a connect request (`rdma_accept`). Receives must be posted before.
     pub fn accept(&self, param: &ConnParam<'_>) -> Result<()> {
         self.answer("rdma_accept", self.cma().rdma_accept, param)
     }
@@ -256,65 +261,67 @@ impl CmId {
             return Err(Self::misuse(verb, "the identifier has no queue pair"));
         }
         let mut param = param.raw(verb)?;
-        // SAFETY: it is on a device and has a queue pair; the private data outlives the call.
+        // SAFETY: the identifier is on a device and has a queue pair; the private data outlives the call.
         check(verb, unsafe { call(self.raw(), &raw mut param) })
     }
 
-    /// Refuses a connect request, with a word to the other side (`rdma_reject`).
+    /// Refuses a connect request, with private data for the other side (`rdma_reject`).
     pub fn reject(&self, private_data: &[u8]) -> Result<()> {
         const VERB: &str = "rdma_reject";
         let len =
             u8::try_from(private_data.len()).map_err(|_| Self::misuse(VERB, "more than 255 bytes of private data"))?;
-        // SAFETY: that many bytes are there.
+        // SAFETY: the identifier exists, and `private_data` has `len` bytes.
         check(VERB, unsafe { (self.cma().rdma_reject)(self.raw(), private_data.as_ptr().cast(), len) })
     }
 
     /// Ends the connection (`rdma_disconnect`): everything posted completes with an error, and the other side
     /// gets an event. A side that gets that event calls this too: InfiniBand's connection manager waits for it as for an
-    /// answer, and the receives on that side are flushed only then. iWARP may then say that it is over
-    /// already. Whether anything is ever heard of what is posted afterwards depends on the device.
+    /// answer, and the receives on that side are flushed only then. With iWARP this second call may fail, because the
+    /// connection is over already. Whether requests that are posted afterwards ever complete depends on the device.
     pub fn disconnect(&self) -> Result<()> {
         const VERB: &str = "rdma_disconnect";
         self.need_device(VERB)?;
-        // SAFETY: it is on a device.
+        // SAFETY: the identifier exists and is on a device, as the library takes for granted.
         check(VERB, unsafe { (self.cma().rdma_disconnect)(self.raw()) })
     }
 
-    /// Our address, once it is known: bound, resolved or accepted.
+    /// Our address, once the identifier is bound, resolved or accepted.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        // SAFETY: see the module's safety note.
+        // SAFETY: the identifier exists, and the library writes the address only before it reports the step that sets
+        // it.
         unsafe { (*self.raw()).route.addr.src_storage.get() }
     }
 
-    /// The other side's address, as the connection manager knows it: of a request, it is the one that the
-    /// answer goes to, not something that the peer claims.
+    /// The other side's address, as the connection manager knows it. For a request it is the address to which the
+    /// answer goes, not one that the peer claims.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        // SAFETY: see the module's safety note.
+        // SAFETY: the identifier exists, and the library writes the address only before it reports the step that sets
+        // it.
         unsafe { (*self.raw()).route.addr.dst_storage.get() }
     }
 
-    /// Whether it is on the device of this context. Cheap, unlike [`CmId::context`].
+    /// Whether the identifier is on the device of this context. Unlike [`CmId::context`] this is cheap.
     pub fn is_on(&self, context: &Context) -> bool {
-        // SAFETY: see the module's safety note.
+        // SAFETY: the identifier exists, and the library writes the field only before it reports the step that sets it.
         unsafe { ptr::eq((*self.raw()).verbs, context.raw()) }
     }
 
-    /// The device it is on, to make things that live longer than this identifier. librdmacm opens each device
-    /// once for all identifiers, so this is to be asked once per device.
+    /// The device that the identifier is on, to make objects that live longer than the identifier. librdmacm opens each
+    /// device once for all identifiers, so one call per device suffices.
     pub fn context(&self) -> Result<Context> {
         Context::of_cma(self.need_device("rdma_get_devices")?)
     }
 
-    /// Gives it a queue pair (`rdma_create_qp`), ready for receives to be posted.
+    /// Gives the identifier a queue pair (`rdma_create_qp`), on which receives can be posted at once.
     pub fn create_qp(&mut self, pd: &Pd, init: &QpInit<'_>) -> Result<&Qp> {
         const VERB: &str = "rdma_create_qp";
         self.need_device(VERB)?;
         if self.qp.is_some() {
-            return Err(Self::misuse(VERB, "the identifier has a queue pair already"));
+            return Err(Self::misuse(VERB, "the identifier already has a queue pair"));
         }
         for context in [pd.context(), init.send_cq.context(), init.recv_cq.context()] {
             if !self.is_on(context) {
-                return Err(Self::misuse(VERB, "domain or queue is another device's"));
+                return Err(Self::misuse(VERB, "the domain or a queue belongs to another device"));
             }
         }
         let mut attr = ibv_qp_init_attr {
@@ -326,31 +333,33 @@ impl CmId {
             qp_type: IBV_QPT_RC as c_uint,
             sq_sig_all: init.sq_sig_all.into(),
         };
-        // SAFETY: it is on the device of the domain and the queues.
+        // SAFETY: the identifier, the domain and the queues exist and are on one device, as checked above.
         check(VERB, unsafe { (self.cma().rdma_create_qp)(self.raw(), pd.raw(), &raw mut attr) })?;
-        // SAFETY: a successful call has set it.
+        // SAFETY: the identifier exists, and a successful call has set the field.
         let raw = NonNull::new(unsafe { (*self.raw()).qp }).ok_or(Self::misuse(VERB, "gave no queue pair"))?;
-        // SAFETY: just made with these; `destroy_qp` destroys it before the wrapper goes.
+        // SAFETY: the pair was just made with this domain and these queues; `destroy_qp` destroys it before the wrapper
+        // goes.
         match unsafe { Qp::wrap(raw, attr.cap, pd, init) } {
             Ok(qp) => Ok(self.qp.insert(qp)),
             Err(error) => {
-                // SAFETY: made above, and used by nobody.
+                // SAFETY: the pair was made above, and nothing uses it.
                 unsafe { (self.cma().rdma_destroy_qp)(self.raw()) };
                 Err(error)
             }
         }
     }
 
-    /// Its queue pair.
+    /// Its queue pair, if it has one.
     pub fn qp(&self) -> Option<&Qp> {
         self.qp.as_ref()
     }
 
-    /// Destroys its queue pair (`rdma_destroy_qp`). What was posted and has not completed never will; completions
-    /// that are in the queue already can still be polled.
+    /// Destroys its queue pair (`rdma_destroy_qp`). Requests that were posted and have not completed never will;
+    /// completions that are already in the queue can still be polled.
     pub fn destroy_qp(&mut self) {
         if self.qp.is_some() {
-            // SAFETY: `create_qp` has made it, and nobody can be using it: that would borrow us.
+            // SAFETY: `create_qp` made the pair, and nothing uses it now: every use borrows this identifier, and we
+            // have it exclusively.
             unsafe { (self.cma().rdma_destroy_qp)(self.raw()) };
             self.qp = None;
         }

@@ -1,7 +1,7 @@
 //! The RDMA connection manager.
 //!
-//! **A device that is removed** is only gone when every process has let go of it; until then its connections
-//! may go on carrying messages. Identifiers on it get `DEVICE_REMOVAL`: look for events also while a
+//! **A device that is removed** is gone only when every process has let go of it; until then its connections
+//! may go on carrying messages. Identifiers on it get `DEVICE_REMOVAL`, so look for events even while a
 //! connection is busy. Drop the identifier and everything made on its context, then call
 //! [`release_removed_devices`].
 #![allow(unsafe_code)]
@@ -23,9 +23,9 @@ pub use id::{CmId, ConnParam};
 
 /// Bytes of private data that a connect request can carry on any transport (InfiniBand's limit).
 pub const CONNECT_PRIVATE_DATA: usize = 56;
-/// Most bytes of private data in the answer that accepts.
+/// Bytes of private data that an acceptance can carry (InfiniBand's limit).
 pub const ACCEPT_PRIVATE_DATA: usize = 196;
-/// Most bytes of private data in the answer that rejects.
+/// Bytes of private data that a rejection can carry (InfiniBand's limit).
 pub const REJECT_PRIVATE_DATA: usize = 148;
 
 /// A device that librdmacm has open, by its descriptors.
@@ -33,25 +33,25 @@ pub const REJECT_PRIVATE_DATA: usize = 148;
 pub struct OpenDevice {
     commands: RawFd,
     events: RawFd,
-    /// Which file the first one is.
+    /// The device number of the file behind `commands`, by which a reused descriptor is told.
     file: u64,
 }
 
 impl OpenDevice {
     fn of(commands: RawFd, events: RawFd) -> Option<OpenDevice> {
-        // SAFETY: only asked about; a number that is none is an error.
+        // SAFETY: the descriptor is used by fstat(2) only, which fails for a number that is not open.
         let found = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(commands) }).ok()?;
         Some(OpenDevice { commands, events, file: found.st_rdev })
     }
 
-    /// Its descriptors, unless the program has closed them, and the numbers are something else by now.
+    /// Its descriptors; `None` if the program has closed them, so that the numbers may be something else by now.
     #[must_use]
     pub fn descriptors(self) -> Option<[RawFd; 2]> {
         (OpenDevice::of(self.commands, self.events) == Some(self)).then_some([self.commands, self.events])
     }
 
-    /// Makes its descriptors others for `fd`, so that the kernel sees the device closed. Not if the program has closed them,
-    /// and the numbers are something else by now.
+    /// Replaces its descriptors by duplicates of `fd`, so that the kernel sees the device closed. Does nothing if the
+    /// program has closed them, so that the numbers may be something else by now.
     pub fn cover(self, fd: RawFd) {
         for ours in self.descriptors().into_iter().flatten() {
             let _ = raw::dup3(fd, ours, libc::O_CLOEXEC);
@@ -59,15 +59,16 @@ impl OpenDevice {
     }
 }
 
-/// Has librdmacm close the contexts of devices that the kernel no longer lists, as far as nothing of ours is on them; the
-/// others are returned. librdmacm keeps them open otherwise, and their removal waits for the end of the process. It does not
-/// notice that the last device of a host is gone: this fails with `ENODEV` then, and the removal waits all the same, unless
-/// the last ones are [covered](OpenDevice::cover).
+/// Makes librdmacm close the contexts of devices that the kernel no longer lists, unless an object of ours is on them,
+/// and returns the devices that it then has open. Otherwise librdmacm keeps them open, and their removal waits for the
+/// end of the process. It does not notice that the last device of a host is gone: then this fails with `ENODEV`, and
+/// the removal still waits, unless the devices that the call before returned are [covered](OpenDevice::cover).
 pub fn release_removed_devices() -> Result<Vec<OpenDevice>> {
     let cma = &api()?.cma;
     let mut found = Vec::new();
-    // SAFETY: the number is not wanted; the list is an array of pointers to open contexts that ends in a null, and given
-    // back at once. Asking for it is what makes librdmacm look.
+    // SAFETY: the function takes null for a number that is not wanted. The list is an array of pointers to open
+    // contexts that ends in a null; it is used only until it is given back. (Asking for it is what makes librdmacm look
+    // for devices.)
     unsafe {
         let list = (cma.rdma_get_devices)(core::ptr::null_mut());
         if list.is_null() {

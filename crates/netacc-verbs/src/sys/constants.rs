@@ -6,7 +6,7 @@ macro_rules! constants {
     ($($ty:ty: $($name:ident = $value:expr),+ $(,)?;)*) => {
         $($(pub const $name: $ty = $value;)+)*
 
-        /// Every constant with its value, for the comparison with the headers.
+        /// Every constant with its value, for the comparison with the headers in `tests/layout.rs`.
         pub const CONSTANTS: &[(&str, i64)] = &[$($((stringify!($name), $name as i64),)+)*];
     };
 }

@@ -4,14 +4,14 @@ use super::*;
 use crate::load::{Handle, LoadError};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-/// A function as it is declared here, in the words of Rust.
+/// A function as it is declared here, with Rust's names of the types.
 #[derive(Debug)]
 pub struct Prototype {
-    /// Its name.
+    /// The function's name.
     pub name: &'static str,
-    /// The types of its arguments.
+    /// The types of the arguments.
     pub arguments: &'static [&'static str],
-    /// The type of its result; empty if it has none.
+    /// The type of the result; empty if the function returns nothing.
     pub result: &'static str,
 }
 
@@ -26,7 +26,7 @@ macro_rules! functions {
         }
 
         impl $table {
-            /// Every function, for the comparison with the headers.
+            /// Every function, for the comparison with the headers in `tests/layout.rs`.
             pub const PROTOTYPES: &[Prototype] = &[
                 $(Prototype {
                     name: stringify!($name), arguments: &[$(stringify!($arg)),*], result: stringify!($($ret)?)
@@ -44,7 +44,8 @@ macro_rules! functions {
                     Err(_) => c"",
                 };
                 let library = Handle::open(FILE)?;
-                // SAFETY: a function of this name has this prototype (tests/layout.rs); one that is missing is None.
+                // SAFETY: the library's function of this name has this prototype, as tests/layout.rs checks; the null
+                // address of a missing one becomes `None`.
                 unsafe {
                     Ok($table {
                         $($name: match core::mem::transmute::<*mut c_void, Option<_>>(
@@ -62,7 +63,7 @@ macro_rules! functions {
 }
 
 functions! {
-    /// libibverbs; the inline functions of its header are in [`ibv_context_ops`].
+    /// The functions of libibverbs; the inline functions of its header are in [`ibv_context_ops`].
     Verbs from "libibverbs.so.1" {
         fn ibv_get_device_list(*mut c_int) -> *mut *mut ibv_device;
         fn ibv_free_device_list(*mut *mut ibv_device);
@@ -89,13 +90,13 @@ functions! {
         fn ibv_fork_init() -> c_int;
     }
     optional {
-        // Since rdma-core 32.
+        // The function exists since rdma-core 32.
         fn ibv_is_fork_initialized() -> c_uint;
     }
 }
 
 functions! {
-    /// librdmacm.
+    /// The functions of librdmacm.
     Cma from "librdmacm.so.1" {
         fn rdma_get_devices(*mut c_int) -> *mut *mut ibv_context;
         fn rdma_free_devices(*mut *mut ibv_context);

@@ -6,11 +6,11 @@
 //! C enumerations are plain integers here. The libraries may know values that we do not, and an
 //! `enum` of Rust with such a value would be undefined behaviour.
 //!
-//! Of a structure that the library allocates and we only read, a *prefix* is declared: up to the last
-//! field we look at. It is never created or moved by us.
+//! Of a structure that the library allocates and we only read, a *prefix* is declared: its fields up to the
+//! last one that we read. We never create or move such a structure.
 //!
 //! # Safety
-//! The one unsafe operation here gives an address that `dlsym` found the type that the header says.
+//! The one unsafe operation here casts an address that `dlsym` found to the function type that the header declares.
 #![allow(unsafe_code)]
 #![allow(non_camel_case_types, reason = "the names of the C headers")]
 #![allow(missing_docs, reason = "ibv_*(3) and rdma_*(3) say what the fields mean")]

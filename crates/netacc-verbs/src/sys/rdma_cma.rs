@@ -40,7 +40,7 @@ pub struct rdma_event_channel {
     pub fd: c_int,
 }
 
-/// A prefix.
+/// A prefix of the C structure, see [`sys`](super).
 #[repr(C)]
 #[derive(Debug)]
 pub struct rdma_cm_id {
@@ -67,7 +67,8 @@ pub struct rdma_conn_param {
     pub qp_num: u32,
 }
 
-/// A prefix: of the parameters the connection's, not the datagram's.
+/// A prefix of the C structure, see [`sys`](super). `conn` is the member of the union of parameters that connections
+/// use; the one of datagrams is left out.
 #[repr(C)]
 #[derive(Debug)]
 pub struct rdma_cm_event {
@@ -78,5 +79,5 @@ pub struct rdma_cm_event {
     pub conn: rdma_conn_param,
 }
 
-/// What a function takes for an address: a pointer to [`sockaddr_storage`], cast.
+/// The type to which functions take pointers as addresses: a pointer to [`sockaddr_storage`] is cast to it.
 pub type sockaddr = Opaque;

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-/// Stands for a type that we only point to.
+/// Stands for a type to which we only have pointers.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Opaque {
@@ -29,7 +29,7 @@ pub type ReqNotifyCq = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
 pub type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
 pub type PostRecv = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 
-/// What the inline functions of the C header call. A provider that lacks one leaves a null pointer.
+/// The operations that the inline functions of the C header call. A provider that lacks one leaves a null pointer.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_context_ops {
@@ -67,7 +67,7 @@ pub struct ibv_context_ops {
     pub _compat_async_event: Compat,
 }
 
-/// A prefix.
+/// A prefix of the C structure, see [`sys`](super).
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_context {
@@ -78,14 +78,14 @@ pub struct ibv_context {
     pub num_comp_vectors: c_int,
 }
 
-/// A prefix.
+/// A prefix of the C structure, see [`sys`](super).
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_pd {
     pub context: *mut ibv_context,
 }
 
-/// A prefix.
+/// A prefix of the C structure, see [`sys`](super).
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_mr {
@@ -98,7 +98,7 @@ pub struct ibv_mr {
     pub rkey: u32,
 }
 
-/// A prefix.
+/// A prefix of the C structure, see [`sys`](super).
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_comp_channel {
@@ -106,7 +106,7 @@ pub struct ibv_comp_channel {
     pub fd: c_int,
 }
 
-/// A prefix.
+/// A prefix of the C structure, see [`sys`](super).
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_cq {
@@ -117,7 +117,7 @@ pub struct ibv_cq {
     pub cqe: c_int,
 }
 
-/// A prefix.
+/// A prefix of the C structure, see [`sys`](super).
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_qp {
@@ -139,7 +139,7 @@ pub struct ibv_wc {
     pub opcode: c_uint,
     pub vendor_err: u32,
     pub byte_len: u32,
-    /// Network byte order.
+    /// The immediate data, in network byte order.
     pub imm_data: u32,
     pub qp_num: u32,
     pub src_qp: u32,
@@ -158,8 +158,8 @@ pub struct ibv_sge {
     pub lkey: u32,
 }
 
-/// The unions behind `imm_data` hold addresses of RDMA reads and writes, memory windows and
-/// segmentation; we send none of these, so they are only room.
+/// The unions after `imm_data` hold addresses of RDMA reads and writes, memory windows and
+/// segmentation; we use none of these, so they are declared as plain numbers and stay zero.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_send_wr {
@@ -169,7 +169,7 @@ pub struct ibv_send_wr {
     pub num_sge: c_int,
     pub opcode: c_uint,
     pub send_flags: c_uint,
-    /// Network byte order.
+    /// The immediate data, in network byte order.
     pub imm_data: u32,
     pub wr: [u64; 4],
     pub qp_type: u32,
@@ -305,7 +305,7 @@ pub struct ibv_device_attr {
     pub phys_port_cnt: u8,
 }
 
-/// `ibv_query_port` of the library fills it up to `link_layer` and `flags`.
+/// The library's function `ibv_query_port` fills the structure up to `link_layer` and `flags`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_port_attr {
@@ -333,7 +333,7 @@ pub struct ibv_port_attr {
     pub port_cap_flags2: u16,
 }
 
-/// `element` is a pointer to a CQ, a QP and so on, or a port's number, as `event_type` says.
+/// The element of an [`ibv_async_event`]: a pointer to a CQ or QP, or a port's number, as `event_type` says.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_async_element {

@@ -1,4 +1,4 @@
-//! Connecting, refusing, disconnecting.
+//! Tests of connecting, refusing and disconnecting.
 
 use crate::rig::*;
 use netacc_sys::Errno;
@@ -13,7 +13,7 @@ fn both_ends_agree_on_addresses() {
     assert_eq!(client.id.local_addr(), server.id.peer_addr());
     assert_eq!(client.id.peer_addr(), server.id.local_addr());
     assert_eq!(client.id.peer_addr().map(|a| a.ip()), Some(address()));
-    // siw leaves the state out of its answer, and 0 stands there.
+    // siw leaves the state out of its answer, so it reads as 0.
     let state = if is_iwarp(&client.context) { QpState(0) } else { QpState::RTS };
     assert_eq!(client.qp().query_state(), Ok(state));
     server.say(&client, 1, b"back");
@@ -25,7 +25,7 @@ fn nobody_listens() {
     let events = channel();
     let (listener, to) = listener(&events);
     drop(listener);
-    // siw knows it at once, since its connect is one of TCP; the others hear it from the other side.
+    // siw fails at once, since it connects by TCP; other devices learn it from the other side by an event.
     let (client, asked) = ask(to, &ConnParam::default());
     let outcome = asked.and_then(|()| next_event(client.id.channel()).check());
     let error = outcome.unwrap_err();
@@ -73,7 +73,7 @@ fn after_a_disconnect_everything_posted_fails() {
             assert_eq!(error.errno(), Errno::CONNRESET);
         }
     }
-    // A later send is refused at once, or flushed. On siw nothing is ever heard of it.
+    // A later send is refused at once, or flushed. On siw it never completes.
     let late = server.qp().post_send(&mut [SendWr::send_inline(9, b"late").unwrap()]);
     if late.is_ok() && !is_iwarp(&server.context) {
         assert!(server.completion().check().is_err());
@@ -112,13 +112,13 @@ fn options_are_taken() {
         id.set_af_only(true)?;
         id.bind_addr("[::]:0".parse().unwrap())?;
         id.listen(1)?;
-        // IPv6 only, so the same port is free for IPv4.
+        // The listener takes IPv6 only, so the same port is free for IPv4.
         let v4 = CmId::create(&events, 2)?;
         v4.bind_addr(SocketAddr::new("0.0.0.0".parse().unwrap(), id.local_addr().unwrap().port()))?;
         v4.listen(1)?;
         Ok((id, v4))
     });
-    // Taken by a listener that does not share.
+    // The port is taken by a listener that does not share it.
     let again = CmId::create(&events, 3).unwrap();
     assert_eq!(again.bind_addr(v4.local_addr().unwrap()).unwrap_err().errno(), Errno::ADDRNOTAVAIL);
 }
@@ -128,14 +128,14 @@ fn options_are_taken() {
 fn no_device_leads_there() {
     let events = channel();
     let id = CmId::create(&events, CLIENT).unwrap();
-    // TEST-NET-1: nobody routes it. The answer may come at once or as an event.
+    // No host routes TEST-NET-1 (RFC 5737). The error may come at once or as an event.
     match id.resolve_addr(None, "192.0.2.1:1".parse().unwrap(), 500) {
         Err(error) => assert_eq!(error.errno(), Errno::NETUNREACH),
         Ok(()) => assert!(next_event(&events).check().is_err()),
     }
 }
 
-/// What would follow a null pointer in the library is refused before it is called.
+/// A call that would make the library follow a null pointer is refused before the library is called.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn calls_out_of_order_are_errors() {

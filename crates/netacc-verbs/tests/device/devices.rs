@@ -1,4 +1,4 @@
-//! Devices, contexts, descriptors.
+//! Tests of devices, contexts and descriptors.
 
 use crate::rig::*;
 use netacc_verbs::sys::{IBV_EVENT_GID_CHANGE, IBV_PORT_ACTIVE};
@@ -50,7 +50,7 @@ fn descriptors_can_be_waited_on() {
     let (events, completions) = (channel(), CompChannel::create(&context).unwrap());
     completions.set_nonblocking(true).unwrap();
     fd::set_nonblocking(context.async_fd(), true).unwrap();
-    // Nothing has happened yet, and nobody waits.
+    // Nothing has happened yet, and no call waits.
     assert!(events.get_event().unwrap().is_none());
     assert_eq!(completions.get_cq_event(), Ok(None));
     assert_eq!(context.get_async_event(), Ok(None));
@@ -61,14 +61,14 @@ fn descriptors_can_be_waited_on() {
     assert_eq!(flag(events.fd(), libc::F_GETFD) & libc::FD_CLOEXEC, 0);
 }
 
-/// Runs `ip`, and gives what it prints.
+/// Runs `ip` and returns its output.
 fn ip(arguments: &[&str]) -> String {
     let done = Command::new("ip").args(arguments).output().unwrap();
     assert!(done.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
     String::from_utf8(done.stdout).unwrap()
 }
 
-/// A device of RoCE has a name for each address of its interface, and says when these change.
+/// A RoCE device has a GID for each address of its interface, and reports an event when these change.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_change_is_told_unasked() {
@@ -80,7 +80,7 @@ fn a_change_is_told_unasked() {
     assert_eq!(context.get_async_event(), Ok(None));
     let shown = ip(&["-o", "addr", "show", "to", &address().to_string()]);
     let netdev = shown.split_whitespace().nth(1).unwrap();
-    // TEST-NET-2: nobody else has it.
+    // The address is of TEST-NET-2 (RFC 5737), so no host has it.
     ip(&["addr", "add", "198.51.100.1/32", "dev", netdev]);
     await_readable(context.async_fd(), "an event of the device");
     let event = context.get_async_event().unwrap().unwrap();

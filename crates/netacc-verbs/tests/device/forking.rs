@@ -1,30 +1,30 @@
-//! Registered memory and fork(2).
+//! Tests of registered memory and fork(2).
 #![allow(unsafe_code)]
 
 use crate::rig::*;
 use netacc_verbs::fork::{ForkStatus, is_safe, status};
 use netacc_verbs::{Mr, RecvWr};
 
-/// Runs `child` in a forked process and says whether it found things right.
+/// Runs `child` in a forked process and returns its result.
 fn in_child(child: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child only looks at memory and ends.
+    // SAFETY: the child only reads and writes its own memory and ends, so it takes no lock that another thread had.
     match unsafe { libc::fork() } {
-        // SAFETY: ends the child without anything of the parent's running in it.
+        // SAFETY: _exit(2) ends the child without running the parent's exit handlers.
         0 => unsafe { libc::_exit(if child() { 0 } else { 1 }) },
         pid => {
             let mut code = 0;
-            // SAFETY: our own child, and room for its status.
+            // SAFETY: `pid` is our own child, and `code` is room for its status.
             assert_eq!(unsafe { libc::waitpid(pid, &raw mut code, 0) }, pid);
             code == 0
         }
     }
 }
 
-/// Messages arrive where the parent looks, though both processes have written to the pages since the fork.
+/// Messages arrive in the parent's pages, although the child has written to its copies of them since the fork.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn the_parent_keeps_its_pages() {
-    // A kernel before 5.12 copies all pages but hugetlb's, of which it says that fork is not safe.
+    // On a kernel before 5.12, which copies all pages but those of hugetlb, the status is not `Unneeded`.
     assert!(is_safe() && status() != Ok(ForkStatus::Enabled));
     let Pair { client, server } = pair();
     let wiped = Mr::register(&server.pd, BUFFER).unwrap();
@@ -36,7 +36,7 @@ fn the_parent_keeps_its_pages() {
         read && a == [0; 6] && b == *b"copied" && wiped.write(0, b"child") && server.mr.write(0, b"child")
     });
     assert!(found, "the child sees zeroes in the one and a copy in the other");
-    // Once through the buffers that were registered before the fork, then into the other region.
+    // The messages go once through the buffers that were registered before the fork, and then into the other region.
     for number in 0..RECEIVES {
         client.say(&server, number, b"after the fork");
     }

@@ -1,4 +1,4 @@
-//! Everything is released, in whatever order it is let go.
+//! Everything is released, whatever the order in which the objects are dropped.
 
 use crate::rig::*;
 use netacc_verbs::sys::ibv_qp_cap;
@@ -6,8 +6,7 @@ use netacc_verbs::{CmEventType, CmId, Cq, Pd, QpInit};
 use std::net::SocketAddr;
 use std::process::Command;
 
-/// What the kernel says that this thread has made and that is still there: `rdma resource show` gives the thread as
-/// the process.
+/// How many objects of this type the kernel holds for this thread, which `rdma resource show` gives as the process.
 fn held(what: &str) -> usize {
     let shown = Command::new("rdma").args(["-j", "resource", "show", what]).output().unwrap();
     assert!(shown.status.success());
@@ -25,7 +24,7 @@ const KINDS: [&str; 5] = ["cm_id", "qp", "cq", "mr", "pd"];
 #[test]
 #[ignore = "needs an RDMA device"]
 fn nothing_is_left() {
-    // What the libraries keep for good, they have after the first time.
+    // The first pair makes the objects that the libraries keep for ever.
     drop(pair());
     let before: Vec<_> = KINDS.iter().map(|kind| held(kind)).collect();
     let (fds, alive) = (descriptors(), pair());
@@ -46,7 +45,7 @@ fn handles_may_go_before_what_needs_them() {
     let Pair { client, server } = pair();
     let End { id, mr, cq, completions, pd, context } = client;
     drop((context, pd, completions));
-    // The connection still works: its queue pair holds what it needs.
+    // The connection still works, because its queue pair holds the objects that it needs.
     id.qp().unwrap().post_send(&mut [netacc_verbs::SendWr::send_inline(1, b"still").unwrap()]).unwrap();
     assert_eq!(server.completion().byte_len(), 5);
     drop(cq);
@@ -56,7 +55,7 @@ fn handles_may_go_before_what_needs_them() {
     assert!(server.completion().check().is_err());
 }
 
-/// A failure in the middle releases what was there before it.
+/// When making a queue pair fails, the objects that were made before it are still released.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_refused_queue_pair_leaves_nothing() {
@@ -76,7 +75,7 @@ fn a_refused_queue_pair_leaves_nothing() {
     assert_eq!(before, after, "{KINDS:?}");
 }
 
-/// A listener that goes with requests waiting for it.
+/// When a listener is dropped with requests waiting for it, none of these is established.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_listener_goes_with_its_requests() {

@@ -1,5 +1,6 @@
-//! netacc-verbs on a real device, both ends in one process. Ignored unless asked for: `make test-rdma` runs this in its
-//! virtual machine, on soft RoCE and soft iWARP. `NETACC_RDMA_ADDRESS` is an address of the device.
+//! Tests of netacc-verbs on a real device, with both ends in one process. They are ignored unless asked for: `make
+//! test-rdma` runs them in its virtual machine, on soft RoCE and soft iWARP. `NETACC_RDMA_ADDRESS` is an address of the
+//! device.
 #![allow(missing_docs, reason = "a test")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 

@@ -1,4 +1,4 @@
-//! Work requests, completions, memory.
+//! Tests of work requests, completions and memory.
 
 use crate::rig::*;
 use netacc_sys::Errno;
@@ -84,13 +84,13 @@ fn a_region_has_bounds() {
     assert_eq!(&back, b"xy");
 }
 
-/// The device refuses a key that it no longer knows; nothing is read that is not there.
+/// The device refuses a key that it no longer knows, so it writes nothing into memory that is no longer registered.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn memory_that_is_gone_fails_the_request() {
     let Pair { client, server } = pair();
     let gone = Mr::register(&server.pd, BUFFER).unwrap();
-    // After the four that are posted already.
+    // The new receive is used after the four that are posted already.
     for _ in 0..RECEIVES {
         client.say_only(&server);
     }
@@ -103,7 +103,7 @@ fn memory_that_is_gone_fails_the_request() {
 }
 
 impl End {
-    /// A message whose receive is not posted again.
+    /// Sends a message whose receive is not posted again.
     fn say_only(&self, to: &End) {
         self.send(1, b"taken");
         self.completion().check().unwrap();

@@ -16,17 +16,17 @@ pub const SERVER: u64 = 12;
 pub const RECEIVES: u64 = 4;
 pub const SENDS: u32 = 8;
 pub const BUFFER: usize = 256;
-/// Only turns a hang into a failure.
+/// The time-out of every wait, which only turns a hang into a failure.
 const LIMIT: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 
 pub fn address() -> IpAddr {
     std::env::var("NETACC_RDMA_ADDRESS").expect("NETACC_RDMA_ADDRESS is an address of the device").parse().unwrap()
 }
 
-/// Until the descriptor is readable.
+/// Waits until the descriptor is readable.
 #[allow(unsafe_code)]
 pub fn await_readable(fd: i32, what: &str) {
-    // SAFETY: the caller holds what it belongs to.
+    // SAFETY: the caller holds the object that the descriptor belongs to, so it stays open during the call.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     assert_eq!(poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&LIMIT)), Ok(1), "nothing: {what}");
 }
@@ -52,8 +52,8 @@ pub fn expect(events: &EventChannel, event_type: CmEventType, cookie: u64) -> Cm
     event
 }
 
-/// What `attempt` listens on, at the latest at the twentieth. The kernel chooses a port that is free for RDMA; siw
-/// listens on the same port of TCP, which somebody may have, if only in TIME_WAIT.
+/// Calls `attempt` until its port is free, at most 20 times. The kernel chooses a port that is free for RDMA; siw also
+/// listens on the TCP port of the same number, which may be taken, if only by a connection in TIME_WAIT.
 pub fn until_port_is_free<T>(attempt: impl Fn() -> Result<T>) -> T {
     let mut outcomes = (0..20).map(|_| attempt());
     let settled = outcomes.find(|o| !o.as_ref().is_err_and(|e| e.errno() == Errno::ADDRINUSE));
@@ -72,7 +72,7 @@ pub fn listener(events: &EventChannel) -> (CmId, SocketAddr) {
     })
 }
 
-/// An identifier that knows its way to the address.
+/// An identifier that has resolved the address and the route.
 pub fn resolved(events: &EventChannel, to: SocketAddr) -> CmId {
     let id = CmId::create(events, CLIENT).unwrap();
     id.resolve_addr(None, to, 2000).unwrap();
@@ -99,7 +99,7 @@ pub struct End {
 }
 
 impl End {
-    /// With a queue pair and receives 0.. posted.
+    /// Gives the identifier a queue pair and posts receives, numbered from 0.
     pub fn new(mut id: CmId) -> End {
         let context = id.context().unwrap();
         let pd = Pd::alloc(&context).unwrap();
@@ -134,7 +134,7 @@ impl End {
         self.qp().post_send(&mut [SendWr::send_inline(wr_id, data).unwrap()]).unwrap();
     }
 
-    /// The next completion, waited for on the channel.
+    /// Waits for the next completion, sleeping on the channel.
     pub fn completion(&self) -> Wc {
         loop {
             let mut found = [Wc::default()];
@@ -157,20 +157,20 @@ impl End {
         expect(self.id.channel(), event_type, self.id.cookie())
     }
 
-    /// Answers a disconnect: on InfiniBand the other side waits for it, and our own receives are not flushed without.
-    /// iWARP has done both already, and may say so.
+    /// Answers a disconnect: on InfiniBand the other side waits for that, and our own receives are not flushed without
+    /// it. On iWARP both have happened already, so the call may fail.
     pub fn end(&self) {
         let answered = self.id.disconnect();
         assert!(answered.is_ok() || is_iwarp(&self.context), "{answered:?}");
     }
 
-    /// Until the connection manager has said that it is over, and then answers.
+    /// Waits until the connection manager reports the disconnect, and answers it.
     pub fn hear_the_end(&self) {
         self.expect(CmEventType::DISCONNECTED);
         self.end();
     }
 
-    /// One message from here to there, whole.
+    /// Sends one message to the other end and checks that it arrives intact.
     pub fn say(&self, to: &End, wr_id: u64, data: &[u8]) {
         self.send(wr_id, data);
         let sent = self.completion();
@@ -195,8 +195,8 @@ pub struct Pair {
     pub server: End,
 }
 
-/// A client that has asked for a connection, and what came of that at once. Where the connection manager's port is somebody
-/// else's of TCP, it asks from another one.
+/// A client that has asked for a connection, and the result of that call. If the TCP port of the same number as the
+/// connection manager's is taken, it asks from another one.
 pub fn ask(to: SocketAddr, param: &ConnParam<'_>) -> (End, Result<()>) {
     for _ in 0..20 {
         let client = End::new(resolved(&channel(), to));
@@ -208,7 +208,7 @@ pub fn ask(to: SocketAddr, param: &ConnParam<'_>) -> (End, Result<()>) {
     panic!("every port is taken");
 }
 
-/// One whose question is under way.
+/// A client whose connect request is under way.
 pub fn asking(to: SocketAddr, private_data: &[u8]) -> End {
     let (client, asked) = ask(to, &ConnParam { private_data, ..ConnParam::default() });
     asked.unwrap();
@@ -227,14 +227,14 @@ pub fn pair() -> Pair {
     server.id.accept(&ConnParam { private_data: b"you may", ..ConnParam::default() }).unwrap();
     assert_eq!(trimmed(&client.expect(CmEventType::ESTABLISHED)), b"you may");
     let pair = Pair { client, server };
-    // The connecting side first, as iWARP has it.
+    // The connecting side sends first, as iWARP demands.
     pair.client.say(&pair.server, 0, b"first");
-    // InfiniBand's connection manager says so only now.
+    // InfiniBand's connection manager may report the connection to the server only now.
     pair.server.expect(CmEventType::ESTABLISHED);
     pair
 }
 
-/// Private data without the zeroes that RoCE fills its field with.
+/// The private data without the zeroes with which RoCE fills its field.
 pub fn trimmed(event: &CmEvent) -> &[u8] {
     let data = event.private_data.as_slice();
     let end = data.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);

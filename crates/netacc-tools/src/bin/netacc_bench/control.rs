@@ -34,7 +34,7 @@ impl Server {
         let stream = connect(host, port)?;
         let address = stream.peer_addr().map_err(|error| format!("{name}: {error}"))?;
         let mut wire = wire(stream).map_err(|error| format!("{name}: {error}"))?;
-        // Before it is known who is there, a failing write says less than the answer to come.
+        // Until the server has introduced itself, a write that fails says less than the answer that follows.
         let _ = tell_line(&mut wire, &format!("{}\n", BenchHello::own()));
         let line = hear(&mut wire, PATIENCE).map_err(|ended| {
             format!("{name} is no netacc_bench server: it {ended}; start 'netacc_bench server' there, or name its port by -p")

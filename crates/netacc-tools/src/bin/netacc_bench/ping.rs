@@ -74,7 +74,7 @@ impl Pinger {
         Ok(Self { socket, kind: Kind { v6, raw, ident: u16::from_le_bytes([low, high]) }, number: 0 })
     }
 
-    /// One echo after the other, for so long.
+    /// Sends one echo request after the other for this time, and returns the latencies.
     pub(crate) fn round(&mut self, time: Duration) -> Result<Latency, String> {
         let mut times = Times::new()?;
         let mut lost = 0;

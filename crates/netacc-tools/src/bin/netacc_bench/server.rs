@@ -17,7 +17,7 @@ use crate::listener::{self, Opened};
 use crate::timed::{Wire, hear, tell, tell_line, wire};
 use crate::{bound, facts, note, say};
 
-/// Strangers who have connected and not yet said who they are.
+/// The most clients that have connected and not yet introduced themselves.
 const MOST_GUESTS: usize = 32;
 /// For how long they may stay so.
 const GREETING: Duration = Duration::from_secs(5);
@@ -129,7 +129,7 @@ fn serve_control(control: &TcpListener, shared: &Arc<Shared>) {
             Ok(accepted) => accepted,
             Err(error) => {
                 note(&format!("a client could not be accepted: {error}"));
-                // Most often there is no descriptor left; the guests who have them are gone within seconds.
+                // Mostly no descriptor is free; those of waiting clients are free again within seconds.
                 thread::sleep(Duration::from_millis(100));
                 continue;
             }
@@ -187,7 +187,7 @@ fn serve(mut wire: Wire, from: SocketAddr, shared: &Shared) {
     if matches!(session, Session::Well) {
         note(&format!("{from} is done"));
     }
-    // The one who waits for it ends with the process at the latest.
+    // An error means that no thread waits for the end any more, since the process ends.
     let _ = shared.ended.send(session);
 }
 

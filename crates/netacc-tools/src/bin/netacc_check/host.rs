@@ -11,7 +11,7 @@ use crate::interface;
 const SUBJECT: &str = "host";
 /// What a link to another process maps, with few connections.
 const LINK_BYTES: u64 = 5 << 20;
-/// Of a limited address space all links together map one part in so many, and so does whatever else is large.
+/// All links together map at most this part (1/8) of a limited address space, and so does every other large mapping.
 const SHARE: u64 = 8;
 /// The table of a process's descriptors, without which nothing is accelerated.
 const TABLE_BYTES: u64 = 8 << 20;

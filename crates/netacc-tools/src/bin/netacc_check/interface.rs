@@ -376,7 +376,7 @@ fn coalescing(facts: &Interface, report: &mut Report) {
             Level::Note,
             &facts.name,
             "coalescing",
-            format!("rx-usecs {usecs}: the device may wait so long before it tells of a packet"),
+            format!("rx-usecs {usecs}: the device may wait {usecs} microseconds before it reports a packet"),
         )
         .why("each round trip pays for it at both ends, as long as its packets come alone")
         .advice(format!("where latency counts more than CPU: 'ethtool -C {} rx-usecs 0'", facts.name));

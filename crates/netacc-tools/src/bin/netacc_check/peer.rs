@@ -15,8 +15,8 @@ use crate::finding::{Level, Report};
 use crate::rdma_probe::{self, Verdict};
 use crate::sockets::{self, Rendezvous};
 
-/// For so many source ports the kernel is asked which listener it would choose. Of eight that share a port by
-/// SO_REUSEPORT one stays unseen with a probability of 1 in 5,000.
+/// The number of source ports for which the kernel is asked which listener it would choose. Of eight listeners that
+/// share a port by SO_REUSEPORT one stays unseen with a probability of 1 in 5,000.
 const ASKED: u16 = 64;
 /// The first of them: a port that clients get.
 const FIRST_PORT: u16 = 40_000;

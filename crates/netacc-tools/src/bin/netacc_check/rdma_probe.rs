@@ -24,7 +24,7 @@ const ROUTE: u32 = 2_000;
 const PORTS: usize = 8;
 /// No step takes longer than this where the kernel keeps its own limits.
 const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
-/// A connect that may block waits so long for the first answer of a destination, and goes by TCP then.
+/// How long a connect that may block waits for the first answer of a destination before it goes by TCP.
 const WAITED: Duration = Duration::from_millis(300);
 
 /// What would become of a connection: how good that is, in words, and what to do about it.
@@ -97,9 +97,9 @@ fn reached(port: u16, device: &str, took: Duration, config: &Config) -> Verdict 
 
 /// Why a queue pair could not be connected.
 enum Obstacle {
-    /// Somebody answered who speaks another version.
+    /// The peer has another version of the protocol.
     Version,
-    /// Somebody accepted who is no NetACC.
+    /// A program that is not NetACC accepted.
     Stranger,
     Failed(Error),
 }

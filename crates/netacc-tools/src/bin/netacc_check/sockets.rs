@@ -53,7 +53,7 @@ fn entry(line: &str) -> Option<(String, u64)> {
     (flags & LISTENS != 0 && name.starts_with(PREFIX)).then(|| (name.get(1..).unwrap_or_default().to_owned(), inode))
 }
 
-/// The user who owns a UNIX socket, by sock_diag(7); `None` if the kernel does not tell.
+/// The user that owns a UNIX socket, by sock_diag(7); `None` if the kernel does not tell.
 pub(crate) fn owner(inode: u64) -> Option<u32> {
     let inode = u32::try_from(inode).ok().filter(|inode| *inode != 0)?;
     let socket = rustix::net::socket_with(

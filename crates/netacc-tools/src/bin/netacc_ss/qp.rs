@@ -85,7 +85,7 @@ pub(crate) fn rows(page: &Snapshot) -> Vec<Row> {
             bytes_out: 0,
             link: None,
         });
-        // The socket's is newer: a server may say who it is after the link was made.
+        // The socket's number is newer, since a server may introduce itself after the link was made.
         if sock.peer_pid != 0 {
             row.peer_pid = sock.peer_pid;
         }

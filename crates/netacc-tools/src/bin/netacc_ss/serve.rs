@@ -367,10 +367,10 @@ mod tests {
         let first = began(&service);
         assert!(first >= Some(asked));
         service.look(asked).unwrap();
-        assert_eq!(began(&service), first, "who asked before it looked once more");
+        assert_eq!(began(&service), first, "a client that asked before the last look caused another one");
         let later = Instant::now();
         service.look(later).unwrap();
-        assert!(began(&service) >= Some(later), "who asked later was told of the past");
+        assert!(began(&service) >= Some(later), "a client that asked later got older figures");
     }
 
     #[test]

@@ -6,8 +6,7 @@
 //! refused goes by TCP at once. The connection manager is asked if an answer comes, and also if none does, since a
 //! packet filter may know nothing of such datagrams.
 //!
-//! An answer proves nothing but that the datagram has arrived at somebody who listens there. All else is proved by the queue
-//! pair.
+//! An answer proves only that the datagram has arrived at a listener. Everything else is proved by the queue pair.
 
 use crate::limits::PROBES_PER_PASS;
 use crate::rdma::port_of;

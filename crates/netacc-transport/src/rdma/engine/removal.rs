@@ -11,7 +11,7 @@ use netacc_verbs::{AsyncEvent, EventChannel};
 /// Number of times, about once a second, that removed devices are let go of after a failure.
 const RELEASES: u32 = 15;
 
-/// Number of devices that were removed, whichever engine heard of it.
+/// Number of devices that were removed, counted by all engines together.
 static REMOVALS: AtomicU32 = AtomicU32::new(0);
 
 /// An event of a device, and the descriptor by which it came.

@@ -113,7 +113,7 @@ pub(crate) struct Interface {
     /// Descriptors of a receive ring, and the most there may be.
     pub(crate) ring_rx: Option<u32>,
     pub(crate) ring_rx_max: Option<u32>,
-    /// The device waits so long (microseconds) before it tells of a packet.
+    /// How long (microseconds) the device may wait before it reports a packet.
     pub(crate) rx_usecs: Option<u32>,
     /// The driver adapts that to the load.
     pub(crate) adaptive_rx: Option<bool>,

@@ -23,7 +23,7 @@ pub(crate) struct Order {
     pid: Option<u32>,
     groups: Vec<Group>,
     interval: Duration,
-    /// So many times; `None`: until somebody ends it.
+    /// The number of times that the figures are shown; `None`: until the user ends the tool.
     count: Option<u64>,
     json: bool,
 }

@@ -2,9 +2,9 @@
 //! way from the first to the second.
 //!
 //! While an engine awaits companions at the listener's own port it has a UNIX socket with a random name in the abstract
-//! namespace, which its sharers find on the [board](crate::rdma::engine::companions::own_port). They connect, pass the connection with one
-//! message, and are done. Each side looks who the other one is, by what the kernel says: only processes of one user, or of
-//! root, pass each other connections. The token, of which the board has one half, is looked at by the engine.
+//! namespace, which its sharers find on the [board](crate::rdma::engine::companions::own_port). They connect, pass the
+//! connection with one message, and are done. Each side asks the kernel for the other one's user: only processes of one
+//! user, or of root, pass each other connections. The engine checks the token, of which the board has one half.
 
 use crate::rdma::engine::companions::watch::{KIND, Watch};
 use crate::shm::guard;
