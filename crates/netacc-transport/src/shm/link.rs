@@ -164,9 +164,9 @@ pub(crate) fn next_id() -> u32 {
 
 impl Link {
     /// Makes a link from a mapped segment and a connected control socket (a reserved descriptor). `ENOMEM`: there is no
-    /// memory for it.
+    /// memory for it, and the socket is closed.
     pub fn new(side: Side, mapped: Mapped, control: i32, trusted: bool, peer_pid: u32) -> Result<&'static Link> {
-        let link = LINKS.alloc().ok_or(Errno::NOMEM)?;
+        let link = LINKS.alloc().ok_or(Errno::NOMEM).inspect_err(|_| dismiss_reserved(control))?;
         link.blocks.store(core::ptr::from_ref(mapped.seg.blocks).cast_mut(), Ordering::Relaxed);
         link.seg.store(mapped.seg.as_ptr(), Ordering::Relaxed);
         link.file.store(mapped.file, Ordering::Relaxed);

@@ -173,10 +173,10 @@ fn server_link(fd: OwnedFd, mapped: Mapped, (pid, seen, uid): (u32, u32, u32), b
     // namespace.
     let ours = if seen == pid { raw::getpid() } else { 0 };
     h.server_pid.store(ours, Ordering::Relaxed);
-    h.server.store(SERVER_OPEN, Ordering::SeqCst);
     let control = reserved_fds::adopt(fd)?;
     let link = Link::new(Side::Server, mapped, control, trusted(uid), seen)?;
     link.set_peer_uid(uid);
+    h.server.store(SERVER_OPEN, Ordering::SeqCst);
     Ok(link)
 }
 

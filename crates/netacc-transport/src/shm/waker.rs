@@ -201,6 +201,8 @@ impl Link {
                     // The socket is full. The peer finds this word when it has read all messages, and then rings all of
                     // its wakers.
                     cell.store(1, Ordering::SeqCst);
+                    // The peer may have read them all before it could see the word: then there is room again.
+                    let _ = self.send(Message::Wake { id }, None);
                 }
             }
         }
