@@ -21,7 +21,9 @@ pub mod sync;
 
 pub use area::Area;
 pub use consumer::Consumer;
-pub use lines::{CLOSED, ConsumerLine, FIN, GONE, HOLDING, OPEN, OwnLine, ProducerLine, RESET, SWITCHED, SideLine};
+pub use lines::{
+    CLOSED, ConsumerLine, FIN, GONE, HOLDING, OPEN, OwnLine, ProducerLine, RESET, SWITCHED, SideLine, has_not_ended,
+};
 pub use notify::{Ring, notify_data, notify_room};
 pub use producer::Producer;
 pub use ready::{ReadySet, SLOTS, Taken};

@@ -339,7 +339,7 @@ impl Link {
                     .slot(ep.slot_index())
                     .and_then(|s| s.own.get(other))
                     .map(|o| o.producer.fin.load(Ordering::Acquire));
-                fin.map(|fin| fin & !netacc_ring::HOLDING) == Some(netacc_ring::OPEN)
+                fin.is_some_and(netacc_ring::has_not_ended)
             })
         })
     }

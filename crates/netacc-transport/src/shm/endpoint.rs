@@ -11,7 +11,7 @@ use crate::shm::side_machines::{Ends, EndsEvent, Life, LifeEvent, Switch, Switch
 use crate::shm::side_state::{SideState, StateWord};
 use crate::shm::waiters::Waiters;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use netacc_ring::{Area, CLOSED, Consumer, FIN, HOLDING, OPEN, Producer, RESET, SWITCHED};
+use netacc_ring::{Area, CLOSED, Consumer, FIN, HOLDING, OPEN, Producer, RESET, SWITCHED, has_not_ended};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::cpu;
 use netacc_sys::errno::Errno;
@@ -355,11 +355,11 @@ impl ShmEndpoint {
         } else if fin & RESET != 0 {
             // A reset after the peer's end of stream is reported as EPIPE, any other as ECONNRESET (tcp(7)).
             self.die(if fin & FIN != 0 { Errno::PIPE } else { Errno::CONNRESET });
-        } else if fin & !HOLDING == OPEN
+        } else if has_not_ended(fin)
             && self.peer_died(v)
             // A process that ended or switched its stream stored its mark before it died, so the mark is loaded again,
             // now that the process is gone.
-            && line!(v, producer, peer).fin.load(Ordering::Acquire) & !HOLDING == OPEN
+            && has_not_ended(line!(v, producer, peer).fin.load(Ordering::Acquire))
         {
             // The peer died without closing. The kernel would have closed its sockets: with a reset if it left unread
             // data behind, otherwise with an end of stream. As long as the old subflow of a promoted connection has not

@@ -1,8 +1,8 @@
 //! Peers that are not trusted say what only a trusted one may say.
 
-use crate::ends::{get, read, write};
+use crate::ends::{IN, get, read, ready, write};
 use crate::shm::{Links, pipe};
-use netacc_ring::SWITCHED;
+use netacc_ring::{CLOSED, FIN, GONE, HOLDING, RESET, SWITCHED};
 use netacc_sys::Errno;
 use netacc_transport::Endpoint;
 use netacc_transport::shm::WaitBudget;
@@ -127,4 +127,23 @@ fn a_sharer_waits_for_a_relay_that_ends() {
     assert_eq!((write(s, b"x"), write(s, b"y")), (Ok(1), Ok(1)));
     s.close(false);
     c.close(false);
+}
+
+#[test]
+fn its_death_is_noticed_whatever_its_mark_says() {
+    for mark in
+        (0..=5).map(|bit| 1 << bit).chain([CLOSED | GONE, CLOSED | HOLDING, 64, 1 << 31, !(FIN | RESET | SWITCHED)])
+    {
+        let l = Links::new(false);
+        let (c, s) = l.connect().unwrap();
+        let slot = l.client.segment().unwrap().slot(c.slot_index()).unwrap();
+        slot.own[0].producer.fin.store(mark, Ordering::SeqCst);
+        l.client.close_descriptors();
+        l.server.service();
+        assert!(l.server.is_lost());
+        assert_ne!(ready(s) & IN, 0, "{mark:x}");
+        assert!(matches!(read(s, 1), Ok(0) | Err(Errno::CONNRESET)), "{mark:x}");
+        s.close(false);
+        c.close(false);
+    }
 }
