@@ -172,7 +172,7 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
     let done = raw::connect(fd, p, len);
     match done {
         Ok(()) | Err(Errno::INPROGRESS) => {
-            if !matches!(reason, Reason::Disabled | Reason::OtherHost | Reason::LinkLocal | Reason::TcpFirst) {
+            if !is_unordered(reason) {
                 kernel_queue::note(SocketAddr::new(rendezvous::destination(dest.ip()), dest.port()));
             }
             if let Some(e) = s.stats() {
@@ -218,6 +218,13 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
         Err(_) => {}
     }
     done.into()
+}
+
+/// Whether connects that go by TCP for this reason are not followed by others in the kernel's queue (`kernel_queue`): all
+/// connects of the process or to the destination go by TCP, or the user asks for a share of them.
+fn is_unordered(reason: Reason) -> bool {
+    use Reason::{Disabled, LinkLocal, OtherHost, PercentDraw, TcpFirst};
+    matches!(reason, Disabled | LinkLocal | OtherHost | PercentDraw | TcpFirst)
 }
 
 /// Whether a connection that begins on TCP may be upgraded to RDMA.
