@@ -80,11 +80,18 @@ class Terminal:
 
     def __init__(self, ctx, columns, rows, *argv, **env):
         environment = ctx.environment({"TERM": "xterm", **env})
+        go, tell = os.pipe()
         self.pid, self.master = pty.fork()
         if self.pid == 0:
             # The size is set here as well, for the child's first look at it.
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            os.read(go, 1)
             os.execve(monitor.command(), [monitor.command(), *map(str, argv)], environment)
+        # Before the program can have touched it: a terminal that was just made.
+        self.usual = self.modes()
+        os.write(tell, b"!")
+        os.close(go)
+        os.close(tell)
         self.text, self.status = "", None
 
     def modes(self):

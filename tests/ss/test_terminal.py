@@ -169,14 +169,12 @@ def the_terminal_is_given_back(ctx):
             "SIGQUIT": by_signal(signal.SIGQUIT), "itself": None}
     for name, end in ends.items():
         screen = Terminal(ctx, 80, 24, "-w", "0.1", *(("--count", 2) if end is None else ()))
-        # Before it has touched it: a terminal that was just made.
-        usual = screen.modes()
         screen.until(lambda p: "every 0.1 s" in p[0], "a picture")
         if end:
             end(screen)
         equal(screen.end(), 0, f"status after {name}")
         check(screen.text.endswith(LEFT), f"{name}: the screen is left: {screen.text[-40:]!r}")
-        equal(screen.modes(), usual, f"modes of the terminal after {name}")
+        equal(screen.modes(), screen.usual, f"modes of the terminal after {name}")
         screen.close()
 
 
@@ -184,7 +182,6 @@ def the_terminal_is_given_back(ctx):
 def suspended_and_continued(ctx):
     for how in (lambda s: s.type(b"\x1a"), lambda s: os.kill(s.pid, signal.SIGTSTP)):
         screen = Terminal(ctx, 80, 24, "-w", "0.1")
-        usual = screen.modes()
         screen.until(lambda p: "every 0.1 s" in p[0], "a picture")
         raw = screen.modes()
         how(screen)
@@ -192,14 +189,14 @@ def suspended_and_continued(ctx):
         wait_until(stopped, 30, "it stops")
         screen.step()
         check(screen.text.endswith(LEFT), f"the screen is left: {screen.text[-40:]!r}")
-        equal(screen.modes(), usual, "modes of the terminal while it is stopped")
+        equal(screen.modes(), screen.usual, "modes of the terminal while it is stopped")
         screen.text = ""
         os.kill(screen.pid, signal.SIGCONT)
         screen.until(lambda p: "every 0.1 s" in p[0], "a picture again")
         equal(screen.modes(), raw, "modes of the terminal when it goes on")
         screen.type(b"q")
         equal(screen.end(), 0, "status")
-        equal(screen.modes(), usual, "modes of the terminal at the end")
+        equal(screen.modes(), screen.usual, "modes of the terminal at the end")
         screen.close()
 
 
