@@ -1,12 +1,13 @@
 //! connect(2): shared memory if the destination is this host and a rendezvous is there, else TCP.
 
+use crate::conn::source_port::{bound_to, choose, no_port, reserve, shares_port};
 use crate::conn::{abort, kernel_queue, pool, ports, shown, transfer};
 use crate::epoll::paths;
 use crate::fd::placeholder::{materialize, to_kernel};
 use crate::fd::table;
 use crate::listen::opening;
 use crate::object::reference::Ref;
-use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, PLACEHOLDER, Path, REBOUND, Socket, Upgrade};
+use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, Path, REBOUND, Socket, Upgrade};
 use crate::operator::requests;
 use crate::options::kernel_options;
 use crate::outcome::Outcome;
@@ -19,17 +20,13 @@ use core::sync::atomic::Ordering;
 use netacc_conf::{Call, Transports};
 use netacc_stats::{Counter, Reason, State, Transport, page};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{addr, raw, reserved_fds, time};
+use netacc_sys::{addr, raw, time};
 use netacc_transport::rdma::engine;
 use netacc_transport::rdma::engine::{RouteHandle, order};
 use netacc_transport::shm::claim::Claim;
 use netacc_transport::shm::rendezvous::SourceProbe;
-use netacc_transport::shm::{ShmEndpoint, owner, rendezvous};
+use netacc_transport::shm::{ShmEndpoint, rendezvous};
 use netacc_transport::{Endpoint, Interest};
-
-/// Largest number of ports per link that sockets of our own reserve, as far as descriptors allow. Further connections
-/// on the link hold their port by their own descriptor.
-const RESERVED_PORTS: usize = 100;
 
 /// Divisor of the time-out of a probe, for a non-blocking connect.
 const PART_NONBLOCK: u64 = 6;
@@ -172,9 +169,7 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
     let done = raw::connect(fd, p, len);
     match done {
         Ok(()) | Err(Errno::INPROGRESS) => {
-            if !is_unordered(reason) {
-                kernel_queue::note(SocketAddr::new(rendezvous::destination(dest.ip()), dest.port()));
-            }
+            kernel_queue::note_connect(dest, reason);
             if let Some(e) = s.stats() {
                 e.open(State::Established, Transport::Tcp, reason, time::realtime());
                 let local = addr::local_of(fd).unwrap_or(dest);
@@ -218,13 +213,6 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
         Err(_) => {}
     }
     done.into()
-}
-
-/// Whether connects that go by TCP for this reason are not followed by others in the kernel's queue (`kernel_queue`): all
-/// connects of the process or to the destination go by TCP, or the user asks for a share of them.
-fn is_unordered(reason: Reason) -> bool {
-    use Reason::{Disabled, LinkLocal, OtherHost, PercentDraw, TcpFirst};
-    matches!(reason, Disabled | LinkLocal | OtherHost | PercentDraw | TcpFirst)
 }
 
 /// Whether a connection that begins on TCP may be upgraded to RDMA.
@@ -273,14 +261,14 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
     if let Some(why) = ports::known_absent(target, now) {
         return Err(why);
     }
-    if kernel_queue::holds_ours(target) {
-        return Err(Reason::KernelQueue);
-    }
     let source = match ports::source_of_connect(target.ip(), now) {
         Ok(source) if choice.transports.shm => source,
         Err(probe) if choice.transports.rdma => return reach(fd, r, target, probe),
         _ => return Err(Reason::Rule),
     };
+    if kernel_queue::holds_ours(target) {
+        return Err(Reason::KernelQueue);
+    }
     let mut bound = bound_to(fd, s);
     if let Some(b) = bound
         && !b.ip().is_unspecified()
@@ -417,82 +405,6 @@ fn take_state(s: &Socket, state: ConnState) {
 /// the kernel.
 fn scoped(dest: SocketAddr) -> bool {
     matches!(dest.ip(), IpAddr::V6(a) if a.is_unicast_link_local())
-}
-
-/// The address to which bind(2) bound a real socket. It has no port where IP_BIND_ADDRESS_NO_PORT leaves that to
-/// connect(2).
-fn bound_to(fd: i32, s: &Socket) -> Option<SocketAddr> {
-    if s.has(PLACEHOLDER) {
-        return None;
-    }
-    addr::local_of(fd).filter(|a| a.port() != 0 || !a.ip().is_unspecified())
-}
-
-/// Binds the socket to a port now, so that the kernel can tell which listener of a reuseport group the connection is
-/// for.
-fn choose(fd: i32, s: &Socket, ip: IpAddr, target: SocketAddr) -> Option<u64> {
-    let port = match bound_to(fd, s).filter(|b| b.port() != 0) {
-        Some(b) => b.port(),
-        None => take_port(fd, s, ip).ok()?,
-    };
-    let member = owner::listener_cookie(SocketAddr::new(ip, port), target)?;
-    s.member.store(member, Ordering::Relaxed);
-    Some(member)
-}
-
-/// Whether another socket may be bound to the port of the connection, as SO_REUSEADDR on both allows. The kernel knows
-/// that only if the connection's own descriptor holds the port.
-fn shares_port(s: &Socket) -> bool {
-    s.opts.get(libc::SOL_SOCKET, libc::SO_REUSEADDR).is_some_and(|on| on != 0)
-}
-
-/// Reserves a local port that no other socket gets while the connection lives. The slot keeps it for its next
-/// connections, or, beyond [`RESERVED_PORTS`], the connection's own descriptor holds it.
-fn reserve(fd: i32, s: &Socket, link: &netacc_transport::shm::Link, slot: usize, ip: IpAddr) -> Result<u16> {
-    if s.has(PLACEHOLDER) && !shares_port(s) && link.slots.ports_kept() < RESERVED_PORTS {
-        match rendezvous::reserve_port(ip) {
-            Ok((holder, port)) => {
-                link.slots.keep_port(slot, reserved_fds::adopt(holder)?, port);
-                return Ok(port);
-            }
-            // Without a further descriptor, the connection's own one holds the port.
-            Err(Errno::MFILE | Errno::NFILE) => {}
-            Err(e) => return Err(e),
-        }
-    }
-    take_port(fd, s, ip)
-}
-
-/// Binds the kernel's own socket to a port.
-fn take_port(fd: i32, s: &Socket, ip: IpAddr) -> Result<u16> {
-    let real = !s.has(PLACEHOLDER);
-    materialize(fd, s)?;
-    let a = SocketAddr::new(ip, 0);
-    let mut buf = [0u64; 4];
-    let mut len = size_of_val(&buf) as u32;
-    addr::write(a, s.domain(), buf.as_mut_ptr().cast(), &raw mut len);
-    // With the option set the kernel would choose the port in its own connect(2), which is never called.
-    let late = real && raw::getsockopt_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT) == Ok(1);
-    let leave = |on| raw::setsockopt_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, on);
-    if late {
-        leave(0)?;
-    }
-    let bound = raw::bind(fd, buf.as_ptr().cast(), len);
-    if late {
-        leave(1)?;
-    }
-    bound?;
-    addr::local_of(fd).map(|a| a.port()).filter(|p| *p != 0).ok_or(Errno::ADDRINUSE)
-}
-
-/// The reason that is reported when no port is free.
-fn no_port(e: Errno) -> Reason {
-    match e {
-        Errno::MFILE | Errno::NFILE => Reason::NoDescriptors,
-        Errno::NOMEM | Errno(libc::ENOBUFS) => Reason::NoMemory,
-        Errno::ADDRINUSE | Errno::ADDRNOTAVAIL => Reason::NoPort,
-        _ => Reason::Unsupported,
-    }
 }
 
 /// Prepares a socket for the kernel's bind(2): materializes it.

@@ -17,4 +17,5 @@ pub mod pool;
 pub mod ports;
 pub mod reuseport;
 pub(crate) mod shown;
+mod source_port;
 pub mod transfer;

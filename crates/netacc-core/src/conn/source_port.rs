@@ -1,0 +1,91 @@
+//! The source port of an accelerated connection: a real one of the kernel's, which no other socket gets while the connection
+//! lives, so that getsockname(2) and the peer show what they would show over TCP.
+
+use crate::fd::placeholder::materialize;
+use crate::object::socket::{PLACEHOLDER, Socket};
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::Ordering;
+use netacc_stats::Reason;
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::{addr, raw, reserved_fds};
+use netacc_transport::shm::{Link, owner, rendezvous};
+
+/// Largest number of ports per link that sockets of our own reserve, as far as descriptors allow. Further connections
+/// on the link hold their port by their own descriptor.
+const RESERVED_PORTS: usize = 100;
+
+/// The address to which bind(2) bound a real socket. It has no port where IP_BIND_ADDRESS_NO_PORT leaves that to
+/// connect(2).
+pub(super) fn bound_to(fd: i32, s: &Socket) -> Option<SocketAddr> {
+    if s.has(PLACEHOLDER) {
+        return None;
+    }
+    addr::local_of(fd).filter(|a| a.port() != 0 || !a.ip().is_unspecified())
+}
+
+/// Binds the socket to a port now, so that the kernel can tell which listener of a reuseport group the connection is
+/// for.
+pub(super) fn choose(fd: i32, s: &Socket, ip: IpAddr, target: SocketAddr) -> Option<u64> {
+    let port = match bound_to(fd, s).filter(|b| b.port() != 0) {
+        Some(b) => b.port(),
+        None => take_port(fd, s, ip).ok()?,
+    };
+    let member = owner::listener_cookie(SocketAddr::new(ip, port), target)?;
+    s.member.store(member, Ordering::Relaxed);
+    Some(member)
+}
+
+/// Whether another socket may be bound to the port of the connection, as SO_REUSEADDR on both allows. The kernel knows
+/// that only if the connection's own descriptor holds the port.
+pub(super) fn shares_port(s: &Socket) -> bool {
+    s.opts.get(libc::SOL_SOCKET, libc::SO_REUSEADDR).is_some_and(|on| on != 0)
+}
+
+/// Reserves a local port that no other socket gets while the connection lives. The slot keeps it for its next
+/// connections, or, beyond [`RESERVED_PORTS`], the connection's own descriptor holds it.
+pub(super) fn reserve(fd: i32, s: &Socket, link: &Link, slot: usize, ip: IpAddr) -> Result<u16> {
+    if s.has(PLACEHOLDER) && !shares_port(s) && link.slots.ports_kept() < RESERVED_PORTS {
+        match rendezvous::reserve_port(ip) {
+            Ok((holder, port)) => {
+                link.slots.keep_port(slot, reserved_fds::adopt(holder)?, port);
+                return Ok(port);
+            }
+            // Without a further descriptor, the connection's own one holds the port.
+            Err(Errno::MFILE | Errno::NFILE) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    take_port(fd, s, ip)
+}
+
+/// Binds the kernel's own socket to a port.
+fn take_port(fd: i32, s: &Socket, ip: IpAddr) -> Result<u16> {
+    let real = !s.has(PLACEHOLDER);
+    materialize(fd, s)?;
+    let a = SocketAddr::new(ip, 0);
+    let mut buf = [0u64; 4];
+    let mut len = size_of_val(&buf) as u32;
+    addr::write(a, s.domain(), buf.as_mut_ptr().cast(), &raw mut len);
+    // With the option set the kernel would choose the port in its own connect(2), which is never called.
+    let late = real && raw::getsockopt_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT) == Ok(1);
+    let leave = |on| raw::setsockopt_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, on);
+    if late {
+        leave(0)?;
+    }
+    let bound = raw::bind(fd, buf.as_ptr().cast(), len);
+    if late {
+        leave(1)?;
+    }
+    bound?;
+    addr::local_of(fd).map(|a| a.port()).filter(|p| *p != 0).ok_or(Errno::ADDRINUSE)
+}
+
+/// The reason that is reported when no port is free.
+pub(super) fn no_port(e: Errno) -> Reason {
+    match e {
+        Errno::MFILE | Errno::NFILE => Reason::NoDescriptors,
+        Errno::NOMEM | Errno(libc::ENOBUFS) => Reason::NoMemory,
+        Errno::ADDRINUSE | Errno::ADDRNOTAVAIL => Reason::NoPort,
+        _ => Reason::Unsupported,
+    }
+}
