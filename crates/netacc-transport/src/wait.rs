@@ -182,8 +182,9 @@ impl WaitSet {
     /// Counts the set as a user of `link`, on which it was armed, as long as it exists. For a wait on a listener, whose links
     /// other threads may remove meanwhile; a connection that is waited for keeps its link itself.
     pub fn hold(&mut self, link: &'static dyn WakerSource) {
-        let all = self.borrowed.iter_mut().flatten().chain(&mut self.more);
-        for b in all.filter(|b| !b.held && core::ptr::addr_eq(b.link, link)) {
+        // The last one first, since it was armed just now.
+        let mut all = self.borrowed.iter_mut().flatten().chain(&mut self.more).rev();
+        if let Some(b) = all.find(|b| core::ptr::addr_eq(b.link, link)).filter(|b| !b.held) {
             b.link.count_sleeper(true);
             b.held = true;
         }

@@ -5,7 +5,7 @@ use crate::limits::HELLOS_PER_ACCEPT;
 use crate::listen::crowd;
 use crate::listen::crowd::{Room, User};
 use crate::listen::withdrawal::hand_on;
-use crate::object::listener::{HELLOS, Listener, load_link, readable, reserved_back};
+use crate::object::listener::{HELLOS, Listener, load_link, note_filled, readable, reserved_back};
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use netacc_stats::{Reason, page};
 use netacc_sys::raw;
@@ -123,6 +123,7 @@ impl Listener {
                 link.owner.store(core::ptr::from_ref(self) as usize, Ordering::Release);
                 link.set_many(self.many.load(Ordering::Relaxed) != 0);
                 link.next.store(self.links.load(Ordering::Relaxed), Ordering::Relaxed);
+                note_filled(link);
                 link.hold();
                 self.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
                 round.fresh = Some(link);

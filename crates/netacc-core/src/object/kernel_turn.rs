@@ -2,12 +2,14 @@
 //!
 //! accept(2) takes the connects of links first, since these need no system call. Where some always wait, as at a server
 //! with fewer processes than clients, a connection in the kernel's queue would never be accepted. So the kernel is asked
-//! now and then how many connections wait there, and these are accepted before any connect over a link that is younger
-//! than the answer. Between the queues, connections so come in the order in which they were made, up to the time between
-//! two such questions.
+//! now and then how many connections wait there, and how far the queue of each link was filled at that moment is noted
+//! ([`Listener::is_kernels_turn`](super::listener::Listener::is_kernels_turn)). What the kernel counted is accepted
+//! after the connects up to there, and before later ones. No word of a client says which is which, since a client that
+//! lies must not keep others waiting.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use netacc_sys::{cpu, raw, time};
+use netacc_sys::{cpu, raw};
+use netacc_transport::shm::slots::SLOTS;
 
 /// Time (ticks, about a millisecond) between two questions. The answer takes the kernel half a microsecond.
 const ASKED_AGAIN: u64 = 3_000_000;
@@ -22,10 +24,19 @@ const WAITING_AT: usize = 24;
 pub struct KernelTurn {
     /// Number of the counted connections that have not been accepted yet.
     left: AtomicU32,
-    /// Time ([`time::now`]) at which they were counted.
-    counted_at: AtomicU64,
     /// Time ([`cpu::ticks`]) of the last question.
     asked: AtomicU64,
+}
+
+/// The kernel's queue, as [`KernelTurn::look`] finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KernelQueue {
+    /// As far as is known, no connection waits.
+    Empty,
+    /// Connections wait that were counted by an earlier call.
+    Counted,
+    /// Connections wait, and this call has counted them.
+    CountedNow,
 }
 
 impl KernelTurn {
@@ -35,26 +46,25 @@ impl KernelTurn {
         self.asked.store(cpu::ticks(), Ordering::Relaxed);
     }
 
-    /// If connections wait at the kernel's listener `fd`: when they were counted.
+    /// Whether connections wait at the kernel's listener `fd`.
     #[inline]
-    pub(super) fn counted(&self, fd: i32) -> Option<u64> {
-        if self.left.load(Ordering::Relaxed) == 0 {
-            let now = cpu::ticks();
-            if now.wrapping_sub(self.asked.load(Ordering::Relaxed)) < ASKED_AGAIN {
-                return None;
-            }
-            self.asked.store(now, Ordering::Relaxed);
-            self.count(fd)?;
+    pub(super) fn look(&self, fd: i32) -> KernelQueue {
+        if self.left.load(Ordering::Relaxed) != 0 {
+            return KernelQueue::Counted;
         }
-        Some(self.counted_at.load(Ordering::Relaxed))
+        let now = cpu::ticks();
+        if now.wrapping_sub(self.asked.load(Ordering::Relaxed)) < ASKED_AGAIN {
+            return KernelQueue::Empty;
+        }
+        self.asked.store(now, Ordering::Relaxed);
+        self.count(fd)
     }
 
     #[cold]
-    fn count(&self, fd: i32) -> Option<()> {
-        let waiting = waiting_at(fd).filter(|n| *n != 0)?;
-        self.counted_at.store(time::now(), Ordering::Relaxed);
+    fn count(&self, fd: i32) -> KernelQueue {
+        let waiting = waiting_at(fd).unwrap_or(0);
         self.left.store(waiting, Ordering::Relaxed);
-        Some(())
+        if waiting == 0 { KernelQueue::Empty } else { KernelQueue::CountedNow }
     }
 
     /// Notes that a connection of the kernel's was accepted.
@@ -64,8 +74,17 @@ impl KernelTurn {
 
     /// Notes that none waits there: other processes may have accepted what was counted.
     pub fn end(&self) {
-        self.left.store(0, Ordering::Relaxed);
+        // The word is read first: it is 0 nearly always, and other threads read the line.
+        if self.left.load(Ordering::Relaxed) != 0 {
+            self.left.store(0, Ordering::Relaxed);
+        }
     }
+}
+
+/// Whether the connect at position `at` of a link's queue was there at a count that found the queue filled up to position
+/// `filled`. A client that claims more than fits has queued none.
+pub(super) fn precedes_count(at: u64, filled: u64) -> bool {
+    (1..=SLOTS as u64).contains(&filled.wrapping_sub(at))
 }
 
 /// Number of connections that wait at the kernel's listener `fd`, if it tells.
@@ -82,20 +101,36 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
+    fn a_connect_precedes_a_count_if_it_was_queued_then() {
+        let slots = SLOTS as u64;
+        assert!(
+            precedes_count(0, 1) && precedes_count(0, slots) && precedes_count(7, 9) && precedes_count(u64::MAX, 3)
+        );
+        // Queued later, or all of the counted ones were taken, or the position is forged.
+        assert!(!precedes_count(0, 0) && !precedes_count(9, 9) && !precedes_count(10, 9));
+        assert!(!precedes_count(0, slots + 1) && !precedes_count(5, u64::MAX));
+    }
+
+    #[test]
     fn the_turn_lasts_until_what_was_counted_is_accepted() {
         let l = TcpListener::bind("127.0.0.1:0").unwrap();
-        let turn = KernelTurn { left: AtomicU32::new(0), counted_at: AtomicU64::new(0), asked: AtomicU64::new(0) };
-        assert_eq!(turn.counted(l.as_raw_fd()), None);
+        let fd = l.as_raw_fd();
+        let turn = KernelTurn { left: AtomicU32::new(0), asked: AtomicU64::new(0) };
+        assert_eq!(turn.look(fd), KernelQueue::Empty);
         let clients = [(); 2].map(|()| TcpStream::connect(l.local_addr().unwrap()).unwrap());
-        assert_eq!(waiting_at(l.as_raw_fd()), Some(2));
+        assert_eq!(waiting_at(fd), Some(2));
         turn.asked.store(0, Ordering::Relaxed);
-        let at = turn.counted(l.as_raw_fd());
-        assert!(at.is_some_and(|at| at <= time::now()));
+        assert_eq!([turn.look(fd), turn.look(fd)], [KernelQueue::CountedNow, KernelQueue::Counted]);
         turn.accepted();
-        assert_eq!(turn.counted(l.as_raw_fd()), at);
+        assert_eq!(turn.look(fd), KernelQueue::Counted);
         turn.accepted();
         turn.asked.store(cpu::ticks(), Ordering::Relaxed);
-        assert_eq!(turn.counted(l.as_raw_fd()), None, "asked a moment ago");
+        assert_eq!(turn.look(fd), KernelQueue::Empty, "asked a moment ago");
+        turn.asked.store(0, Ordering::Relaxed);
+        assert_eq!(turn.look(fd), KernelQueue::CountedNow);
+        turn.end();
+        turn.asked.store(cpu::ticks(), Ordering::Relaxed);
+        assert_eq!(turn.look(fd), KernelQueue::Empty);
         drop(clients);
     }
 }

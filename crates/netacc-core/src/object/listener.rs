@@ -2,7 +2,7 @@
 //!
 //! [`crate::listen::taking`] takes up links, and [`crate::listen::ending`] ends a listener.
 
-use crate::object::kernel_turn::KernelTurn;
+use crate::object::kernel_turn::{KernelQueue, KernelTurn, precedes_count};
 use crate::object::socket::{NONBLOCK, Socket};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -253,9 +253,18 @@ impl Listener {
     /// Whether a connection that waits at the kernel's listener `fd` comes before the connects that wait in shared
     /// memory.
     pub fn is_kernels_turn(&self, fd: i32) -> bool {
-        let Some(counted_at) = self.kernel_turn.counted(fd) else { return false };
+        let queue = self.kernel_turn.look(fd);
+        if queue == KernelQueue::Empty {
+            return false;
+        }
         let _g = self.lock.lock();
-        self.oldest().is_some_and(|(when, _)| when > counted_at)
+        if queue == KernelQueue::CountedNow {
+            self.links().for_each(note_filled);
+        }
+        self.oldest().and_then(|(_, l)| Some((l, l.segment()?))).is_some_and(|(link, segment)| {
+            let taken = segment.header().popped.load(Ordering::Relaxed);
+            !precedes_count(taken, link.filled_at_count.load(Ordering::Relaxed))
+        })
     }
 
     /// Whether a connect waits in shared memory.
@@ -302,6 +311,14 @@ impl Listener {
                 q.disarm_queue(set);
             }
         }
+    }
+}
+
+/// Notes how far the link's queue is filled, for a link that is there when the kernel has counted its connections, or is
+/// taken up later with connects that may be older than the count. Under the listener's lock.
+pub(crate) fn note_filled(link: &Link) {
+    if let Some(segment) = link.segment() {
+        link.filled_at_count.store(segment.pushed(), Ordering::Relaxed);
     }
 }
 

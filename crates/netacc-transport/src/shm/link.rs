@@ -98,6 +98,9 @@ pub struct Link {
     pub(super) batch: [AtomicU32; BATCH],
     /// Number of references of threads that sleep on the listener ([`crate::WaitSet::hold`]).
     pub(super) asleep: AtomicU32,
+    /// Position up to which the client had queued connects when the server last counted the connections in the kernel's
+    /// queue of the listener, or took the link up (server side, under the owner's lock).
+    pub filled_at_count: AtomicU64,
     /// Set when the server did not accept a connect that waited here (client side); see [`Link::is_stuck`].
     pub stuck: AtomicU32,
     /// The kernel's cookie for the listener at the other end where several may share its port; 0: it is the only one
@@ -175,6 +178,7 @@ impl Link {
         link.lost.store(0, Ordering::Relaxed);
         link.stuck.store(0, Ordering::Relaxed);
         link.asleep.store(0, Ordering::Relaxed);
+        link.filled_at_count.store(0, Ordering::Relaxed);
         link.trusted.store(trusted.into(), Ordering::Relaxed);
         link.deaf_until.store(0, Ordering::Relaxed);
         link.peer_pid.store(peer_pid, Ordering::Relaxed);
