@@ -5,7 +5,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use netacc_wire::companion::{HELLO, hello, token};
-use netacc_wire::frame::{Brief, FRAME, Frame, QpHello, decode_addresses, encode_addresses};
+use netacc_wire::frame::{Brief, FRAME, Frame, decode_addresses, encode_addresses};
+use netacc_wire::qp_hello::QpHello;
 use netacc_wire::probe::RdmaProbe;
 
 fuzz_target!(|bytes: &[u8]| {

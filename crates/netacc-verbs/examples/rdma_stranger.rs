@@ -12,7 +12,8 @@
 use netacc_verbs::sys::ibv_qp_cap;
 use netacc_verbs::{CmEventType, CmId, ConnParam, Cq, EventChannel, Mr, Pd, QpInit, RecvWr, SendWr, Transport, Wc};
 use netacc_wire::companion::CompanionOffer;
-use netacc_wire::frame::{Brief, FRAME, Frame, Kind, QP_HELLO, QpHello, UPGRADE, Upgrade, encode_addresses};
+use netacc_wire::frame::{Brief, FRAME, Frame, Kind, UPGRADE, Upgrade, encode_addresses};
+use netacc_wire::qp_hello::{QP_HELLO, QpHello};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr, TcpStream};

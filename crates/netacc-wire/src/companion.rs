@@ -1,7 +1,7 @@
 //! The TCP connection beside a queue pair, its *companion connection*, over which the connections go on if the queue
 //! pair fails.
 //!
-//! The accepting side of a queue pair says in its [`QpHello`](crate::frame::QpHello) at which port it waits, with a
+//! The accepting side of a queue pair says in its [`QpHello`](crate::qp_hello::QpHello) at which port it waits, with a
 //! token that nobody else knows. The connecting side connects there and sends [`hello`]; the accepting side answers
 //! with [`welcome`]. If a packet filter blocks that port, the connecting side asks over the queue pair whether it may
 //! come to the listener's own port instead ([`OwnPort`]). Nothing more is sent while the queue pair works. After its

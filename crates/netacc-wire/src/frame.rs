@@ -1,12 +1,11 @@
-//! The protocol of a queue pair: the hello in the connection manager's private data, and the messages.
+//! The messages of a queue pair.
 //!
 //! A message is one SEND: one or several times a [`Frame`] of [`FRAME`] bytes with its payload. All numbers are
 //! little endian. Several connections share a queue pair; `conn` names one by a number that its opener chose, and
 //! `generation` tells one use of the number from the next. Where devices have immediate data, a message of one frame
 //! may have its head there ([`Brief`]).
 
-use crate::companion::{CompanionOffer, TOKEN};
-use crate::{VERSION, u16};
+use crate::u16;
 use core::net::{IpAddr, SocketAddr};
 
 /// The size of a frame in bytes; it precedes every payload.
@@ -17,9 +16,6 @@ pub const NEXT: usize = 2;
 
 /// The longest payload in bytes of a frame that another one follows.
 pub const LONGEST: usize = u16::MAX as usize - 1;
-
-/// The size of a [`QpHello`] in bytes.
-pub const QP_HELLO: usize = 20 + TOKEN;
 
 /// The size in bytes of the two addresses in the message that opens a connection.
 pub const ADDRESSES: usize = 38;
@@ -49,8 +45,6 @@ pub const fn larger(size: usize) -> usize {
     let most = if most < enough { most } else { enough };
     if most > size { most + FRAME } else { size }
 }
-
-const MAGIC: [u8; 4] = *b"NACQ";
 
 /// The kind of a frame. Some kinds concern the queue pair and no single connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,72 +250,6 @@ impl Brief {
     }
 }
 
-/// The hello: what both ends of a queue pair tell each other while they connect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QpHello {
-    /// The number of receives that the sender has posted.
-    pub receives: u16,
-    /// The size of each receive in bytes.
-    pub size: u32,
-    /// What the sender says of a companion connection.
-    pub companion: CompanionOffer,
-}
-
-/// Why a peer's hello or probe cannot be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stranger {
-    /// It is of a NetACC with another version of the protocol.
-    Version,
-    /// It is not of a NetACC, or has impossible numbers.
-    Garbage,
-}
-
-impl QpHello {
-    /// Encodes the hello as it is sent.
-    #[must_use]
-    pub fn encode(self) -> [u8; QP_HELLO] {
-        let [v0, v1] = VERSION.to_le_bytes();
-        let [r0, r1] = self.receives.to_le_bytes();
-        let [p0, p1, kind, token @ ..] = self.companion.encode();
-        let head = [v0, v1, r0, r1].into_iter().chain(self.size.to_le_bytes()).chain(WINDOW.to_le_bytes());
-        let bytes = MAGIC.into_iter().chain(head).chain([p0, p1, kind, 0]).chain(token);
-        let mut out = [0; QP_HELLO];
-        out.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
-        out
-    }
-
-    /// The hello at the beginning of private data, which may have zeroes after it (InfiniBand's fields have a fixed
-    /// length).
-    pub fn decode(data: &[u8]) -> Result<QpHello, Stranger> {
-        let [m0, m1, m2, m3, v0, v1, ..] = data else { return Err(Stranger::Garbage) };
-        if [*m0, *m1, *m2, *m3] != MAGIC {
-            return Err(Stranger::Garbage);
-        }
-        // Nothing more is known about another version's hello, not even its length.
-        if u16::from_le_bytes([*v0, *v1]) != VERSION {
-            return Err(Stranger::Version);
-        }
-        let Some((head, token)) = data.first_chunk::<QP_HELLO>().and_then(|d| d.split_first_chunk::<20>()) else {
-            return Err(Stranger::Garbage);
-        };
-        let [_, _, _, _, _, _, r0, r1, s0, s1, s2, s3, w0, w1, w2, w3, p0, p1, kind, 0] = *head else {
-            return Err(Stranger::Garbage);
-        };
-        if u32::from_le_bytes([w0, w1, w2, w3]) != WINDOW {
-            return Err(Stranger::Version);
-        }
-        let companion = token
-            .first_chunk()
-            .and_then(|token| CompanionOffer::decode([p0, p1], kind, token))
-            .ok_or(Stranger::Garbage)?;
-        let hello =
-            QpHello { receives: u16::from_le_bytes([r0, r1]), size: u32::from_le_bytes([s0, s1, s2, s3]), companion };
-        // One receive is reserved for a message with credits, so there must be another one.
-        let usable = hello.receives >= 2 && hello.size as usize >= FRAME + UPGRADE;
-        usable.then_some(hello).ok_or(Stranger::Garbage)
-    }
-}
-
 /// The payload of [`Kind::Open`]: the client's address, and the address to which it connected.
 #[must_use]
 pub fn encode_addresses(client: SocketAddr, server: SocketAddr) -> [u8; ADDRESSES] {
@@ -403,7 +331,7 @@ mod tests {
         ) {
             let all = [
                 Kind::Open, Kind::Data, Kind::Fin, Kind::Reset, Kind::Window, Kind::Credit, Kind::Probe, Kind::Resume,
-                Kind::Upgrade, Kind::Ready, Kind::Cancel, Kind::Part,
+                Kind::Upgrade, Kind::Ready, Kind::Cancel, Kind::Part, Kind::OwnPort,
             ];
             for kind in all {
                 let f = Frame { kind, credits, large, conn, generation, window, acked, next };
@@ -454,24 +382,7 @@ mod tests {
         }
 
         #[test]
-        fn hellos_survive_padding(
-            receives in 2u16.., size in 1024u32.., port in 1u16.., token: [u8; TOKEN], which in 0usize..3,
-            zeroes in 0usize..40,
-        ) {
-            let companion = [CompanionOffer::None, CompanionOffer::Wanted, CompanionOffer::At(port, token)][which];
-            let g = QpHello { receives, size, companion };
-            let mut data = g.encode().to_vec();
-            data.resize(QP_HELLO + zeroes, 0);
-            prop_assert_eq!(QpHello::decode(&data), Ok(g));
-            data[4] ^= 1;
-            prop_assert_eq!(QpHello::decode(&data), Err(Stranger::Version));
-            data[0] ^= 1;
-            prop_assert_eq!(QpHello::decode(&data), Err(Stranger::Garbage));
-        }
-
-        #[test]
-        fn a_stranger_is_no_panic(data in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let _ = QpHello::decode(&data);
+        fn garbage_is_no_panic(data in proptest::collection::vec(any::<u8>(), 0..64)) {
             let _ = decode_addresses(&data);
         }
 
@@ -492,13 +403,5 @@ mod tests {
             assert_eq!(larger(size * k), if large > size { large * k + FRAME } else { size * k });
         }
         assert_eq!(larger(usize::MAX), usize::MAX);
-    }
-
-    #[test]
-    fn hellos_with_impossible_numbers_are_refused() {
-        let companion = CompanionOffer::None;
-        for g in [QpHello { receives: 1, size: 4096, companion }, QpHello { receives: 4, size: 50, companion }] {
-            assert_eq!(QpHello::decode(&g.encode()), Err(Stranger::Garbage));
-        }
     }
 }

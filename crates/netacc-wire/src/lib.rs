@@ -12,6 +12,7 @@ pub mod companion;
 pub mod frame;
 mod name;
 pub mod probe;
+pub mod qp_hello;
 pub use name::{Name, Scope};
 
 /// The version of everything that two processes share: messages, segment layout, ring protocol. It is part

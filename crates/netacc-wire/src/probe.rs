@@ -6,7 +6,7 @@
 //! versions have the fields up to the kind, and the nonce, at the same offsets.
 
 use crate::VERSION;
-use crate::frame::Stranger;
+use crate::qp_hello::Stranger;
 
 /// The size of a question, and of an answer, in bytes.
 pub const RDMA_PROBE: usize = 24;

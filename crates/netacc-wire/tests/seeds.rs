@@ -5,8 +5,9 @@
 
 use core::net::SocketAddr;
 use netacc_wire::companion::{CompanionOffer, hello, welcome};
-use netacc_wire::frame::{FRAME, Frame, Kind, QP_HELLO, QpHello, WINDOW, encode_addresses};
+use netacc_wire::frame::{FRAME, Frame, Kind, WINDOW, encode_addresses};
 use netacc_wire::probe::{NONCE, RdmaProbe};
+use netacc_wire::qp_hello::{QP_HELLO, QpHello};
 use std::path::Path;
 
 const TOKEN: [u8; 16] = *b"a token of a qp.";

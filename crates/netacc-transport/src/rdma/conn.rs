@@ -15,7 +15,8 @@ use core::net::IpAddr;
 use netacc_stats::LinkEntry;
 use netacc_verbs::{CmId, ConnParam, Error, RecvWr, Result};
 use netacc_wire::companion::CompanionOffer;
-use netacc_wire::frame::{Brief, FRAME, Frame, Kind, QpHello, larger};
+use netacc_wire::frame::{Brief, FRAME, Frame, Kind, larger};
+use netacc_wire::qp_hello::QpHello;
 
 mod send;
 

@@ -7,7 +7,7 @@ mod bytes;
 mod closing;
 mod ends;
 mod forking;
-mod removal;
+mod lies;
 mod shm;
 mod sleeping;
 mod strangers;

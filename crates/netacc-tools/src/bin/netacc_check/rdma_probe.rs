@@ -9,7 +9,7 @@ use netacc_sys::Errno;
 use netacc_transport::rdma::{Device, QpConn, Sizes, port_of};
 use netacc_verbs::{CmEvent, CmEventType, CmId, Error, EventChannel};
 use netacc_wire::companion::CompanionOffer;
-use netacc_wire::frame::{QpHello, Stranger};
+use netacc_wire::qp_hello::{QpHello, Stranger};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 

@@ -16,7 +16,7 @@ use netacc_sys::errno::Errno;
 use netacc_sys::time;
 use netacc_verbs::{CmEvent, CmEventType, Error, EventChannel};
 use netacc_wire::companion as wire;
-use netacc_wire::frame::{QpHello, Stranger};
+use netacc_wire::qp_hello::{QpHello, Stranger};
 
 impl Engine {
     /// The route to a server on another host.

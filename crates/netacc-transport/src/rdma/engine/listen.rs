@@ -15,7 +15,7 @@ use netacc_sys::signals::Blocked;
 use netacc_sys::{lock, time};
 use netacc_verbs::{CmEvent, Error};
 use netacc_wire::companion::CompanionOffer;
-use netacc_wire::frame::{QpHello, Stranger};
+use netacc_wire::qp_hello::{QpHello, Stranger};
 
 /// When ([`time::coarse`]) listeners that could not be made known were last looked for.
 static LAST_RETRY: AtomicU64 = AtomicU64::new(0);

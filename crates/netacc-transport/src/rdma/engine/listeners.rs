@@ -10,7 +10,7 @@ use netacc_stats::page;
 use netacc_sys::errno::Errno;
 use netacc_sys::reserved_fds;
 use netacc_verbs::{CmId, EventChannel};
-use netacc_wire::frame::QpHello;
+use netacc_wire::qp_hello::QpHello;
 
 /// Set in what events call a listener.
 pub(super) const LISTENER: u64 = 1 << 63;

@@ -19,8 +19,8 @@ use netacc_stats::Reason;
 use netacc_sys::addr;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds, time};
-use netacc_wire::frame::Stranger;
 use netacc_wire::probe::{NONCE, RDMA_PROBE, RdmaProbe};
+use netacc_wire::qp_hello::Stranger;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 /// What a server's host says.
