@@ -56,14 +56,9 @@ int main(void)
 {
 	t_init();
 	int port, l = listen_n(128, &port);
-	struct sig of_sharer[2], of_client[2];
-	sigpair(&of_sharer[0], &of_sharer[1]);
+	struct sig end, of_client[2];
 	sigpair(&of_client[0], &of_client[1]);
-	pid_t sharer = fork_child();
-	if (!sharer) {
-		await(of_sharer[1]);
-		_exit(0);
-	}
+	pid_t sharer = idle_child(&end);
 	pid_t kid = fork_child();
 	if (!kid) {
 		close(l);
@@ -74,7 +69,7 @@ int main(void)
 		await(of_client[0]);
 		serve(l, 3 * LOT);
 	}
-	tell(of_sharer[0]);
+	tell(end);
 	reap(kid), reap(sharer);
 	return t_ok("accept_order");
 }

@@ -1,11 +1,11 @@
 // A client that is not accelerated is accepted although accelerated clients always wait at the same server.
 #include "t.h"
 enum { WAIT = 64, SOON = 20000 };
-static int outsider(char **argv) // NAME PORT READ WRITE
+static int outsider(char **argv)
 {
-	t_init();
-	struct sig s = { atoi(argv[2]), atoi(argv[3]) };
-	int fd = connect_to(atoi(argv[1]));
+	int port;
+	struct sig s = outsiders(argv, &port);
+	int fd = connect_to(port);
 	EQ(send(fd, "o", 1, 0), 1);
 	tell(s);
 	await(s);
@@ -40,14 +40,8 @@ int main(int argc, char **argv)
 	await(of_client[0]);
 	pid_t other = fork_child();
 	if (!other) {
-		char n[3][16], *args[] = { "accept_turns", n[0], n[1], n[2], NULL };
-		snprintf(n[0], 16, "%d", port);
-		snprintf(n[1], 16, "%d", of_outsider[1].r);
-		snprintf(n[2], 16, "%d", of_outsider[1].w);
-		unsetenv("LD_PRELOAD");
 		close(l);
-		execv("/proc/self/exe", args);
-		_exit(9);
+		go_outside(port, of_outsider[1]);
 	}
 	await(of_outsider[0]);
 	int round = 0;

@@ -3,11 +3,11 @@
 // server gets to it.
 #include "t.h"
 enum { MOST = 8, WAITS_MS = 8000 };
-static int filler(char **argv) // NAME PORT READ WRITE
+static int filler(char **argv)
 {
-	t_init();
-	struct sig s = { atoi(argv[2]), atoi(argv[3]) };
-	struct sockaddr_in a = addr4(atoi(argv[1]));
+	int port;
+	struct sig s = outsiders(argv, &port);
+	struct sockaddr_in a = addr4(port);
 	for (int i = 0, full = 0; i < MOST && !full; i++) {
 		int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
 		CHECK(fd >= 0);
@@ -26,15 +26,10 @@ int main(int argc, char **argv)
 		return filler(argv);
 	t_init();
 	int port, l = listen_n(1, &port);
-	struct sig of_filler[2], of_sharer[2], of_client[2];
+	struct sig of_filler[2], end, of_client[2];
 	sigpair(&of_filler[0], &of_filler[1]);
-	sigpair(&of_sharer[0], &of_sharer[1]);
 	sigpair(&of_client[0], &of_client[1]);
-	pid_t sharer = fork_child();
-	if (!sharer) {
-		await(of_sharer[1]);
-		_exit(0);
-	}
+	pid_t sharer = idle_child(&end);
 	pid_t client = fork_child();
 	if (!client) {
 		close(l);
@@ -56,14 +51,8 @@ int main(int argc, char **argv)
 	EQ(send(first, "1", 1, 0), 1);
 	pid_t fills = fork_child();
 	if (!fills) {
-		char n[3][16], *args[] = { "queued_while_full", n[0], n[1], n[2], NULL };
-		snprintf(n[0], 16, "%d", port);
-		snprintf(n[1], 16, "%d", of_filler[1].r);
-		snprintf(n[2], 16, "%d", of_filler[1].w);
-		unsetenv("LD_PRELOAD");
 		close(l);
-		execv("/proc/self/exe", args);
-		_exit(9);
+		go_outside(port, of_filler[1]);
 	}
 	await(of_filler[0]);
 	tell(of_client[0]);
@@ -80,7 +69,7 @@ int main(int argc, char **argv)
 			EQ(send(s, &b, 1, 0), 1);
 	}
 	tell(of_filler[0]);
-	tell(of_sharer[0]);
+	tell(end);
 	reap(client), reap(fills), reap(sharer);
 	return t_ok("queued_while_full");
 }
