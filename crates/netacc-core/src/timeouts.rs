@@ -10,7 +10,8 @@ use core::time::Duration;
 pub const FORK_QUIESCE: Duration = Duration::from_secs(1);
 
 /// How often a process that goes to sleep asks whether its forked descendants still live.
-/// A slot that a descendant left is reused this much later; a longer interval saves system calls of alternating work and sleep.
+/// A slot that a descendant left is reused this much later; a longer interval saves system calls of alternating work
+/// and sleep.
 pub const DESCENDANT_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How long the parent of a vfork(2) waits before it checks that its child still holds the pipe.
@@ -96,8 +97,8 @@ pub const KERNEL_QUEUE_FULL: Duration = Duration::from_secs(1);
 /// The rest is done by the next calls, so that no call is held up much longer than this.
 pub const OPERATOR_SLICE: Duration = Duration::from_millis(5);
 
-/// How long after a round in which some connections could not go to the kernel the next one begins; each further interval is
-/// twice as long.
+/// How long after a round in which some connections could not go to the kernel the next one begins; each further
+/// interval is twice as long.
 pub const OPERATOR_RETRY_FIRST: Duration = Duration::from_millis(5);
 
 /// The longest interval between two such rounds.

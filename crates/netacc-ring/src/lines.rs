@@ -19,9 +19,9 @@ pub const SWITCHED: u32 = 4;
 pub const CLOSED: u32 = 8;
 /// Bit of [`ProducerLine::fin`]: this side has released the slot and accesses none of its words any more.
 pub const GONE: u32 = 16;
-/// Whether a side whose [`ProducerLine::fin`] is `fin` has ended its stream in none of the ways that the other side finds
-/// there: then only its death, which the kernel reports, ends the stream. A side that lies may set bits that it could not
-/// have alone, or that mean nothing, and must not escape that by them.
+/// Whether a side whose [`ProducerLine::fin`] is `fin` has ended its stream in none of the ways that the other side
+/// finds there: then only its death, which the kernel reports, ends the stream. A side that lies may set bits that it
+/// could not have alone, or that mean nothing, and must not escape that by them.
 pub const fn has_not_ended(fin: u32) -> bool {
     fin & (FIN | RESET | SWITCHED) == 0
 }

@@ -37,8 +37,8 @@ pub trait WakerSource: Sync {
     /// Handles the messages of the other process.
     fn service(&'static self);
 
-    /// Counts a sleeping thread as a user of the link, of which the caller knows another user, or no longer (`begins` is
-    /// false). After the last user the link's memory is gone.
+    /// Counts a sleeping thread as a user of the link, of which the caller knows another user, or no longer (`begins`
+    /// is false). After the last user the link's memory is gone.
     fn count_sleeper(&'static self, begins: bool);
 }
 
@@ -179,8 +179,8 @@ impl WaitSet {
         waker
     }
 
-    /// Counts the set as a user of `link`, on which it was armed, as long as it exists. For a wait on a listener, whose links
-    /// other threads may remove meanwhile; a connection that is waited for keeps its link itself.
+    /// Counts the set as a user of `link`, on which it was armed, as long as it exists. For a wait on a listener, whose
+    /// links other threads may remove meanwhile; a connection that is waited for keeps its link itself.
     pub fn hold(&mut self, link: &'static dyn WakerSource) {
         // The last one first, since it was armed just now.
         let mut all = self.borrowed.iter_mut().flatten().chain(&mut self.more).rev();

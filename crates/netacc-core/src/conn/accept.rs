@@ -43,8 +43,8 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
     }
 }
 
-/// The call as long as the listener stays where it is. `None`: an operator has switched the process on, and the call begins
-/// again.
+/// The call as long as the listener stays where it is. `None`: an operator has switched the process on, and the call
+/// begins again.
 fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Option<Outcome> {
     let Some(r) = table::socket(fd) else {
         return Some(Outcome::Pass);
@@ -93,9 +93,9 @@ fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> 
     }
 }
 
-/// The call at a listener that is the kernel's alone. While an operator has switched the process off, the thread waits in a
-/// call of ours: it may be the only one that hears of the next request, or that goes on with what remains of this one.
-/// `None`: the process is on again.
+/// The call at a listener that is the kernel's alone. While an operator has switched the process off, the thread waits
+/// in a call of ours: it may be the only one that hears of the next request, or that goes on with what remains of this
+/// one. `None`: the process is on again.
 fn accept_by_kernel(fd: i32, r: Ref<Socket>) -> Option<Outcome> {
     if !requests::is_off() {
         return Some(Outcome::Pass);
@@ -322,8 +322,8 @@ fn is_left(s: &Socket, l: &'static Listener) -> bool {
     !s.listener().is_some_and(|now| core::ptr::eq(now, l))
 }
 
-/// Waits for a connection at a listener of the kernel's while an operator has switched the process off: the kernel's own
-/// accept(2) would not hear that it is switched on. Returns whether it was; otherwise the kernel makes the call.
+/// Waits for a connection at a listener of the kernel's while an operator has switched the process off: the kernel's
+/// own accept(2) would not hear that it is switched on. Returns whether it was; otherwise the kernel makes the call.
 #[cold]
 fn sleep_while_off(fd: i32, r: Ref<Socket>) -> Result<bool> {
     let blocks = || raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0);

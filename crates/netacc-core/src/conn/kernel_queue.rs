@@ -3,9 +3,9 @@
 //! A listener that is accelerated has two kinds of queues: the kernel's, and one for each link. A server takes from the
 //! links first, so a connect over a link would be accepted before an earlier one by TCP. A server that serves one
 //! connection at a time would then wait for bytes on the later connection, and a client that uses the earlier one
-//! first would wait for its answer: both for ever. So once a connect has gone by TCP, further ones to the same listener do so
-//! as well, until the kernel's queue is empty. Where the kernel does not tell (it has no sock_diag(7)), the order is not
-//! kept.
+//! first would wait for its answer: both for ever. So once a connect has gone by TCP, further ones to the same listener
+//! do so as well, until the kernel's queue is empty. Where the kernel does not tell (it has no sock_diag(7)), the order
+//! is not kept.
 
 use crate::conn::beliefs::Beliefs;
 use core::net::SocketAddr;

@@ -105,7 +105,8 @@ fn sweep(t: &'static Target) {
     retain(t, |link| {
         let accepting = link.accepting();
         if !accepting && link.is_withdrawn() {
-            // A server process that closes its listener while others have it hands the queued connects on to the kernel.
+            // A server process that closes its listener while others have it hands the queued connects on to the
+            // kernel.
             t.dest.get().into_iter().for_each(kernel_queue::note);
         }
         accepting

@@ -1,5 +1,5 @@
-//! The source port of an accelerated connection: a real one of the kernel's, which no other socket gets while the connection
-//! lives, so that getsockname(2) and the peer show what they would show over TCP.
+//! The source port of an accelerated connection: a real one of the kernel's, which no other socket gets while the
+//! connection lives, so that getsockname(2) and the peer show what they would show over TCP.
 
 use crate::fd::placeholder::materialize;
 use crate::object::socket::{PLACEHOLDER, Socket};

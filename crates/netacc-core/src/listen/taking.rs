@@ -172,8 +172,8 @@ impl Listener {
     }
 }
 
-/// Lets go of a link that was removed from its listener's list. Its client makes further connects by TCP. Connections that
-/// other threads have accepted meanwhile go on, and have the link as long as they live.
+/// Lets go of a link that was removed from its listener's list. Its client makes further connects by TCP. Connections
+/// that other threads have accepted meanwhile go on, and have the link as long as they live.
 fn let_go(link: &'static Link) {
     hand_on(core::iter::once(link));
     if link.is_idle() {

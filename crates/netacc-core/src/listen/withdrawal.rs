@@ -118,8 +118,8 @@ fn bind(fd: &OwnedFd, client: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Connects, or fails with `ETIMEDOUT` if the kernel's queue of the listener has no room. On one host the kernel connects
-/// within the call, unless the host is so busy that a thread of the kernel's has to deliver the packets.
+/// Connects, or fails with `ETIMEDOUT` if the kernel's queue of the listener has no room. On one host the kernel
+/// connects within the call, unless the host is so busy that a thread of the kernel's has to deliver the packets.
 fn connect_at_once(fd: &OwnedFd, server: SocketAddr) -> Result<()> {
     let fd = fd.as_raw_fd();
     by_tcp::at_once_or_not(fd, |until| {

@@ -1,11 +1,11 @@
 //! When the kernel's queue of a listener has its turn.
 //!
 //! accept(2) takes the connects of links first, since these need no system call. Where some always wait, as at a server
-//! with fewer processes than clients, a connection in the kernel's queue would never be accepted. So the kernel is asked
-//! now and then how many connections wait there, and how far the queue of each link was filled at that moment is noted
-//! ([`Listener::is_kernels_turn`](super::listener::Listener::is_kernels_turn)). What the kernel counted is accepted
-//! after the connects up to there, and before later ones. No word of a client says which is which, since a client that
-//! lies must not keep others waiting.
+//! with fewer processes than clients, a connection in the kernel's queue would never be accepted. So the kernel is
+//! asked now and then how many connections wait there, and how far the queue of each link was filled at that moment is
+//! noted ([`Listener::is_kernels_turn`](super::listener::Listener::is_kernels_turn)). What the kernel counted is
+//! accepted after the connects up to there, and before later ones. No word of a client says which is which, since a
+//! client that lies must not keep others waiting.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_sys::{cpu, raw};
@@ -81,8 +81,8 @@ impl KernelTurn {
     }
 }
 
-/// Whether the connect at position `at` of a link's queue was there at a count that found the queue filled up to position
-/// `filled`. A client that claims more than fits has queued none.
+/// Whether the connect at position `at` of a link's queue was there at a count that found the queue filled up to
+/// position `filled`. A client that claims more than fits has queued none.
 pub(super) fn precedes_count(at: u64, filled: u64) -> bool {
     (1..=SLOTS as u64).contains(&filled.wrapping_sub(at))
 }

@@ -226,9 +226,9 @@ impl Listener {
         self.links().fold((false, false), |(queued, more), l| (queued || l.has_queued(), more | l.take_more()))
     }
 
-    /// Begins the connection of the next connect that waits in shared memory. `None`: none waits; `Some(None)`: the next one
-    /// was given up by its client. Done under the lock: a link whose connect is no longer queued, and whose connection has
-    /// not begun, would count as idle, and another thread could remove it.
+    /// Begins the connection of the next connect that waits in shared memory. `None`: none waits; `Some(None)`: the
+    /// next one was given up by its client. Done under the lock: a link whose connect is no longer queued, and whose
+    /// connection has not begun, would count as idle, and another thread could remove it.
     pub fn take_next(&self) -> Option<Option<&'static ShmEndpoint>> {
         let _g = self.lock.lock();
         self.waits.store(0, Ordering::Relaxed);
@@ -314,8 +314,8 @@ impl Listener {
     }
 }
 
-/// Notes how far the link's queue is filled, for a link that is there when the kernel has counted its connections, or is
-/// taken up later with connects that may be older than the count. Under the listener's lock.
+/// Notes how far the link's queue is filled, for a link that is there when the kernel has counted its connections, or
+/// is taken up later with connects that may be older than the count. Under the listener's lock.
 pub(crate) fn note_filled(link: &Link) {
     if let Some(segment) = link.segment() {
         link.filled_at_count.store(segment.pushed(), Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! How a process receives an operator's request (`netacc_ctl`): every intercepted call that moves bytes or waits compares a
-//! byte of the statistics page, and threads that sleep in such calls also wait on a pipe.
+//! How a process receives an operator's request (`netacc_ctl`): every intercepted call that moves bytes or waits
+//! compares a byte of the statistics page, and threads that sleep in such calls also wait on a pipe.
 //!
-//! [`crate::operator::work`] carries the request out. It uses all of the socket layer, while this module is below every file
-//! that sleeps. See `docs/decisions/0020-a-byte-and-a-pipe-for-the-operator.md`.
+//! [`crate::operator::work`] carries the request out. It uses all of the socket layer, while this module is below every
+//! file that sleeps. See `docs/decisions/0020-a-byte-and-a-pipe-for-the-operator.md`.
 
 use crate::process_fallback;
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -32,8 +32,8 @@ static CARRY_OUT: AtomicPtr<fn()> = AtomicPtr::new(core::ptr::null_mut());
 /// The ends of the pipe as [`ends`] packs them; 0: it was not made yet.
 static WAKE_PIPE: AtomicU64 = AtomicU64::new(0);
 
-/// Largest number of times that one call of the program looks for a further request. A process that stores one after the
-/// other keeps no thread here.
+/// Largest number of times that one call of the program looks for a further request. A process that stores one after
+/// the other keeps no thread here.
 const AT_ONCE: usize = 4;
 
 /// Packs the reading and the writing end of the pipe in a word.
@@ -49,8 +49,8 @@ const fn of_ends(word: u64) -> (i32, i32) {
 /// Nonzero while the process is switched off by an operator.
 static OFF: AtomicU32 = AtomicU32::new(0);
 
-/// Whether an operator has switched the process off. Its threads then sleep in calls of ours even where the kernel alone
-/// could serve them, so that they hear of it when the process is switched on.
+/// Whether an operator has switched the process off. Its threads then sleep in calls of ours even where the kernel
+/// alone could serve them, so that they hear of it when the process is switched on.
 pub(crate) fn is_off() -> bool {
     OFF.load(Ordering::Relaxed) != 0
 }
@@ -140,9 +140,9 @@ pub(crate) fn done() {
     page().control().set_done(latest() as u8);
 }
 
-/// Notes that work remains, which is due at this time ([`time::now`]), and passes it on: the calling thread may not call us
-/// again for long, or sleep in the kernel's call on a connection that is the kernel's by now. A thread that sleeps in a call
-/// of ours takes the byte, and sleeps no longer than until the work is due.
+/// Notes that work remains, which is due at this time ([`time::now`]), and passes it on: the calling thread may not
+/// call us again for long, or sleep in the kernel's call on a connection that is the kernel's by now. A thread that
+/// sleeps in a call of ours takes the byte, and sleeps no longer than until the work is due.
 pub(crate) fn left_until(due: u64) {
     DUE.store(due, Ordering::Relaxed);
     SEEN.store(BUSY, Ordering::Relaxed);
@@ -179,8 +179,8 @@ pub(crate) fn watch(set: &mut WaitSet) -> Option<usize> {
     (pipe >= 0).then(|| set.add(pipe, libc::POLLIN))
 }
 
-/// To be called after a sleep, without locks. A byte is taken out of the pipe even if no request is due: a busy thread may
-/// have seen the request before the controller wrote the byte. If the byte stayed, no thread could sleep any more.
+/// To be called after a sleep, without locks. A byte is taken out of the pipe even if no request is due: a busy thread
+/// may have seen the request before the controller wrote the byte. If the byte stayed, no thread could sleep any more.
 pub(crate) fn after_sleep(set: &WaitSet, at: Option<usize>) {
     if at.is_some_and(|at| set.revents(at) != 0) {
         drain_wake_pipe();
@@ -213,8 +213,8 @@ fn make_wake_pipe() -> i32 {
         reserved_fds::close(r);
         return -1;
     };
-    // Each thread that finds no pipe makes one, and the first one stays: a thread that did not wait for it, and had none,
-    // would hear of nothing for as long as it sleeps.
+    // Each thread that finds no pipe makes one, and the first one stays: a thread that did not wait for it, and had
+    // none, would hear of nothing for as long as it sleeps.
     if let Err(word) = WAKE_PIPE.compare_exchange(0, ends(r, w), Ordering::AcqRel, Ordering::Acquire) {
         reserved_fds::close(r);
         reserved_fds::close(w);
@@ -233,7 +233,8 @@ fn is_confined() -> bool {
     process_fallback::reason() == Some(Reason::Confined)
 }
 
-/// Empties the pipe. A controller stores its request before it writes to the pipe, so the request is visible afterwards.
+/// Empties the pipe. A controller stores its request before it writes to the pipe, so the request is visible
+/// afterwards.
 pub(crate) fn drain_wake_pipe() {
     let fd = if is_confined() { -1 } else { of_ends(WAKE_PIPE.load(Ordering::Acquire)).0 };
     let mut buf = [0u8; 64];
@@ -245,8 +246,8 @@ pub(crate) fn drain_wake_pipe() {
     }
 }
 
-/// Called in the child of a fork, which has a page of its own: the pipe and a request in progress are the parent's. Returns
-/// whether the parent had work left, which the child has to do for itself.
+/// Called in the child of a fork, which has a page of its own: the pipe and a request in progress are the parent's.
+/// Returns whether the parent had work left, which the child has to do for itself.
 pub(crate) fn after_fork() -> bool {
     let unfinished = SEEN.swap(0, Ordering::Relaxed) == BUSY;
     LATEST.store(0, Ordering::Relaxed);

@@ -71,8 +71,8 @@ pub(crate) fn at_once_or_not(fd: i32, dial: impl FnOnce(Deadline) -> Result<()>)
         Err(Errno::TIMEDOUT) => {}
         done => return done,
     }
-    // The handshake must not complete between the look at the state and the caller's close, or the server would accept a
-    // connection that nobody uses. Segments that are dropped before are sent again.
+    // The handshake must not complete between the look at the state and the caller's close, or the server would accept
+    // a connection that nobody uses. Segments that are dropped before are sent again.
     ignore_segments(fd)?;
     if tcp_state(fd) == Some(TCP_ESTABLISHED) {
         return raw::setsockopt_int(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0);

@@ -3,8 +3,8 @@
 //! In the kernel any of these processes accepts the next connect. Here each link leads to one process, and if that one
 //! is stopped, or busy for a long time, a connect would wait for it though others are idle. So a thread that goes to
 //! sleep wakes in time and makes such a connect once more: at a process that waits for connects
-//! ([`redispatch::elsewhere`]), or by TCP ([`redispatch::bypass`]). All of a process's connects that wait at the same one
-//! go by TCP together: one that stayed would be accepted before older ones that have gone.
+//! ([`redispatch::elsewhere`]), or by TCP ([`redispatch::bypass`]). All of a process's connects that wait at the same
+//! one go by TCP together: one that stayed would be accepted before older ones that have gone.
 //!
 //! Optimistic connects to another host, which has answered a probe only ([`engine::RouteHandle::optimistic`]), are
 //! watched in the same way: if the engine thread does not get to connect their queue pair, no other thread would make
@@ -174,8 +174,8 @@ struct DueConnect {
     long: bool,
 }
 
-/// The connects that have waited for some time, oldest first: the processes that accept them afterwards do so in the order
-/// in which they are made again.
+/// The connects that have waited for some time, oldest first: the processes that accept them afterwards do so in the
+/// order in which they are made again.
 fn due_connects(now: u64) -> Vec<DueConnect> {
     let mut due = Vec::new();
     {

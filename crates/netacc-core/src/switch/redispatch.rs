@@ -258,9 +258,9 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
 }
 
 /// Makes connects that have waited too long at one process by TCP, where any of the processes that serve the listener
-/// can accept them. `queue` has all connects of this process that wait there, oldest first. Where some of them cannot go,
-/// neither do older ones, since a process takes what remains in its queue before what comes by TCP; so the order in which
-/// connects are accepted stays that in which they were made. Takes both direction locks of each.
+/// can accept them. `queue` has all connects of this process that wait there, oldest first. Where some of them cannot
+/// go, neither do older ones, since a process takes what remains in its queue before what comes by TCP; so the order in
+/// which connects are accepted stays that in which they were made. Takes both direction locks of each.
 #[cold]
 pub fn bypass(queue: &[Ref<Socket>]) {
     let Some(target) = queue.first().and_then(|r| r.obj.peer.get()) else { return };
@@ -269,8 +269,8 @@ pub fn bypass(queue: &[Ref<Socket>]) {
         return;
     }
     let _moving = Moving::begin();
-    // The connects are withdrawn first, the youngest before all others: the server would also accept a TCP connection that
-    // turns out not to be needed.
+    // The connects are withdrawn first, the youngest before all others: the server would also accept a TCP connection
+    // that turns out not to be needed.
     let mut leaving: Vec<Leaving> = queue.iter().rev().map_while(|r| Leaving::begin(*r)).collect();
     leaving.reverse();
     let mut any = false;
@@ -296,8 +296,8 @@ struct Leaving {
 }
 
 impl Leaving {
-    /// `None`: the connect was just accepted, or has to wait where it is. The locks are only tried, since another thread
-    /// that has one of them may wait for one that this thread has taken for an earlier connect.
+    /// `None`: the connect was just accepted, or has to wait where it is. The locks are only tried, since another
+    /// thread that has one of them may wait for one that this thread has taken for an earlier connect.
     fn begin(r: Ref<Socket>) -> Option<Leaving> {
         let s = r.obj;
         let locks = (s.rx.try_lock()?, s.tx.try_lock()?);
@@ -329,14 +329,15 @@ impl Leaving {
                 old.fail(Errno::CONNRESET);
             }
         }
-        // Before the connect is made in another way: if the handshake had completed meanwhile, the server would accept a
-        // second connection.
+        // Before the connect is made in another way: if the handshake had completed meanwhile, the server would accept
+        // a second connection.
         let _ = raw::close(real);
         dialled
     }
 }
 
-/// Number of links over which a connect is made again after a link was refused, or its process died, before it goes by TCP.
+/// Number of links over which a connect is made again after a link was refused, or its process died, before it goes by
+/// TCP.
 const LINKS_TRIED: u32 = 3;
 
 /// Makes the connect once more over a link other than that of `old`.
