@@ -35,6 +35,7 @@ static void wait_for(int fd)
 }
 static void *sleeper(void *x)
 {
+	no_sigchld();
 	*(volatile pid_t *)x = gettid();
 	char b[8];
 	if (way >= ACCEPT) {
