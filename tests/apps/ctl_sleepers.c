@@ -33,15 +33,6 @@ static void wait_for(int fd)
 		break;
 	}
 }
-// The end of a child that runs netacc_ctl would interrupt a call of a thread that sleeps (EINTR, also without a handler) if all signals
-// of the thread that has started the child were still blocked at that moment.
-static void no_sigchld(void)
-{
-	sigset_t set;
-	sigemptyset(&set);
-	sigaddset(&set, SIGCHLD);
-	CHECK(!pthread_sigmask(SIG_BLOCK, &set, NULL));
-}
 static void *sleeper(void *x)
 {
 	no_sigchld();

@@ -1,27 +1,7 @@
 // A process of the same user writes arbitrary values where netacc_ctl writes its requests: no byte is lost and the
 // process goes on, and afterwards it follows netacc_ctl as before.
 #include "ctl.h"
-#include <sys/stat.h>
-enum { AT = 156, WORDS = 20 };
-static int page(void)
-{
-	char path[300], to[300];
-	DIR *d = opendir("/proc/self/fd");
-	CHECK(d);
-	for (struct dirent *e; (e = readdir(d));) {
-		snprintf(path, sizeof path, "/proc/self/fd/%.20s", e->d_name);
-		ssize_t n = readlink(path, to, sizeof to - 1);
-		to[n > 0 ? n : 0] = 0;
-		if (strncmp(to, "/memfd:netacc-stats", 19))
-			continue;
-		int fd = open(path, O_RDWR);
-		CHECK(fd >= 0);
-		closedir(d);
-		return fd;
-	}
-	closedir(d);
-	return -1;
-}
+enum { WORDS = 44 };
 static volatile int stop;
 static void *scribbler(void *x)
 {
@@ -31,7 +11,7 @@ static void *scribbler(void *x)
 		unsigned char b[WORDS];
 		for (int i = 0; i < WORDS; i++)
 			b[i] = (seed = seed * 6364136223846793005ull + 1442695040888963407ull) >> 33;
-		EQ(pwrite(fd, b, n % 2 ? 1 : WORDS, AT), n % 2 ? 1 : WORDS);
+		EQ(pwrite(fd, b, n % 2 ? 1 : WORDS, CTL_AT), n % 2 ? 1 : WORDS);
 		usleep(50);
 	}
 	stop = 1;
@@ -42,7 +22,7 @@ int main(void)
 	t_init();
 	int p[2], fd;
 	pair(p);
-	if ((fd = page()) < 0) {
+	if ((fd = stats_page()) < 0) {
 		CHECK(!has_ctl());
 		return t_ok("ctl_wrong_words");
 	}

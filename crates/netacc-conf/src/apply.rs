@@ -36,6 +36,19 @@ struct Progress {
 }
 
 impl Config {
+    /// The configuration of a file alone, for a reader that takes the file as a whole or not at all. `name` is only
+    /// used in messages.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong in the file, in the order of its lines.
+    pub fn of_file(name: &str, text: &[u8]) -> Result<Self, Vec<Diagnostic>> {
+        let mut config = Self::default();
+        let mut diags = Vec::new();
+        config.apply_file(name, text, &mut diags);
+        if diags.is_empty() { Ok(config) } else { Err(diags) }
+    }
+
     /// Applies a configuration file. `name` is only used in messages.
     ///
     /// Lines that cannot be used are reported with their numbers and ignored. Only one file should be applied:

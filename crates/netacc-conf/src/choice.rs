@@ -1,15 +1,40 @@
 //! Decides what a configuration permits for a listener or a connect: by its rules, and by the default if none matches.
 
 use crate::keys::Config;
-use crate::rules::{Call, Rule, Transports};
+use crate::matcher::{Call, Matcher, Transports};
 
 /// A decision, and the rule that made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The transports that are permitted.
     pub transports: Transports,
-    /// The number of the rule within [`Rules`](crate::Rules), counted from 0; `None` if no rule matched and the default decided.
+    /// The number of the rule among those of the program, counted from 0; `None` if no rule matched and the default
+    /// decided.
     pub rule: Option<usize>,
+}
+
+/// What the first of these rules that covers the call permits, and `otherwise` where there is none.
+#[must_use]
+pub fn choose(rules: impl Iterator<Item = Matcher>, call: Call, otherwise: Transports) -> Choice {
+    match rules.enumerate().find(|(_, rule)| rule.covers(call)) {
+        Some((at, rule)) => Choice { transports: rule.transports, rule: Some(at) },
+        None => Choice { transports: otherwise, rule: None },
+    }
+}
+
+/// Whether these rules permit any listener or connection more than kernel TCP, where `otherwise` decides if none
+/// matches.
+#[must_use]
+pub fn accelerates(rules: impl Iterator<Item = Matcher>, otherwise: Transports) -> bool {
+    let mut permitted = false;
+    for rule in rules {
+        permitted |= rule.transports.any();
+        // After a rule for everything no further rule and no default decides.
+        if rule.covers_everything() {
+            return permitted;
+        }
+    }
+    permitted || otherwise.any()
 }
 
 impl Config {
@@ -22,25 +47,18 @@ impl Config {
     /// must be those of the program; see [`Config::keep_rules_for`].
     #[must_use]
     pub fn choose(&self, call: Call) -> Choice {
-        match self.rules.covering(call) {
-            Some((at, rule)) => Choice { transports: rule.transports, rule: Some(at) },
-            None => Choice { transports: self.default_transports(), rule: None },
-        }
+        choose(self.rules.matchers(), call, self.default_transports())
     }
 
     /// Whether any listener or connection of the program may use a faster transport than kernel TCP.
     #[must_use]
     pub fn accelerates(&self) -> bool {
-        let rules = self.rules.as_slice();
-        let permits = |rule: &Rule| rule.transports.any();
-        // After a rule that covers everything no further rule decides, nor does the default.
-        match rules.iter().position(Rule::covers_everything) {
-            Some(last) => rules.iter().take(last + 1).any(permits),
-            None => self.enable_rdma_default || rules.iter().any(permits),
-        }
+        accelerates(self.rules.matchers(), self.default_transports())
     }
 
-    fn default_transports(&self) -> Transports {
+    /// What `NACC_ENABLE_RDMA_DEFAULT` permits where no rule matches.
+    #[must_use]
+    pub fn default_transports(&self) -> Transports {
         if self.enable_rdma_default { Transports::ALL } else { Transports::TCP }
     }
 }

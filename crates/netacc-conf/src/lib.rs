@@ -33,6 +33,7 @@ mod choice;
 mod diagnostic;
 mod ini;
 mod keys;
+mod matcher;
 mod relations;
 mod rules;
 mod sample;
@@ -42,10 +43,11 @@ mod value;
 #[cfg(test)]
 mod tests;
 
-pub use choice::Choice;
+pub use choice::{Choice, accelerates, choose};
 pub use diagnostic::{Diagnostic, Source};
 pub use keys::{Config, KEYS, Key, Relation};
-pub use rules::{Call, Rule, Rules, Transports};
+pub use matcher::{Call, Matcher, Transports};
+pub use rules::{Rule, Rules};
 pub use sample::sample;
 pub use suggest::nearest_key;
 pub use value::{Kind, LogLevel, Value};

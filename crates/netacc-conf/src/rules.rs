@@ -8,69 +8,10 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 
 use crate::diagnostic::Quoted;
-
-/// The faster transports that a listener or a connection may use. Kernel TCP is always permitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transports {
-    /// Shared memory, within one host.
-    pub shm: bool,
-    /// RDMA, between hosts.
-    pub rdma: bool,
-}
-
-impl Transports {
-    /// Both faster transports.
-    pub const ALL: Transports = Transports { shm: true, rdma: true };
-    /// Kernel TCP only.
-    pub const TCP: Transports = Transports { shm: false, rdma: false };
-
-    /// Whether any transport but kernel TCP is permitted.
-    #[must_use]
-    pub fn any(self) -> bool {
-        self.shm || self.rdma
-    }
-}
-
-impl fmt::Display for Transports {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match (self.shm, self.rdma) {
-            (true, true) => "shm,rdma",
-            (true, false) => "shm",
-            (false, true) => "rdma",
-            (false, false) => "tcp",
-        })
-    }
-}
-
-/// The call of a program for which the rules are searched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
-    /// listen(2) on a socket with this local address.
-    Listen(SocketAddr),
-    /// connect(2) to this address.
-    Connect(SocketAddr),
-}
-
-/// The addresses and ports that a rule names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Endpoint {
-    /// An address and how many of its leading bits count; `None` for every address.
-    prefix: Option<(IpAddr, u8)>,
-    /// The first and the last port.
-    ports: (u16, u16),
-}
-
-/// The calls to which a rule applies.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Subject {
-    /// The rule applies to all listeners and connects.
-    Everything,
-    Listen(Endpoint),
-    Connect(Endpoint),
-}
+use crate::matcher::{Endpoint, Matcher, Subject, Transports};
 
 /// One rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,12 +20,11 @@ pub struct Rule {
     pub line: u32,
     /// The words of the rule, as in the file.
     pub text: String,
-    /// The transports that the rule permits.
-    pub transports: Transports,
+    /// The calls that the rule covers, and the transports that it permits.
+    pub matcher: Matcher,
     /// The name of the program; one that ends with `*` stands for all names that begin like that. `None`: every
     /// program.
     program: Option<String>,
-    subject: Subject,
 }
 
 impl Rule {
@@ -96,23 +36,6 @@ impl Rule {
             Some(start) => name.starts_with(start.as_bytes()),
             None => *name == wanted.as_bytes(),
         })
-    }
-
-    /// Whether the rule is for every listener and every connect of its program.
-    pub(crate) fn covers_everything(&self) -> bool {
-        self.subject == Subject::Everything
-    }
-
-    /// Whether the rule covers this call. That the rule is for the program is not checked here.
-    #[must_use]
-    pub fn covers(&self, call: Call) -> bool {
-        match (&self.subject, call) {
-            (Subject::Everything, _) => true,
-            (Subject::Listen(endpoint), Call::Listen(addr)) | (Subject::Connect(endpoint), Call::Connect(addr)) => {
-                endpoint.contains(addr)
-            }
-            (Subject::Listen(_), Call::Connect(_)) | (Subject::Connect(_), Call::Listen(_)) => false,
-        }
     }
 }
 
@@ -133,14 +56,14 @@ impl Rules {
         &self.0
     }
 
-    /// Keeps the rules that are for a program with one of these names.
-    pub(crate) fn keep_for(&mut self, names: &[&[u8]]) {
-        self.0.retain(|rule| rule.is_for(names));
+    /// What the rules cover and permit, in the same order.
+    pub fn matchers(&self) -> impl Iterator<Item = Matcher> + Clone {
+        self.0.iter().map(|rule| rule.matcher)
     }
 
-    /// The first rule that covers a call, with its number.
-    pub(crate) fn covering(&self, call: Call) -> Option<(usize, &Rule)> {
-        self.0.iter().enumerate().find(|(_, rule)| rule.covers(call))
+    /// Keeps the rules that are for a program with one of these names, and drops the others.
+    pub fn keep_for(&mut self, names: &[&[u8]]) {
+        self.0.retain(|rule| rule.is_for(names));
     }
 
     /// Appends the rule of one line, `KEY=VALUE`, or says what is wrong with it and what is allowed.
@@ -159,26 +82,6 @@ impl Rules {
         self.0.push(parse(line, text)?);
         Ok(())
     }
-}
-
-impl Endpoint {
-    fn contains(&self, addr: SocketAddr) -> bool {
-        let (first, last) = self.ports;
-        let inside = match self.prefix {
-            None => true,
-            Some((net, bits)) => match (net, addr.ip().to_canonical()) {
-                (IpAddr::V4(net), IpAddr::V4(ip)) => shares(u128::from(net.to_bits() ^ ip.to_bits()), 32, bits),
-                (IpAddr::V6(net), IpAddr::V6(ip)) => shares(net.to_bits() ^ ip.to_bits(), 128, bits),
-                _ => false,
-            },
-        };
-        inside && (first..=last).contains(&addr.port())
-    }
-}
-
-/// Whether the first `bits` of `width` bits are zero in `difference`.
-fn shares(difference: u128, width: u32, bits: u8) -> bool {
-    difference.checked_shr(width.saturating_sub(u32::from(bits))).unwrap_or(0) == 0
 }
 
 /// Parses the text of a rule after `use=`.
@@ -211,7 +114,7 @@ fn parse(line: u32, text: &str) -> Result<Rule, String> {
             }
         }
     }
-    Ok(Rule { line, text: format!("use={text}"), transports, program, subject })
+    Ok(Rule { line, text: format!("use={text}"), matcher: Matcher { subject, transports }, program })
 }
 
 fn transports(list: &str) -> Result<Transports, String> {

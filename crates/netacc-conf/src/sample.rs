@@ -17,7 +17,7 @@ const HEAD: &str = "\
 
 const RULES: &str = "
 # Rules: which programs, listeners and connects use which transports. The first one that matches decides; where none
-# does, NACC_ENABLE_RDMA_DEFAULT does. See RULES in netacc.conf(5).
+# does, NACC_ENABLE_RDMA_DEFAULT does. See RULES in netacc.conf(5). Running programs take them anew by netacc_ctl reload.
 #   use=TRANSPORTS [program=NAME] [listen=ENDPOINT | connect=ENDPOINT]
 [rules]
 # use=tcp program=sshd

@@ -7,6 +7,7 @@
 
 extern crate alloc;
 
+mod config_file;
 pub mod conn;
 
 pub mod epoll;
@@ -24,7 +25,9 @@ pub mod object;
 pub mod operator;
 pub mod options;
 pub mod outcome;
+mod own_calls;
 pub mod process_fallback;
+mod rule_table;
 pub mod runtime;
 pub mod startup;
 pub mod switch;

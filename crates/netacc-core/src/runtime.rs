@@ -1,22 +1,30 @@
 //! The runtime of a process, from its first TCP socket on: configuration and stats page.
 
+use crate::config_file::ConfigFile;
+use crate::rule_table::RuleTable;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
-use netacc_conf::{Call, Choice, Config, Transports};
+use netacc_conf::{Call, Choice, Config, Rules, Transports};
 use netacc_stats::{Reason, SockEntry, page};
-use netacc_sys::{raw, reserved_fds};
+use netacc_sys::{raw, reserved_fds, time};
 use rustix::fd::OwnedFd;
 
 /// The process-wide state, made once.
 #[derive(Debug)]
 pub struct Runtime {
-    /// The configuration in force.
+    /// The values of the keys. The rules are in [`RULES`], since they alone may change.
     pub conf: Config,
+    /// Where the configuration came from.
+    pub(crate) file: ConfigFile,
     /// State of the random generator for NACC_CONNECT_RDMA_PERCENT.
     random: AtomicU64,
 }
 
 static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The rules of this program.
+static RULES: RuleTable = RuleTable::new();
+
 /// The runtime, if there is one.
 #[inline]
 #[allow(unsafe_code)]
@@ -51,8 +59,27 @@ pub fn after_fork(live: impl IntoIterator<Item = i32>) {
 
 impl Runtime {
     /// Makes a runtime with this configuration, which is never freed.
-    pub(crate) fn new(conf: Config, seed: u64) -> &'static Runtime {
-        Box::leak(Box::new(Runtime { conf, random: AtomicU64::new(seed | 1) }))
+    pub(crate) fn new(conf: Config, file: ConfigFile, seed: u64) -> &'static Runtime {
+        Box::leak(Box::new(Runtime { conf, file, random: AtomicU64::new(seed | 1) }))
+    }
+
+    /// Puts these rules in force, and shows them and the configuration on the statistics page. One thread at a time may
+    /// do that.
+    pub(crate) fn load(&self, rules: &Rules) {
+        let set = RULES.number().wrapping_add(1);
+        let text = self.file.page_text(&self.conf, rules);
+        page().replace_rules(set, time::realtime(), &text, || RULES.replace(set, rules.matchers()));
+    }
+
+    /// Whether there is a rule for this program.
+    pub(crate) fn has_rules() -> bool {
+        RULES.search(|mut rules| rules.next().is_some()).0
+    }
+
+    /// Whether the statistics page shows the rules in force. In the child of a fork it may not, if another thread of
+    /// the parent was just replacing them.
+    pub(crate) fn shows_rules() -> bool {
+        page().rules().has(RULES.number())
     }
 
     /// Makes this the runtime of the process.
@@ -60,25 +87,39 @@ impl Runtime {
         RUNTIME.store(core::ptr::from_ref(self).cast_mut(), Ordering::Release);
     }
 
+    /// What the rules and `NACC_ENABLE_RDMA_DEFAULT` permit for a call, and the number of the rule set.
+    fn decide(&self, call: Call) -> (Choice, u32) {
+        RULES.search(|rules| netacc_conf::choose(rules, call, self.conf.default_transports()))
+    }
+
     /// What the configuration permits for a listener or a connect. The rule that decides is counted.
     pub fn choose(&self, call: Call) -> Choice {
-        let choice = self.conf.choose(call);
+        let (choice, set) = self.decide(call);
         if let Some(rule) = choice.rule {
-            page().rule_decided(rule);
+            page().rule_decided(set, rule);
         }
         choice
     }
 
+    /// What [`Runtime::choose`] finds, without a count.
+    pub(crate) fn look(&self, call: Call) -> Choice {
+        self.decide(call).0
+    }
+
     /// What the configuration permits for a call about which [`Runtime::choose`] has been asked already.
     pub fn permitted(&self, call: Call) -> Transports {
-        self.conf.choose(call).transports
+        self.look(call).transports
     }
 
     /// Shows on the statistics page which rule decided about the socket, if one did.
     pub fn show_rule(&self, entry: &SockEntry, call: Call) {
-        if let Some(rule) = self.conf.choose(call).rule {
-            entry.set_rule(rule);
-        }
+        let (choice, set) = self.decide(call);
+        entry.set_rule(choice.rule.map(|rule| (set, rule)));
+    }
+
+    /// Whether any listener or connection of the program may use a faster transport than kernel TCP.
+    pub fn accelerates(&self) -> bool {
+        RULES.search(|rules| netacc_conf::accelerates(rules, self.conf.default_transports())).0
     }
 
     /// Draws for one connection: true with the configured probability.

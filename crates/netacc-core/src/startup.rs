@@ -1,20 +1,20 @@
 //! Start of the runtime at a process's first TCP socket: reads the configuration and opens the stats page.
 
+use crate::config_file::ConfigFile;
 use crate::operator::requests;
 use crate::runtime::Runtime;
-use crate::{host, process_fallback, runtime};
+use crate::{host, own_calls, runtime};
 use alloc::boxed::Box;
-use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_conf::Config;
-use netacc_stats::{OFF_BEFORE_THE_PAGE, Reason, page};
-use netacc_sys::own_calls::OwnCall;
-use netacc_sys::{Lock, libc_kind, own_calls, raw, reserved_fds};
+use netacc_stats::OFF_BEFORE_THE_PAGE;
+use netacc_sys::errno::Errno;
+use netacc_sys::{Lock, libc_kind, raw, reserved_fds};
 use netacc_transport::shm::strangers::Offence;
 use rustix::fd::AsRawFd;
-use rustix::fs::{CWD, Mode, OFlags, open, readlinkat_raw};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 static STARTING: Lock = Lock::new();
@@ -46,12 +46,16 @@ fn start() -> Option<&'static Runtime> {
     STARTER.store(me, Ordering::Relaxed);
     let mut conf = Config::default();
     let mut diags = Vec::new();
-    let named = env(netacc_conf::ENV_CONFIG_FILE).filter(|v| !v.is_empty());
-    let path = named.unwrap_or(netacc_conf::DEFAULT_PATH.as_bytes());
-    let shown = alloc::string::String::from_utf8_lossy(path).to_string();
-    if let Some(text) = read_file(path) {
-        conf.apply_file(&shown, &text, &mut diags);
-    }
+    let mut comm = [0u8; 64];
+    let comm = command_name(&mut comm);
+    let file = ConfigFile::new(env(netacc_conf::ENV_CONFIG_FILE).filter(|v| !v.is_empty()), comm);
+    let unread = match file.read() {
+        Ok(text) => {
+            conf.apply_file(&file.shown(), &text, &mut diags);
+            None
+        }
+        Err(e) => Some(e).filter(|e| *e != Errno::NOENT),
+    };
     each_env(|k, v| {
         if let Ok(k) = core::str::from_utf8(k) {
             conf.apply_env(k, v, &mut diags);
@@ -61,34 +65,26 @@ fn start() -> Option<&'static Runtime> {
         conf.apply_cmdline(v, &mut diags);
     }
     conf.finish(&mut diags);
-    let mut comm = [0u8; 64];
-    let comm = command_name(&mut comm);
-    keep_rules(&mut conf, comm);
-    publish(&conf, comm);
-    let own = if conf.accelerates() { own_calls::loaded::own_call() } else { None };
-    match own {
-        Some(call) => process_fallback::set(reason_of(call)),
-        None if conf.accelerates() => drop(netacc_sys::prefault::populate()),
-        None => {}
-    }
+    let mut rules = core::mem::take(&mut conf.rules);
+    file.keep_own(&mut rules);
+    open_page(comm);
     let seed = netacc_sys::time::now() ^ u64::from(raw::getpid()) << 32;
-    let rt = Runtime::new(conf, seed);
+    let rt = Runtime::new(conf, file, seed);
+    rt.load(&rules);
+    let own = own_calls::examine(rt);
     netacc_transport::shm::strangers::on_offence(log_offence);
     netacc_transport::host::set(&host::HOST);
     requests::begin(switched_off());
     netacc_log::begin(&rt.conf);
     rt.publish();
     STARTER.store(0, Ordering::Relaxed);
+    if let Some(e) = unread {
+        netacc_log::log!(Warn, "{}: cannot be read ({e}); the defaults are used", rt.file.shown());
+    }
     for d in &diags {
         netacc_log::log!(Warn, "{d}");
     }
-    if let Some(call) = own {
-        netacc_log::log!(
-            Info,
-            "program: calls {} by an instruction of its own; its connections use kernel TCP",
-            call.name
-        );
-    }
+    own_calls::log(own);
     Some(rt)
 }
 
@@ -109,68 +105,20 @@ fn log_offence(o: &Offence) {
     netacc_log::log!(Warn, "peer {pid} of user {uid}: {what} (slot {slot}); its connection is reset");
 }
 
-/// The reason for which a program that makes such a system call by its own instruction is not accelerated.
-fn reason_of(call: OwnCall) -> Reason {
-    match call.kind {
-        own_calls::Kind::Sockets => Reason::OwnCalls,
-        own_calls::Kind::IoUring => Reason::IoUring,
-    }
-}
-
 /// The name of the program as the kernel has it (proc_pid_comm(5)): of a script its own, not its interpreter's.
 fn command_name(buf: &mut [u8]) -> &[u8] {
     let n = read_into(b"/proc/self/comm", buf);
     buf.get(..n).unwrap_or(&[]).trim_ascii_end()
 }
 
-/// Keeps the rules that are for this program, by the name that the kernel has for it or by that of its file.
-fn keep_rules(conf: &mut Config, comm: &[u8]) {
-    if conf.rules.as_slice().is_empty() {
-        return;
-    }
-    // On the heap, since the stack may be small. A path that does not fit has no name that a rule could have.
-    let mut path = alloc::vec![0u8; libc::PATH_MAX as usize];
-    let length = readlinkat_raw(CWD, "/proc/self/exe", path.as_mut_slice()).unwrap_or(0);
-    let file = path.get(..length).and_then(|path| path.rsplit(|b| *b == b'/').next());
-    conf.keep_rules_for(&[comm, file.unwrap_or_default()]);
-}
-
-/// Opens the stats page and writes the configuration to it.
-fn publish(conf: &Config, name: &[u8]) {
+/// Makes the stats page.
+fn open_page(name: &[u8]) {
     if netacc_sys::mem::is_locking() {
         netacc_stats::note_locking();
     }
     if let Ok(fd) = netacc_stats::init(name, raw::getpid()) {
         runtime::keep_page(fd);
     }
-    let mut text = Vec::new();
-    for (key, value, source) in conf.entries() {
-        for part in [key, "\t", &value, "\t", &source, "\n"] {
-            text.extend_from_slice(part.as_bytes());
-        }
-    }
-    for rule in conf.rules.as_slice() {
-        let source = netacc_conf::Source::File { line: rule.line }.describe(conf.file());
-        for part in ["rule", "\t", &rule.text, "\t", &source, "\n"] {
-            text.extend_from_slice(part.as_bytes());
-        }
-    }
-    page().set_cfg(&text);
-}
-
-fn read_file(path: &[u8]) -> Option<Vec<u8>> {
-    let fd = open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()).ok()?;
-    let mut text = Vec::new();
-    // Small, as the stack may be: see docs/internals/shm.md, "Memory".
-    let mut buf = [0u8; 512];
-    while let Ok(n) = raw::read(fd.as_raw_fd(), buf.as_mut_ptr(), buf.len(), None) {
-        text.extend_from_slice(buf.get(..n).unwrap_or(&[]));
-        if n == 0 || text.len() > netacc_conf::MAX_FILE_BYTES {
-            break;
-        }
-    }
-    reserved_fds::drop_raw(fd);
-    Some(text)
 }
 
 fn read_into(path: &[u8], buf: &mut [u8]) -> usize {

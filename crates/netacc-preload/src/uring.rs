@@ -85,7 +85,7 @@ static MAKING: AtomicU32 = AtomicU32::new(0);
 /// releases make their system calls by libc.
 pub fn is_refused() -> bool {
     // Relaxed: the thread only has to see its own increment.
-    let meant = MAKING.load(Ordering::Relaxed) == 0 && startup::ensure().is_some_and(|rt| rt.conf.accelerates());
+    let meant = MAKING.load(Ordering::Relaxed) == 0 && startup::ensure().is_some_and(|rt| rt.accelerates());
     if !meant || process_fallback::reason().is_some() {
         return false;
     }

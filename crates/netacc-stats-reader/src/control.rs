@@ -1,10 +1,10 @@
-//! Requests to a process to leave its fast paths, or to use them again.
+//! Requests to a process to leave its fast paths, to use them again, or to load its rules anew.
 
 use std::io;
 use std::path::Path;
 
-use netacc_stats::layout::{Head, control as at};
-use netacc_stats::{ControlCommand, ControlState, PAGE_SIZE};
+use netacc_stats::layout::{Head, control as at, rules as rules_at};
+use netacc_stats::{ControlCommand, ControlState, PAGE_SIZE, Reloaded};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SealFlags, fcntl_get_seals, flock, fstat, open};
 use rustix::io::{Errno, pread, pwrite, write};
@@ -15,12 +15,18 @@ use crate::{Error, Page, Snapshot};
 /// The offset of the control words in the page.
 const AT: u64 = core::mem::offset_of!(Head, control) as u64;
 
+/// Where the words about the rules lie behind those.
+const RULES_AT: usize = core::mem::offset_of!(Head, in_force) - core::mem::offset_of!(Head, control);
+
+/// Number of bytes of both.
+const BYTES: usize = RULES_AT + size_of::<netacc_stats::RulesInForce>();
+
 /// The words of a process that concern an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Control {
-    /// The current request.
+    /// The current request to be off or on.
     pub request: u8,
-    /// The request that the process carried out last.
+    /// The request of this kind that the process carried out last.
     pub done: u32,
     /// How far the process is, as the number of a [`ControlState`]; 0: the library follows no operator.
     pub state: u32,
@@ -28,16 +34,38 @@ pub struct Control {
     pub left: u32,
     /// Descriptor (+ 1) of the write end of the pipe that wakes it; 0: there is none.
     wake_pipe: u32,
+    /// How often the process was asked to load its rules anew, as far as a byte counts.
+    pub reload: u8,
+    /// The count of the request of this kind that it answered last.
+    pub answered: u32,
+    /// The answer, a number of [`Reloaded`].
+    pub answer: u32,
+    /// What the answer says besides: an errno or a line.
+    pub detail: u32,
+    /// When the rules in force were loaded: CLOCK_REALTIME in nanoseconds; 0 for a library that loads them only at its
+    /// start.
+    pub rules_loaded_ns: u64,
+    /// The version of the rules on the page.
+    pub(crate) rules_version: u32,
 }
 
 impl Control {
+    /// Decodes the words from the first one of the control on.
     pub(crate) fn parse(words: &[u8]) -> Self {
         let word = |at: usize| {
             let bytes = words.get(at..).and_then(|rest| rest.first_chunk::<4>());
             u32::from_ne_bytes(bytes.copied().unwrap_or_default())
         };
+        let rules = |at: usize| word(RULES_AT + at);
+        let loaded = words.get(RULES_AT + rules_at::LOADED..).and_then(|rest| rest.first_chunk::<8>());
         Self {
-            request: words.get(at::REQUEST).copied().unwrap_or_default(),
+            request: words.get(at::SWITCH).copied().unwrap_or_default(),
+            reload: words.get(at::RELOAD).copied().unwrap_or_default(),
+            answered: rules(rules_at::ANSWERED),
+            answer: rules(rules_at::ANSWER),
+            detail: rules(rules_at::DETAIL),
+            rules_version: rules(rules_at::VERSION),
+            rules_loaded_ns: u64::from_ne_bytes(loaded.copied().unwrap_or_default()),
             done: word(at::DONE),
             state: word(at::STATE),
             left: word(at::LEFT),
@@ -51,10 +79,29 @@ impl Control {
         ControlState::from_u32(self.state)
     }
 
-    /// Whether the current request has been carried out.
+    /// Whether the current request to be off or on has been carried out.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         u32::from(self.request) == self.done
+    }
+
+    /// Whether the process can load its rules anew.
+    #[must_use]
+    pub fn can_reload(&self) -> bool {
+        self.state != 0 && self.rules_loaded_ns != 0
+    }
+
+    /// Whether the process has answered the current request to load the rules anew.
+    #[must_use]
+    pub fn has_answered(&self) -> bool {
+        u32::from(self.reload) == self.answered
+    }
+
+    /// What became of the last request to load the rules anew that was answered; `None`: there was none, or the answer
+    /// is not known here.
+    #[must_use]
+    pub fn reloaded(&self) -> Option<Reloaded> {
+        Reloaded::from_u32(self.answer)
     }
 }
 
@@ -124,23 +171,36 @@ impl Controller {
     ///
     /// When the page cannot be read.
     pub fn read(&self) -> Result<Control, Error> {
-        let mut words = [0; 20];
+        let mut words = [0; BYTES];
         match pread(&self.file, &mut words, AT) {
             Ok(_) => Ok(Control::parse(&words)),
             Err(error) => Err(Error::Io(system(error))),
         }
     }
 
-    /// Stores a request, and wakes the process if it sleeps.
+    /// Stores a request to be off or on, and wakes the process if it sleeps.
     ///
     /// # Errors
     ///
     /// When the page cannot be written.
     pub fn request(&self, command: ControlCommand) -> Result<(), Error> {
         let now = self.read()?;
-        let request = [command.after(now.request)];
-        pwrite(&self.file, &request, AT + at::REQUEST as u64).map_err(|error| Error::Io(system(error)))?;
-        self.wake(&now);
+        self.store(at::SWITCH, command.after(now.request), &now)
+    }
+
+    /// Stores a request to load the rules anew, and wakes the process if it sleeps.
+    ///
+    /// # Errors
+    ///
+    /// When the page cannot be written.
+    pub fn request_reload(&self) -> Result<(), Error> {
+        let now = self.read()?;
+        self.store(at::RELOAD, now.reload.wrapping_add(1), &now)
+    }
+
+    fn store(&self, at: usize, byte: u8, now: &Control) -> Result<(), Error> {
+        pwrite(&self.file, &[byte], AT + at as u64).map_err(|error| Error::Io(system(error)))?;
+        self.wake(now);
         Ok(())
     }
 

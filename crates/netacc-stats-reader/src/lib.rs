@@ -258,7 +258,8 @@ pub struct Sock {
     pub peer: SockAddr,
     /// The process at the other end; 0 if it is not known.
     pub peer_pid: u32,
-    /// The number of the rule that decided about the socket, counted from 0.
+    /// The number of the rule that decided about the socket, counted from 0; `None` as well if the rules have been
+    /// loaded anew since.
     pub rule: Option<u32>,
     /// The link that carries the connection; 0 for none.
     pub link: u64,

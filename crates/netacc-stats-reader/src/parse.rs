@@ -5,7 +5,7 @@ use core::mem::offset_of;
 use crate::error::Error;
 use crate::source::Source;
 use crate::{CfgLine, Control, DeviceName, Known, Link, Moved, QueuePair, Snapshot, Sock, Volume};
-use netacc_stats::layout::{Head, LIBRARY_LEN, PROGRAM_LEN, link, sock as at};
+use netacc_stats::layout::{Head, LIBRARY_LEN, PROGRAM_LEN, link, rule_of, rules, sock as at};
 use netacc_stats::{
     CFG_CAPACITY, COUNTER_SLOTS, Counter, LAYOUT_VERSION, LINK_ENTRIES, LinkEntry, LinkKind, MAGIC, PAGE_SIZE,
     REASON_SLOTS, RULE_SLOTS, Reason, SOCK_ENTRIES, SockAddr, SockEntry, State, Transport,
@@ -20,6 +20,8 @@ const SOCKS_AT: u64 = size_of::<Head>() as u64;
 const BATCH: usize = 512;
 /// How often an entry that changes while it is read is read again.
 const RETRIES: usize = 8;
+/// How often the fixed part is read until no rules are replaced meanwhile.
+const ATTEMPTS: usize = 40;
 
 fn bytes<const N: usize>(from: &[u8], at: usize) -> [u8; N] {
     let piece = from.get(at..).and_then(|rest| rest.first_chunk::<N>());
@@ -84,7 +86,7 @@ pub(super) fn snapshot(source: &impl Source) -> Result<Snapshot, Error> {
         return Err(Error::Truncated(len));
     }
     let shortened = |_| Error::Truncated(source.len().unwrap_or(0));
-    source.read(0, &mut head).map_err(shortened)?;
+    read_head(source, &mut head).map_err(shortened)?;
     if u64_at(&head, offset_of!(Head, page_size)) != PAGE_SIZE as u64
         || u32_at(&head, offset_of!(Head, sock_entries)) as usize != SOCK_ENTRIES
         || u32_at(&head, offset_of!(Head, sock_entry_size)) as usize != ENTRY
@@ -122,6 +124,24 @@ pub(super) fn snapshot(source: &impl Source) -> Result<Snapshot, Error> {
     };
     socks(source, &mut page).map_err(shortened)?;
     Ok(page)
+}
+
+/// Reads the fixed part of a page, again if the process was replacing its rules meanwhile: their texts and counts
+/// belong together.
+fn read_head(source: &impl Source, head: &mut [u8]) -> std::io::Result<()> {
+    const AT: usize = offset_of!(Head, in_force) + rules::VERSION;
+    for _ in 0..ATTEMPTS {
+        source.read(0, head)?;
+        let version = u32_at(head, AT);
+        let mut now = [0; 4];
+        source.read(AT as u64, &mut now)?;
+        if version.is_multiple_of(2) && version == u32::from_ne_bytes(now) {
+            break;
+        }
+        // A process that is stopped while it does that is shown as it is.
+        std::thread::sleep(std::time::Duration::from_micros(50));
+    }
+    Ok(())
 }
 
 fn rdma_ports(head: &[u8]) -> Vec<(u16, u16)> {
@@ -215,7 +235,7 @@ fn socks(source: &impl Source, page: &mut Snapshot) -> std::io::Result<()> {
                 if entry.iter().all(|byte| *byte == 0) {
                     continue;
                 }
-                let (seen, moved) = sock(source, fd, entry)?;
+                let (seen, moved) = sock(source, fd, entry, page.control.rules_version)?;
                 page.moved = page.moved.plus(moved);
                 if seen.state != Known::Is(State::Closed) {
                     page.socks.push(seen);
@@ -233,7 +253,7 @@ fn socks(source: &impl Source, page: &mut Snapshot) -> std::io::Result<()> {
 ///
 /// A process may be stopped in the middle of a change, so after [`RETRIES`] reads
 /// the addresses are returned as unknown.
-fn sock(source: &impl Source, fd: u64, first: &[u8]) -> std::io::Result<(Sock, Moved)> {
+fn sock(source: &impl Source, fd: u64, first: &[u8], rules_version: u32) -> std::io::Result<(Sock, Moved)> {
     let offset = SOCKS_AT + fd * ENTRY as u64;
     let mut entry: [u8; ENTRY] = bytes(first, 0);
     let mut steady = false;
@@ -257,7 +277,7 @@ fn sock(source: &impl Source, fd: u64, first: &[u8]) -> std::io::Result<(Sock, M
         local: addr(at::LOCAL),
         peer: addr(at::PEER),
         peer_pid: u32_at(&entry, at::PEER_PID),
-        rule: u32_at(&entry, at::RULE).checked_sub(1),
+        rule: rule_of(u32_at(&entry, at::RULE), rules_version),
         link: u64_at(&entry, at::LINK),
         since_ns: u64_at(&entry, at::SINCE),
         msgs_in: u64_at(&entry, at::MSGS_IN),

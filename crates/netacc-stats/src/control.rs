@@ -5,7 +5,7 @@
 //! an unknown request has no effect, and all decisions depend on words of the process's own memory.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicU8, AtomicU32};
+use core::sync::atomic::{AtomicU16, AtomicU32};
 
 use crate::table::numbered;
 
@@ -58,15 +58,42 @@ numbered! {
     }
 }
 
+/// What a controller asks for: two requests that do not wait for each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// The process is to be off or on: a [`Command`] and, in the bits above it, a count that makes two requests in a
+    /// row differ.
+    pub switch: u8,
+    /// Number of times that the rules were to be loaded anew; it wraps.
+    pub reload: u8,
+}
+
+impl Request {
+    /// The request as a number, which is 0 if nothing was ever asked for.
+    #[inline]
+    #[must_use]
+    pub const fn word(self) -> u16 {
+        u16::from_ne_bytes([self.switch, self.reload])
+    }
+
+    /// The request with this number.
+    #[inline]
+    #[must_use]
+    pub const fn of_word(word: u16) -> Self {
+        let [switch, reload] = word.to_ne_bytes();
+        Self { switch, reload }
+    }
+}
+
 /// The words that a controller and the process share.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Control {
-    /// The request: a [`Command`] and, in the bits above it, a count that makes two requests in a row differ. The controller
-    /// writes it. One byte, since a write to a file changes a larger word byte by byte.
-    request: AtomicU8,
-    unused: [AtomicU8; 3],
-    /// The request that the process carried out last.
+    /// The two bytes of a [`Request`], in memory one after the other. The controller writes one of them, since a write
+    /// to a file changes a larger word byte by byte. A call compares both at once.
+    request: AtomicU16,
+    unused: AtomicU16,
+    /// The switch that the process carried out last.
     done: AtomicU32,
     /// A [`State`]; 0: this version of the library follows no controller.
     state: AtomicU32,
@@ -83,7 +110,8 @@ pub mod at {
     use super::Control;
     use core::mem::offset_of;
 
-    pub const REQUEST: usize = offset_of!(Control, request);
+    pub const SWITCH: usize = offset_of!(Control, request);
+    pub const RELOAD: usize = offset_of!(Control, request) + 1;
     pub const DONE: usize = offset_of!(Control, done);
     pub const STATE: usize = offset_of!(Control, state);
     pub const LEFT: usize = offset_of!(Control, left);
@@ -93,8 +121,8 @@ pub mod at {
 impl Control {
     pub(crate) const fn new() -> Self {
         Self {
-            request: AtomicU8::new(0),
-            unused: [const { AtomicU8::new(0) }; 3],
+            request: AtomicU16::new(0),
+            unused: AtomicU16::new(0),
             done: AtomicU32::new(0),
             state: AtomicU32::new(0),
             left: AtomicU32::new(0),
@@ -108,10 +136,10 @@ impl Control {
         self.state.store(State::On as u32, Relaxed);
     }
 
-    /// The current request. Every call that moves bytes compares it.
+    /// The [`word`](Request::word) of the current request. Every call that moves bytes compares it.
     #[inline]
     #[must_use]
-    pub fn request(&self) -> u8 {
+    pub fn request(&self) -> u16 {
         // Relaxed: no other word depends on it, and a thread that sees an old value checks again in its next call.
         self.request.load(Relaxed)
     }
@@ -119,7 +147,7 @@ impl Control {
     /// The current request. A thread that has emptied the pipe before sees each request that was stored before a byte that it
     /// took out.
     #[must_use]
-    pub fn request_now(&self) -> u8 {
+    pub fn request_now(&self) -> u16 {
         self.request.load(SeqCst)
     }
 
@@ -130,10 +158,10 @@ impl Control {
         self.state.store(state as u32, Release);
     }
 
-    /// Stores the request that was carried out last.
-    pub fn set_done(&self, request: u8) {
+    /// Stores the switch that was carried out last, or was found to need nothing.
+    pub fn set_done(&self, request: Request) {
         // Release: a reader that sees this sees the state to which the request led.
-        self.done.store(u32::from(request), Release);
+        self.done.store(u32::from(request.switch), Release);
     }
 
     /// Stores the descriptor of the pipe's write end; `None`: there is no pipe.
@@ -161,6 +189,9 @@ mod tests {
                 assert_ne!(request, before);
             }
         }
+        assert_eq!(Request::default().word(), 0);
+        let both = Request { switch: 9, reload: 255 };
+        assert_eq!(Request::of_word(both.word()), both);
         assert!(Command::of(0).is_none() && Command::of(3).is_none() && Command::of(252).is_none());
     }
 }

@@ -18,11 +18,14 @@ mod link;
 mod map;
 mod page;
 mod reason;
+mod rules;
 mod sock;
 mod table;
 
 pub use addr::SockAddr;
-pub use control::{Command as ControlCommand, Control, OFF_BEFORE_THE_PAGE, State as ControlState};
+pub use control::{
+    Command as ControlCommand, Control, OFF_BEFORE_THE_PAGE, Request as ControlRequest, State as ControlState,
+};
 pub use counter::{Counter, Kind};
 pub use link::{LinkEntry, LinkKind, NewLink};
 pub use map::{init, note_locking, page, reinit_after_fork};
@@ -31,6 +34,7 @@ pub use page::{
     RULE_SLOTS, SOCK_ENTRIES,
 };
 pub use reason::Reason;
+pub use rules::{Reloaded, RulesInForce};
 pub use sock::{SockEntry, State, Transport};
 
 /// Name of the memfd that holds the page, as `/proc/PID/fd` shows it after
@@ -44,5 +48,6 @@ pub mod layout {
     pub use crate::control::at as control;
     pub use crate::link::{DEVICE_LEN, THREAD, at as link};
     pub use crate::page::{Head, LIBRARY_LEN, PROGRAM_LEN};
+    pub use crate::rules::{at as rules, rule_of};
     pub use crate::sock::at as sock;
 }

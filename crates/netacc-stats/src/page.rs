@@ -7,6 +7,7 @@ use crate::control::Control;
 use crate::counter::Counter;
 use crate::link::{LinkEntry, NewLink};
 use crate::reason::Reason;
+use crate::rules::RulesInForce;
 use crate::sock::SockEntry;
 
 /// First word of a page that is ready to be read: "NACCSTAT" in memory.
@@ -37,7 +38,7 @@ pub const PROGRAM_LEN: usize = 64;
 /// Room in bytes for the library's version.
 pub const LIBRARY_LEN: usize = 32;
 /// Number of unused words, which fill the header up to 256 bytes.
-const HEADER_SPARE: usize = 20;
+const HEADER_SPARE: usize = 14;
 /// Number of listeners whose RDMA port can be shown. They and the counters fill the first memory page.
 const RDMA_PORTS: usize = 32;
 
@@ -48,6 +49,7 @@ const _: () = {
     assert!(offset_of!(Head, magic) == 0 && offset_of!(Head, version) == 8);
     assert!(offset_of!(Head, program) == 56 && offset_of!(Head, library) == 120);
     assert!(offset_of!(Head, control) == 156 && size_of::<Control>() == 20);
+    assert!(offset_of!(Head, in_force) == 176 && size_of::<RulesInForce>() == 24);
     assert!(offset_of!(Head, counters) == 256);
     assert!(offset_of!(Head, rules) == 256 + 8 * COUNTER_SLOTS && COUNTER_SLOTS + RULE_SLOTS == 256);
     assert!(offset_of!(Head, fallbacks) == 256 + 8 * 256);
@@ -87,6 +89,8 @@ pub struct Head {
     pub link_entry_size: AtomicU32,
     /// An operator's request to the process, and how far the process is with it.
     pub control: Control,
+    /// The rules in force.
+    pub in_force: RulesInForce,
     spare2: [AtomicU32; HEADER_SPARE],
     pub counters: [AtomicU64; COUNTER_SLOTS],
     /// How often each rule of the program decided, in the order of the lines `rule` of `cfg`.
@@ -138,6 +142,7 @@ impl PageOf<[SockEntry; 0]> {
                 library: [const { AtomicU8::new(0) }; LIBRARY_LEN],
                 link_entry_size: AtomicU32::new(0),
                 control: Control::new(),
+                in_force: RulesInForce::new(),
                 spare2: [const { AtomicU32::new(0) }; HEADER_SPARE],
                 counters: [const { AtomicU64::new(0) }; COUNTER_SLOTS],
                 rules: [const { AtomicU64::new(0) }; RULE_SLOTS],
@@ -217,9 +222,10 @@ impl Page {
         cell.map_or(0, |cell| cell.load(Relaxed))
     }
 
-    /// Counts a listener or a connect about which the rule with this number, counted from 0, decided.
-    pub fn rule_decided(&self, rule: usize) {
-        if let Some(cell) = self.head.rules.get(rule) {
+    /// Counts a listener or a connect about which the rule with this number, counted from 0, of a rule set decided,
+    /// unless another set has replaced that one meanwhile.
+    pub fn rule_decided(&self, set: u32, rule: usize) {
+        if let Some(cell) = self.head.rules.get(rule).filter(|_| self.rules().is_in_force(set)) {
             // Relaxed: counters order nothing.
             cell.fetch_add(1, Relaxed);
         }
@@ -301,6 +307,25 @@ impl Page {
         self.head.cfg_len.store(u32::try_from(text.len()).unwrap_or(0), Release);
     }
 
+    /// The rules in force, and the answer to the last request to load them anew.
+    #[must_use]
+    pub fn rules(&self) -> &RulesInForce {
+        &self.head.in_force
+    }
+
+    /// Replaces the rule set by the one with the number `set`, which `replace` puts in force, and sets the counts of
+    /// its rules to 0. `cfg` is the new text for [`set_cfg`](Self::set_cfg). Two threads must not call this at once.
+    pub fn replace_rules(&self, set: u32, now_ns: u64, cfg: &[u8], replace: impl FnOnce()) {
+        self.rules().begin(set);
+        for count in &self.head.rules {
+            count.store(0, Relaxed);
+        }
+        // Decisions of the new set may be counted from here on.
+        replace();
+        self.set_cfg(cfg);
+        self.rules().end(set, now_ns);
+    }
+
     /// The words of an operator's request.
     #[inline]
     #[must_use]
@@ -365,6 +390,7 @@ impl Page {
             to.store(from.load(Relaxed), Relaxed);
         }
         self.head.cfg_len.store(len, Release);
+        self.rules().inherit(from.rules());
         for fd in fds {
             if let (Some(to), Some(from)) = (self.sock(fd), from.sock(fd)) {
                 to.inherit(from);

@@ -233,8 +233,8 @@ impl Reason {
                  the connects of a process in their order; find out why the server does not accept."
             }
             Self::Rule => {
-                "A rule of the configuration file permits no faster transport here; change the section [rules] and start \
-                 the program again (netacc_check --rules PROGRAM HOST:PORT says which rule decides)."
+                "A rule of the configuration file permits no faster transport here; change the section [rules] and call \
+                 netacc_ctl reload (netacc_check --rules PROGRAM HOST:PORT says which rule decides)."
             }
         }
     }

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, fence};
 
 use crate::addr::SockAddr;
 use crate::reason::Reason;
+use crate::rules;
 use crate::table::numbered;
 
 numbered! {
@@ -110,7 +111,7 @@ pub struct SockEntry {
     /// A sequence count, which is odd while addresses, transport and past volumes are being written and grows by 2 per
     /// change.
     addr_seq: AtomicU32,
-    /// The rule that decided about the socket, counted from 1; 0: none did.
+    /// The rule that decided about the socket, as [`rules`](crate::rules) names it; 0: none did.
     rule: AtomicU32,
     spare: [AtomicU32; 2],
     msgs_out: AtomicU64,
@@ -259,9 +260,10 @@ impl SockEntry {
         self.reason.store(reason as u32, Relaxed);
     }
 
-    /// Stores the rule of the configuration file, counted from 0, that decided about the socket.
-    pub fn set_rule(&self, rule: usize) {
-        self.rule.store(u32::try_from(rule).map_or(0, |rule| rule + 1), Relaxed);
+    /// Stores the rule that decided about the socket: the number of its rule set, and its own within that, counted from
+    /// 0.
+    pub fn set_rule(&self, rule: Option<(u32, usize)>) {
+        self.rule.store(rule.map_or(0, |(set, rule)| rules::name_of(set, rule)), Relaxed);
     }
 
     /// Stores the process at the other end; 0 if it is not known.

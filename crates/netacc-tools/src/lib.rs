@@ -10,3 +10,4 @@ pub mod program;
 pub mod sanitizer;
 pub mod terminal;
 pub mod text;
+pub mod time;

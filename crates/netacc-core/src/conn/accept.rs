@@ -9,7 +9,7 @@ use crate::fd::{fd_cache, later, table};
 use crate::listen::{adopt, opening};
 use crate::object::listener::{Listener, tcp_ready};
 use crate::object::reference::Ref;
-use crate::object::socket::{ConnState, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Socket, Upgrade};
+use crate::object::socket::{ConnState, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, Upgrade};
 use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::switch::{demote, upgrade};
@@ -73,7 +73,7 @@ fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> 
     loop {
         match try_accept(fd, s, l, p, len, flags) {
             Err(Errno::AGAIN) if !s.has(NONBLOCK) => {}
-            Err(Errno::TO_KERNEL) => return Some(Outcome::Pass),
+            Err(Errno::TO_KERNEL) => return accept_by_kernel(fd, r),
             Err(Errno::MFILE) if fallback::give_back_descriptors() => return Some(Outcome::Pass),
             done => return Some(done.into()),
         }
@@ -93,14 +93,14 @@ fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> 
     }
 }
 
-/// The call at a listener that is the kernel's alone. While an operator has switched the process off, the thread waits
-/// in a call of ours: it may be the only one that hears of the next request, or that goes on with what remains of this
-/// one. `None`: the process is on again.
+/// The call at a listener that is the kernel's alone. If an operator may bring the listener back, the thread waits in a
+/// call of ours: it may be the only one that hears of the next request, or that goes on with what remains of this one.
+/// `None`: the listener has come back, or no longer may.
 fn accept_by_kernel(fd: i32, r: Ref<Socket>) -> Option<Outcome> {
-    if !requests::is_off() {
+    if !requests::is_awaited() {
         return Some(Outcome::Pass);
     }
-    match sleep_while_off(fd, r) {
+    match sleep_while_kernels(fd, r) {
         Ok(true) => None,
         Ok(false) => Some(Outcome::Pass),
         Err(e) => Some(Outcome::Failed(e)),
@@ -147,7 +147,7 @@ fn try_accept(
             continue;
         }
         if l.is_shut() {
-            opening::abandon(fd, s);
+            opening::follow_sharer(fd, s);
             return Err(Errno::TO_KERNEL);
         }
         let kernel = l.kernel_fd(fd);
@@ -322,17 +322,17 @@ fn is_left(s: &Socket, l: &'static Listener) -> bool {
     !s.listener().is_some_and(|now| core::ptr::eq(now, l))
 }
 
-/// Waits for a connection at a listener of the kernel's while an operator has switched the process off: the kernel's
-/// own accept(2) would not hear that it is switched on. Returns whether it was; otherwise the kernel makes the call.
+/// Waits for a connection at a listener of the kernel's that an operator may bring back: the kernel's own accept(2)
+/// would not hear of that. Returns whether to look at the listener again; otherwise the kernel makes the call.
 #[cold]
-fn sleep_while_off(fd: i32, r: Ref<Socket>) -> Result<bool> {
+fn sleep_while_kernels(fd: i32, r: Ref<Socket>) -> Result<bool> {
     let blocks = || raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0);
     // The kernel observes the time limit of a call that has one.
     if r.obj.rcvtimeo.load(Ordering::Relaxed) != 0 || !adopt::listens(fd) || !blocks() {
         return Ok(false);
     }
     let _pin = r.pin().ok_or(Errno::BADF)?;
-    while requests::is_off() {
+    while requests::is_awaited() && r.obj.path() != Path::Listener {
         let mut set = WaitSet::new();
         let at = set.add(fd, libc::POLLIN);
         let all = progress::ProgressScope::All;

@@ -119,7 +119,7 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
                 if l.is_shut()
                     && let Some(s) = sock(reg)
                 {
-                    crate::listen::opening::abandon(reg.fd.load(Ordering::Relaxed), s);
+                    crate::listen::opening::follow_sharer(reg.fd.load(Ordering::Relaxed), s);
                 }
             }
             queue(reg);

@@ -44,7 +44,7 @@ pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
     requests::check();
     // If nothing is accelerated, a socket is the kernel's from the start, and is entered only so that the stats page
     // shows the reason.
-    let (made, mark) = if rt.conf.accelerates() && process_fallback::reason().is_none() {
+    let (made, mark) = if rt.accelerates() && process_fallback::reason().is_none() {
         (placeholder(domain, ty & SOCK_CLOEXEC != 0), PLACEHOLDER)
     } else {
         (raw::socket(domain, ty, proto), 0)

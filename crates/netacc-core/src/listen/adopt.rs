@@ -11,8 +11,10 @@ use crate::listen::opening;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, NONBLOCK, Path, Socket};
 use crate::options::remember;
+use crate::runtime::{self, Runtime};
 use crate::{process_fallback, startup};
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, SOL_SOCKET};
+use netacc_conf::{Call, Choice};
 use netacc_sys::{Lock, addr, raw};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, RawDir, open};
@@ -85,7 +87,7 @@ pub fn received(fd: i32) {
 fn note(fd: i32) {
     let int = |name| raw::getsockopt_int(fd, SOL_SOCKET, name);
     let (Ok(domain), Ok(IPPROTO_TCP)) = (int(libc::SO_DOMAIN), int(libc::SO_PROTOCOL)) else { return };
-    let wanted = || startup::ensure().is_some_and(|rt| rt.conf.accelerates());
+    let wanted = || startup::ensure().is_some_and(|rt| rt.accelerates());
     if !matches!(domain, AF_INET | AF_INET6) || process_fallback::reason().is_some() || !wanted() {
         return;
     }
@@ -126,10 +128,60 @@ pub fn wake(fd: i32, r: Ref<Socket>) -> bool {
 #[cold]
 pub(crate) fn reopen(fd: i32, s: &'static Socket) {
     let _g = WAKING.lock();
-    if matches!(s.path(), Path::New | Path::Tcp) && !s.is_candidate() && !s.is_inherited() && listens(fd) {
+    if is_kernels_listener(fd, s) {
         s.leave_to_kernel();
         opening::reopen(fd, s, backlog(fd));
     }
+}
+
+/// Whether the socket is a listener that is left to the kernel, and that the program has made or waited on.
+fn is_kernels_listener(fd: i32, s: &Socket) -> bool {
+    matches!(s.path(), Path::New | Path::Tcp) && !s.is_candidate() && !s.is_inherited() && listens(fd)
+}
+
+/// The rules were loaded anew: takes a listener to where they permit it, that is, to the kernel alone, to a rendezvous,
+/// or from one that other transports were permitted for to a new one. Returns whether a rule leaves the listener to the
+/// kernel.
+#[cold]
+pub(crate) fn follow_rules(fd: i32, s: &'static Socket, rt: &Runtime) -> bool {
+    if let Some(l) = s.listener().filter(|_| s.path() == Path::Listener) {
+        let Some(local) = s.local.get() else { return false };
+        let choice = rt.look(Call::Listen(local));
+        let stays = l.permitted() == choice.transports;
+        if !stays {
+            opening::give_up(fd, s, runtime::forbidden(choice));
+        }
+        if stays || !choice.transports.any() {
+            decide_anew(fd, s, rt, Call::Listen(local));
+        } else {
+            // This asks the rules once more, and counts.
+            reopen(fd, s);
+        }
+        return !choice.transports.any();
+    }
+    // A listener that another thread is just opening has no address yet: see `opening::open`.
+    let Some(local) = s.local.get().filter(|_| is_kernels_listener(fd, s)) else { return false };
+    if rt.permitted(Call::Listen(local)).any() {
+        // While the process is not accelerated for another reason, its listeners stay where they are.
+        if process_fallback::reason().is_none() {
+            reopen(fd, s);
+        }
+        return false;
+    }
+    let choice = decide_anew(fd, s, rt, Call::Listen(local));
+    if let Some(e) = s.stats().filter(|_| process_fallback::reason().is_none()) {
+        e.set_reason(runtime::forbidden(choice));
+    }
+    true
+}
+
+/// What the rules permit for a listener; the one that decides is counted once, and shown.
+fn decide_anew(fd: i32, s: &Socket, rt: &Runtime, call: Call) -> Choice {
+    let choice = if s.first_fd() == fd { rt.choose(call) } else { rt.look(call) };
+    if let Some(e) = s.stats() {
+        rt.show_rule(e, call);
+    }
+    choice
 }
 
 /// The backlog that was passed to listen(2): for a listener TCP_INFO reports it as `tcpi_sacked` (tcp(7); the kernel's

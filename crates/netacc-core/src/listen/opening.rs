@@ -14,7 +14,7 @@ use crate::outcome::Outcome;
 use crate::{process_fallback, runtime};
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 use netacc_conf::{Call, Transports};
 use netacc_stats::{Reason, State, Transport, page};
 use netacc_sys::errno::Errno;
@@ -69,7 +69,7 @@ pub fn wake(s: &'static Socket) {
     let state = ConnState::Listener;
     if s.change(state(ListenState::Dormant), state(ListenState::Announced))
         && let Some(local) = s.local.get()
-        && runtime::get().is_some_and(|rt| rt.permitted(Call::Listen(local)).rdma)
+        && s.listener().is_some_and(|l| l.permitted().rdma)
         && !engine::listen(remote_names(s, local))
     {
         // The change fails if the listener has ended meanwhile.
@@ -100,10 +100,12 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: Range<u16>) {
         return;
     };
     let adopted = places.end > 1;
+    let mut permitted = Transports::TCP;
     let reason = match rendezvous_for(fd, s, local, backlog, places) {
-        Ok(sock) => match LISTENERS.alloc() {
+        Ok((sock, transports)) => match LISTENERS.alloc() {
             Some(l) => {
-                l.start(sock, backlog, s);
+                permitted = transports;
+                l.start(sock, backlog, permitted, s);
                 s.set_listener(l);
                 if s.domain() == libc::AF_INET6 {
                     // bind(2) may have changed the option, and accepted connections inherit it.
@@ -131,7 +133,6 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: Range<u16>) {
         Err(r) => r,
     };
     if let Some(e) = s.stats() {
-        let permitted = runtime::get().map_or(Transports::TCP, |rt| rt.permitted(Call::Listen(local)));
         let t = match reason {
             Reason::None if permitted.shm => Transport::Shm,
             Reason::None => Transport::Rdma,
@@ -157,6 +158,15 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: Range<u16>) {
         netacc_log::log!(Info, "fd {fd}: listening at {local} and for shared memory");
     }
     s.local.set(local);
+    // A thread that loads the rules anew puts them in force and then visits the listeners that have an address; this
+    // one stores the address and then looks at the rules.
+    fence(Ordering::SeqCst);
+    if reason == Reason::None
+        && let Some(rt) = runtime::get()
+        && rt.permitted(Call::Listen(local)) != permitted
+    {
+        return give_up(fd, s, Reason::Rule);
+    }
     if !s.registrations.load(Ordering::Acquire).is_null() {
         // The program is waiting on the listener already.
         wake(s);
@@ -182,13 +192,14 @@ fn cookie(fd: i32) -> netacc_sys::errno::Result<u64> {
     Ok(cookie)
 }
 
+/// Opens the rendezvous. Returns its socket and the transports that clients may use.
 fn rendezvous_for(
     fd: i32,
     s: &Socket,
     local: SocketAddr,
     backlog: i32,
     places: Range<u16>,
-) -> core::result::Result<i32, Reason> {
+) -> core::result::Result<(i32, Transports), Reason> {
     let choice = runtime::get().ok_or(Reason::Disabled)?.choose(Call::Listen(local));
     if !choice.transports.any() {
         return Err(runtime::forbidden(choice));
@@ -212,7 +223,7 @@ fn rendezvous_for(
     let at = |place| rendezvous::listen_at(&Name::at(scope, local.port(), place), depth);
     let free = |e: &Errno| *e != Errno::ADDRINUSE;
     match places.map(at).find(|r| r.as_ref().err().is_none_or(free)).unwrap_or(Err(Errno::ADDRINUSE)) {
-        Ok(sock) => reserved_fds::adopt(sock).map_err(|_| Reason::NoDescriptors),
+        Ok(sock) => reserved_fds::adopt(sock).map(|fd| (fd, choice.transports)).map_err(|_| Reason::NoDescriptors),
         Err(Errno::ADDRINUSE) => Err(Reason::NameTaken),
         Err(Errno::MFILE | Errno::NFILE) => Err(Reason::NoDescriptors),
         Err(Errno::NOMEM | Errno(libc::ENOBUFS)) => Err(Reason::NoMemory),
@@ -311,6 +322,14 @@ pub fn abandon(fd: i32, s: &'static Socket) {
     if let Some(was) = kernel_only(fd, s) {
         l.withdraw(was);
     }
+}
+
+/// Leaves a listener to the kernel that another process which shares it has left. An operator may have asked that
+/// process first, and this one next.
+#[cold]
+pub(crate) fn follow_sharer(fd: i32, s: &'static Socket) {
+    requests::note_left_to_kernel(true);
+    abandon(fd, s);
 }
 
 /// The process is accelerated no further, for `why`: leaves a listener to the kernel, which connects that wait here go to as

@@ -6,6 +6,7 @@ use crate::object::kernel_turn::{KernelQueue, KernelTurn, precedes_count};
 use crate::object::socket::{NONBLOCK, Socket};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use netacc_conf::Transports;
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
 use netacc_sys::{Lock, raw, reserved_fds};
@@ -67,6 +68,8 @@ pub struct Listener {
     pub tcp_checked: AtomicU64,
     /// When the connections in the kernel's queue have their turn.
     pub kernel_turn: KernelTurn,
+    /// The transports that its clients may use ([`Transports::bits`]).
+    permitted: AtomicU32,
     /// The socket object it belongs to.
     pub owner: AtomicPtr<Socket>,
 }
@@ -86,7 +89,8 @@ impl Pooled for Listener {
 pub(crate) static LISTENERS: Slab<Listener> = Slab::new();
 
 impl Listener {
-    pub(crate) fn start(&'static self, sock: i32, backlog: i32, owner: &'static Socket) {
+    pub(crate) fn start(&'static self, sock: i32, backlog: i32, permitted: Transports, owner: &'static Socket) {
+        self.permitted.store(permitted.bits(), Ordering::Relaxed);
         self.rendezvous.store(sock + 1, Ordering::Relaxed);
         self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
         self.limit(backlog);
@@ -100,6 +104,11 @@ impl Listener {
         self.tcp_checked.store(0, Ordering::Relaxed);
         self.kernel_turn.start();
         self.owner.store(core::ptr::from_ref(owner).cast_mut(), Ordering::Release);
+    }
+
+    /// The transports that its clients may use.
+    pub(crate) fn permitted(&self) -> Transports {
+        Transports::from_bits(self.permitted.load(Ordering::Relaxed))
     }
 
     /// Stores the backlog of listen(2). Like the kernel, it takes the number as unsigned, limits it, and lets one more

@@ -1,4 +1,6 @@
-//! An operator switches the process off and on (`netacc_ctl`): how it hears of that, and what it does.
+//! An operator switches the process off and on, and has its rules loaded anew (`netacc_ctl`): how it hears of that, and
+//! what it does.
 
 pub mod requests;
+mod rules;
 pub mod work;

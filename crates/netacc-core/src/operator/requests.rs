@@ -1,21 +1,21 @@
 //! How a process receives an operator's request (`netacc_ctl`): every intercepted call that moves bytes or waits
-//! compares a byte of the statistics page, and threads that sleep in such calls also wait on a pipe.
+//! compares a word of the statistics page, and threads that sleep in such calls also wait on a pipe.
 //!
 //! [`crate::operator::work`] carries the request out. It uses all of the socket layer, while this module is below every
 //! file that sleeps. See `docs/decisions/0020-a-byte-and-a-pipe-for-the-operator.md`.
 
 use crate::process_fallback;
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use netacc_stats::{ControlState, Reason, page};
+use netacc_stats::{ControlRequest, ControlState, Reason, page};
 use netacc_sys::{lock, raw, reserved_fds, time};
 use netacc_transport::WaitSet;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 /// The request that has been carried out; [`BUSY`] while one is being carried out.
-static SEEN: AtomicU16 = AtomicU16::new(0);
+static SEEN: AtomicU32 = AtomicU32::new(0);
 
 /// A value that no request has, so that each call checks whether work is due.
-const BUSY: u16 = 0x100;
+const BUSY: u32 = 1 << 16;
 
 /// Time ([`time::now`]) at which the remaining work is due.
 static DUE: AtomicU64 = AtomicU64::new(0);
@@ -46,18 +46,47 @@ const fn of_ends(word: u64) -> (i32, i32) {
     ((word >> 32) as i32 - 1, word as u32 as i32 - 1)
 }
 
-/// Nonzero while the process is switched off by an operator.
-static OFF: AtomicU32 = AtomicU32::new(0);
+/// Why a later request may bring back something of the process that is the kernel's: [`OFF`] and [`LISTENER`]. One
+/// word, since calls on sockets of the kernel load it.
+static AWAITED: AtomicU32 = AtomicU32::new(0);
 
-/// Whether an operator has switched the process off. Its threads then sleep in calls of ours even where the kernel
-/// alone could serve them, so that they hear of it when the process is switched on.
+/// The bit of [`AWAITED`] that says that the process is switched off by an operator.
+const OFF: u32 = 1;
+
+/// The bit of [`AWAITED`] that says that rules which an operator has loaded leave a listener of the process to the
+/// kernel, or that a process which shares a listener has left it.
+const LISTENER: u32 = 2;
+
+/// Nonzero in the child of a fork whose parent was loading its rules anew at that moment: the child does so for itself.
+static RELOAD: AtomicU32 = AtomicU32::new(0);
+
+/// Whether an operator has switched the process off.
 pub(crate) fn is_off() -> bool {
-    OFF.load(Ordering::Relaxed) != 0
+    AWAITED.load(Ordering::Relaxed) & OFF != 0
+}
+
+/// Whether an operator has taken something of the process to the kernel that a later request may bring back. Its
+/// threads then sleep in calls of ours even where the kernel alone could serve them, so that they hear of that request.
+pub(crate) fn is_awaited() -> bool {
+    AWAITED.load(Ordering::Relaxed) != 0
+}
+
+/// Notes whether there is a listener that was left to the kernel and that an operator may bring back.
+pub(crate) fn note_left_to_kernel(any: bool) {
+    note(LISTENER, any);
+}
+
+fn note(why: u32, holds: bool) {
+    // Relaxed: a thread that sees an old value hears of the change in a later call.
+    match holds {
+        true => AWAITED.fetch_or(why, Ordering::Relaxed),
+        false => AWAITED.fetch_and(!why, Ordering::Relaxed),
+    };
 }
 
 /// Ends the acceleration of new sockets.
 pub(crate) fn set_off() {
-    OFF.store(1, Ordering::Relaxed);
+    note(OFF, true);
     if process_fallback::reason().is_none() {
         process_fallback::set(Reason::Operator);
     }
@@ -65,7 +94,7 @@ pub(crate) fn set_off() {
 
 /// Ends the state in which the process is switched off.
 pub(crate) fn set_on() {
-    OFF.store(0, Ordering::Relaxed);
+    note(OFF, false);
 }
 
 /// Called once the process has its page. `off`: an operator switched it off before that.
@@ -80,7 +109,7 @@ pub(crate) fn begin(off: bool) {
 #[inline]
 pub fn check() {
     // Relaxed: a thread that sees an old value checks again in its next call.
-    if u16::from(page().control().request()) != SEEN.load(Ordering::Relaxed) {
+    if u32::from(page().control().request()) != SEEN.load(Ordering::Relaxed) {
         carry_out();
     }
 }
@@ -93,7 +122,7 @@ fn carry_out() {
     let Some(work) = (unsafe { CARRY_OUT.load(Ordering::Acquire).as_ref() }) else { return };
     let idle = SEEN.load(Ordering::Relaxed) == BUSY && time::now() < DUE.load(Ordering::Relaxed);
     // A signal handler that interrupted a lock holder leaves the work to a later call.
-    if lock::interrupted() || (idle && u16::from(page().control().request()) == latest()) {
+    if lock::interrupted() || (idle && page().control().request() == latest()) {
         return;
     }
     // Acquire and Release: the words that only the working thread uses pass from one such thread to the next.
@@ -105,7 +134,7 @@ fn carry_out() {
         work();
         WORKING.store(0, Ordering::Release);
         // A thread that was woken by a further request meanwhile found this one at work, and did nothing.
-        if u16::from(page().control().request_now()) == latest()
+        if page().control().request_now() == latest()
             || WORKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
             return;
@@ -127,17 +156,40 @@ fn latest() -> u16 {
     LATEST.load(Ordering::Relaxed)
 }
 
-/// A request whose work has not been begun, if there is one. Called by the working thread.
-pub(crate) fn take() -> Option<u8> {
-    let request = page().control().request_now();
-    // Relaxed: only the working thread writes this.
-    (LATEST.swap(request.into(), Ordering::Relaxed) != u16::from(request)).then_some(request)
+/// The requests whose work has not been begun.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// The process is to be off or on.
+    pub(crate) switch: Option<u8>,
+    /// The rules are to be loaded anew; the count of the request.
+    pub(crate) reload: Option<u8>,
 }
 
-/// Notes that the request has been carried out. Called by the working thread.
+impl Taken {
+    /// What `now` asks for beyond `before`.
+    fn between(before: ControlRequest, now: ControlRequest) -> Self {
+        Taken {
+            switch: (now.switch != before.switch).then_some(now.switch),
+            reload: (now.reload != before.reload).then_some(now.reload),
+        }
+    }
+}
+
+/// The requests whose work has not been begun. Called by the working thread.
+pub(crate) fn take() -> Taken {
+    let request = page().control().request_now();
+    // Relaxed: only the working thread writes these.
+    let before = LATEST.swap(request, Ordering::Relaxed);
+    let [before, now] = [before, request].map(ControlRequest::of_word);
+    let taken = Taken::between(before, now);
+    let again = RELOAD.swap(0, Ordering::Relaxed) != 0;
+    Taken { reload: taken.reload.or(again.then_some(now.reload)), ..taken }
+}
+
+/// Notes that the requests have been carried out. Called by the working thread.
 pub(crate) fn done() {
-    SEEN.store(latest(), Ordering::Relaxed);
-    page().control().set_done(latest() as u8);
+    SEEN.store(latest().into(), Ordering::Relaxed);
+    page().control().set_done(ControlRequest::of_word(latest()));
 }
 
 /// Notes that work remains, which is due at this time ([`time::now`]), and passes it on: the calling thread may not
@@ -222,7 +274,7 @@ fn make_wake_pipe() -> i32 {
     }
     page().control().set_wake_pipe(Some(w));
     // A request that came before the pipe woke no thread, and the caller does not check again before it sleeps.
-    if u16::from(page().control().request_now()) != SEEN.load(Ordering::Relaxed) {
+    if u32::from(page().control().request_now()) != SEEN.load(Ordering::Relaxed) {
         let _ = raw::write(w, b"!".as_ptr(), 1);
     }
     r
@@ -246,6 +298,13 @@ pub(crate) fn drain_wake_pipe() {
     }
 }
 
+/// Called in the child of a fork whose parent was loading its rules anew at that moment: the child's first call does so
+/// for the child.
+pub(crate) fn reload_here() {
+    RELOAD.store(1, Ordering::Relaxed);
+    left_until(0);
+}
+
 /// Called in the child of a fork, which has a page of its own: the pipe and a request in progress are the parent's.
 /// Returns whether the parent had work left, which the child has to do for itself.
 pub(crate) fn after_fork() -> bool {
@@ -255,4 +314,21 @@ pub(crate) fn after_fork() -> bool {
     let (reading, writing) = of_ends(WAKE_PIPE.swap(0, Ordering::Relaxed));
     [reading, writing].into_iter().filter(|fd| *fd >= 0).for_each(reserved_fds::close);
     unfinished
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_requests_do_not_hide_each_other() {
+        let none = ControlRequest::default();
+        let off = ControlRequest { switch: 5, ..none };
+        let both = ControlRequest { switch: 5, reload: 1 };
+        assert_eq!(Taken::between(none, none), Taken::default());
+        assert_eq!(Taken::between(none, both), Taken { switch: Some(5), reload: Some(1) });
+        assert_eq!(Taken::between(off, both), Taken { switch: None, reload: Some(1) });
+        assert_eq!(Taken::between(both, ControlRequest { switch: 6, ..both }), Taken { switch: Some(6), reload: None });
+        assert!([none, off, both].iter().all(|request| u32::from(request.word()) != BUSY));
+    }
 }

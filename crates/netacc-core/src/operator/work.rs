@@ -1,5 +1,5 @@
 //! Carries out an operator's request (`netacc_ctl`): the whole process switches to the kernel while its connections live, or is
-//! accelerated again.
+//! accelerated again, or it loads its rules anew.
 //!
 //! The thread that receives the request does the work, for a slice of time in each of its calls, so that no call of the program
 //! takes much longer. A connection that cannot switch yet delays no other one: it is tried again later, in a later call of any
@@ -10,9 +10,10 @@ use crate::fd::{fd_cache, placeholder, table};
 use crate::listen::{adopt, opening};
 use crate::object::reference::Ref;
 use crate::object::socket::{Path, Socket};
-use crate::operator::requests;
+use crate::operator::{requests, rules};
+use crate::runtime::Runtime;
 use crate::switch::{demote, redispatch};
-use crate::{process_fallback, timeouts};
+use crate::{process_fallback, runtime, timeouts};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_stats::{ControlCommand, ControlState, Reason, page};
 use netacc_sys::{lock, time};
@@ -35,9 +36,15 @@ pub fn start() {
     requests::on_request(&WORK);
 }
 
-/// Called in the child of a fork, which has a page of its own: the child is on or off as its parent was.
+/// Called in the child of a fork, which has a page of its own: the child is on or off as its parent was, and has its
+/// rules.
 pub(crate) fn after_fork() {
     let unfinished = requests::after_fork();
+    // Without a page of its own the child can be asked for nothing.
+    let has_page = page().control().state().is_some();
+    if has_page && runtime::get().is_some() && !Runtime::shows_rules() {
+        requests::reload_here();
+    }
     if !requests::is_off() {
         return;
     }
@@ -51,7 +58,11 @@ pub(crate) fn after_fork() {
 
 /// Begins the work of a new request, or continues that of the current one.
 fn work() {
-    if let Some(request) = requests::take() {
+    let taken = requests::take();
+    if let Some(count) = taken.reload {
+        rules::reload(count);
+    }
+    if let Some(request) = taken.switch {
         match ControlCommand::of(request) {
             // A confined process (seccomp) uses the kernel alone, and a further system call might kill it.
             _ if process_fallback::reason() == Some(Reason::Confined) => {}

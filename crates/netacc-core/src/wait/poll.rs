@@ -431,5 +431,5 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Result<usiz
 /// Whether the kernel alone cannot determine a descriptor's readiness, or a thread that waits for it has to hear of an
 /// operator.
 pub fn is_ours(fd: i32) -> bool {
-    ours(fd).is_some() || is_candidate(fd) || (requests::is_off() && table::knows(fd))
+    ours(fd).is_some() || is_candidate(fd) || (requests::is_awaited() && table::knows(fd))
 }

@@ -11,6 +11,8 @@ pub enum Action {
     Off,
     /// Accelerate new connections and listeners again
     On,
+    /// Load the rules of the configuration file anew
+    Reload,
     /// Show how far each process is
     Status,
 }
@@ -26,16 +28,16 @@ pub enum Who {
     All,
 }
 
-/// Switch running programs to kernel TCP and back
+/// Switch running programs to kernel TCP and back, and load their rules anew
 #[derive(Debug, Parser)]
 #[command(
     name = "netacc_ctl",
     version,
     disable_version_flag = true,
     disable_help_flag = true,
-    override_usage = "netacc_ctl off|on|status [PID|NAME|all]... [OPTIONS]",
+    override_usage = "netacc_ctl off|on|reload|status [PID|NAME|all]... [OPTIONS]",
     after_help = "Without PID or NAME all processes that NetACC is loaded into are meant.\n\n\
-                  Examples:\n  netacc_ctl off redis-server\n  netacc_ctl on 12345\n  netacc_ctl status"
+                  Examples:\n  netacc_ctl off redis-server\n  netacc_ctl on 12345\n  netacc_ctl reload all\n  netacc_ctl status"
 )]
 pub struct Args {
     /// What to do
@@ -109,6 +111,7 @@ mod tests {
     fn processes_are_named_in_three_ways() {
         let whom = |line: &[&str]| read(line).map(|args| args.who());
         assert_eq!(whom(&["off"]), Some(vec![Who::All]));
+        assert_eq!(whom(&["reload", "7"]), Some(vec![Who::Pid(7)]));
         assert_eq!(whom(&["on", "7", "redis", "all"]), Some(vec![Who::Pid(7), Who::Name("redis".into()), Who::All]));
     }
 

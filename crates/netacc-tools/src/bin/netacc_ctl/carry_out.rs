@@ -1,9 +1,11 @@
 //! Sends requests to processes, and waits until they have been carried out.
 
+use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use netacc_stats::ControlCommand;
+use netacc_conf::ENV_CONFIG_FILE;
+use netacc_stats::{ControlCommand, Reloaded};
 use netacc_stats_reader::{self as reader, Control, Controller, Refusal};
 
 use crate::before_page;
@@ -13,6 +15,15 @@ use crate::show::is_plain;
 /// Interval between two checks of the processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
+/// What a process is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// To be off or on.
+    Switch(ControlCommand),
+    /// To load its rules anew.
+    Reload,
+}
+
 /// Why a request cannot be sent.
 enum Refused {
     /// Another controller is at work, and will have ended soon.
@@ -21,16 +32,16 @@ enum Refused {
     Because(String),
 }
 
-/// Sends a request to each process, and waits for all of them together. Returns a sentence for each that has not followed
-/// within `limit`. A process that has followed is free for other controllers at once, so two of them that want the same
-/// processes in another order do not wait for each other.
-pub(crate) fn carry_out(targets: &[Target], command: ControlCommand, limit: Duration) -> Vec<String> {
+/// Sends a request to each process, and waits for all of them together. Returns a sentence for each that has not
+/// followed within `limit`, or cannot. A process that has followed is free for other controllers at once, so two of
+/// them that want the same processes in another order do not wait for each other.
+pub(crate) fn carry_out(targets: &[Target], request: Request, limit: Duration) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut asked = Vec::new();
     let mut waiting: Vec<&Target> = targets.iter().collect();
     let until = Instant::now() + limit;
     loop {
-        waiting.retain(|target| match ask(target, command) {
+        waiting.retain(|target| match ask(target, request) {
             Ok(Some(controller)) => {
                 asked.push((*target, controller));
                 false
@@ -42,7 +53,13 @@ pub(crate) fn carry_out(targets: &[Target], command: ControlCommand, limit: Dura
                 false
             }
         });
-        asked.retain(|(target, controller)| !follows(target, controller, command));
+        asked.retain(|(target, controller)| {
+            let followed = follows(target, controller, request);
+            if followed && request == Request::Reload {
+                complaints.extend(controller.read().ok().and_then(|control| why_kept(target, &control)));
+            }
+            !followed
+        });
         if (waiting.is_empty() && asked.is_empty()) || Instant::now() >= until {
             break;
         }
@@ -54,25 +71,26 @@ pub(crate) fn carry_out(targets: &[Target], command: ControlCommand, limit: Dura
     }
     for (target, controller) in &asked {
         if let Ok(control) = controller.read() {
-            complaints.push(target.about(why_not(target, &control, command)));
+            complaints.push(target.about(why_not(target, &control, request)));
         }
     }
     complaints
 }
 
 /// Sends a request to one process. `None`: the process finds it later, and there is nothing to wait for.
-fn ask(target: &Target, command: ControlCommand) -> Result<Option<Controller>, Refused> {
+fn ask(target: &Target, request: Request) -> Result<Option<Controller>, Refused> {
     let Some(page) = &target.page else {
+        let Request::Switch(command) = request else { return Ok(None) };
         before_page::mark(target.pid, command).map_err(|why| Refused::Because(why.to_string()))?;
         // It may have opened its first socket just now.
         let Ok((page, _)) = reader::hold(target.pid) else { return Ok(None) };
         let _ = before_page::mark(target.pid, ControlCommand::On);
-        return ask_page(&page, command).map(Some);
+        return ask_page(&page, request).map(Some);
     };
-    ask_page(page, command).map(Some)
+    ask_page(page, request).map(Some)
 }
 
-fn ask_page(page: &reader::Page, command: ControlCommand) -> Result<Controller, Refused> {
+fn ask_page(page: &reader::Page, request: Request) -> Result<Controller, Refused> {
     let because = |why: &str| Refused::Because(why.into());
     let controller = page.control().map_err(|refusal| match refusal {
         Refusal::Busy => Refused::Busy,
@@ -84,16 +102,59 @@ fn ask_page(page: &reader::Page, command: ControlCommand) -> Result<Controller, 
     if now.state == 0 {
         return Err(because("runs an older NetACC, which follows no netacc_ctl; restart it"));
     }
-    controller.request(command).map_err(|error| because(&error.to_string()))?;
+    if request == Request::Reload && !now.can_reload() {
+        return Err(because("runs an older NetACC, which loads its rules only when it starts; restart it"));
+    }
+    let sent = match request {
+        Request::Switch(command) => controller.request(command),
+        Request::Reload => controller.request_reload(),
+    };
+    sent.map_err(|error| because(&error.to_string()))?;
     Ok(controller)
 }
 
 /// Whether the process has followed, has no connection that would have to switch, or has ended.
-fn follows(target: &Target, controller: &Controller, command: ControlCommand) -> bool {
+fn follows(target: &Target, controller: &Controller, request: Request) -> bool {
     let page = || target.page.as_ref().and_then(|page| page.read().ok());
-    controller.read().is_ok_and(|control| control.is_settled())
+    let answered = |control: Control| match request {
+        Request::Switch(_) => control.is_settled(),
+        Request::Reload => control.has_answered(),
+    };
+    controller.read().is_ok_and(answered)
         || state(target.pid).is_none_or(|state| "ZX".contains(state))
-        || (command == ControlCommand::Off && page().is_some_and(|page| is_plain(&page)))
+        || (request == Request::Switch(ControlCommand::Off) && page().is_some_and(|page| is_plain(&page)))
+}
+
+/// Why a process that was asked to load its rules anew, and has answered, keeps those that it has.
+fn why_kept(target: &Target, control: &Control) -> Option<String> {
+    let why = match control.reloaded() {
+        // It has ended.
+        _ if !control.has_answered() => return None,
+        Some(Reloaded::Loaded) => return None,
+        Some(Reloaded::Unreadable) => {
+            let error = io::Error::from_raw_os_error(control.detail.cast_signed());
+            format!("it cannot read {}: {error}", file_of(target))
+        }
+        Some(Reloaded::Mistaken) => {
+            let line = if control.detail == 0 { String::new() } else { format!(":{}", control.detail) };
+            format!(
+                "{}{line} has a mistake, and the file was changed since it was checked; its log says more",
+                file_of(target)
+            )
+        }
+        Some(Reloaded::Confined) => {
+            "it has installed a filter on system calls (seccomp), and opens no more files".into()
+        }
+        None => "it says so with an answer that this netacc_ctl does not know".into(),
+    };
+    Some(target.about(format!("keeps the rules that it has: {why}")))
+}
+
+/// The configuration file of a process.
+fn file_of(target: &Target) -> String {
+    let page = target.page.as_ref().and_then(|page| page.read().ok());
+    let line = page.and_then(|page| page.cfg.into_iter().find(|line| line.key == ENV_CONFIG_FILE));
+    line.map_or_else(|| "its configuration file".into(), |line| line.value)
 }
 
 /// The state of a process (proc_pid_stat(5), field 3).
@@ -103,11 +164,11 @@ fn state(pid: u32) -> Option<char> {
 }
 
 /// Why a process has not followed.
-fn why_not(target: &Target, control: &Control, command: ControlCommand) -> String {
+fn why_not(target: &Target, control: &Control, request: Request) -> String {
     if state(target.pid).is_some_and(|state| "Tt".contains(state)) {
         return "is stopped; it follows when it goes on".into();
     }
-    if command == ControlCommand::Off && control.left > 0 {
+    if request == Request::Switch(ControlCommand::Off) && control.left > 0 {
         let (many, have) = if control.left == 1 { ("connection", "has") } else { ("connections", "have") };
         return format!(
             "is going off: {} {many} {have} not reached kernel TCP, since what is under way there is to be read first or the \

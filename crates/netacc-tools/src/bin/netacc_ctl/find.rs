@@ -24,6 +24,11 @@ pub(crate) struct Target {
 }
 
 impl Target {
+    /// The process in a sentence.
+    pub(crate) fn called(&self) -> String {
+        about(self.pid, &self.name, "").trim_end().into()
+    }
+
     /// A sentence about the process.
     pub(crate) fn about(&self, text: impl std::fmt::Display) -> String {
         about(self.pid, &self.name, text)

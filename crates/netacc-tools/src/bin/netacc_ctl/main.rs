@@ -1,10 +1,13 @@
-//! `netacc_ctl`: switches accelerated programs to kernel TCP while they run, and back.
+//! `netacc_ctl`: switches accelerated programs to kernel TCP while they run, and back, and has them load their rules
+//! anew.
 
 mod before_page;
 mod carry_out;
 mod find;
+mod rules_file;
 mod show;
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -13,6 +16,10 @@ use clap::Parser;
 use netacc_stats::ControlCommand;
 use netacc_tools::args::ctl::{Action, Args};
 use netacc_tools::terminal::{Style, print};
+use netacc_tools::time;
+
+use crate::carry_out::{Request, carry_out};
+use crate::find::{Target, find};
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -28,24 +35,59 @@ fn main() -> ExitCode {
 
 /// Does what is asked for; whether all of it is done.
 fn run(args: &Args) -> Result<bool, String> {
-    let found = find::find(&args.who()).map_err(|error| format!("/proc cannot be read: {error}"))?;
+    let began = time::now();
+    let mut found = find(&args.who()).map_err(|error| format!("/proc cannot be read: {error}"))?;
     let mut done = found.complaints.is_empty();
     found.complaints.iter().for_each(note);
-    let command = match args.action {
-        Action::Off => Some(ControlCommand::Off),
-        Action::On => Some(ControlCommand::On),
-        Action::Status => None,
-    };
-    if let Some(command) = command {
-        for complaint in carry_out::carry_out(&found.targets, command, args.wait) {
-            done = false;
-            note(complaint);
+    let switch = |command| carry_out(&found.targets, Request::Switch(command), args.wait);
+    let complaints = match args.action {
+        Action::Off => switch(ControlCommand::Off),
+        Action::On => switch(ControlCommand::On),
+        Action::Status => Vec::new(),
+        Action::Reload => {
+            let checked = rules_file::check(&found.targets);
+            if !checked.mistakes.is_empty() {
+                checked.mistakes.iter().for_each(note);
+                return Err("no process was asked to load its rules anew, and all keep those that they have".into());
+            }
+            checked.notes.iter().for_each(note);
+            reload(args, began, &mut found.targets)
         }
-    }
-    let seen: Vec<_> = found.targets.iter().filter_map(show::Seen::now).collect();
+    };
+    done = done && complaints.is_empty();
+    complaints.iter().for_each(note);
+    let reload = (args.action == Action::Reload).then_some(began);
+    let seen: Vec<_> = found.targets.iter().filter_map(|target| show::Seen::now(target, reload)).collect();
     print(&if args.json { show::json(&seen) } else { show::text(&seen, Style::of_stdout()) })?;
     Ok(done)
 }
+
+/// Has processes load their rules anew, and those as well that were forked from them before they heard of it, if the
+/// command line means them. They are added to `targets`.
+fn reload(args: &Args, began: u64, targets: &mut Vec<Target>) -> Vec<String> {
+    let mut complaints = carry_out(targets, Request::Reload, args.wait);
+    // Each round finds the children of the last one at most.
+    for _ in 0..ROUNDS {
+        let asked: BTreeSet<u32> = targets.iter().map(|target| target.pid).collect();
+        let Ok(found) = find(&args.who()) else { break };
+        let has_old_rules = |target: &Target| {
+            let page = target.page.as_ref().and_then(|page| page.read().ok());
+            page.is_some_and(|page| page.control.rules_loaded_ns < began)
+        };
+        let fresh = |target: &Target| !asked.contains(&target.pid) && has_old_rules(target);
+        let more: Vec<Target> = found.targets.into_iter().filter(fresh).collect();
+        if more.is_empty() {
+            break;
+        }
+        complaints.extend(carry_out(&more, Request::Reload, args.wait));
+        targets.extend(more);
+    }
+    targets.sort_by_key(|target| target.pid);
+    complaints
+}
+
+/// How often processes that were forked meanwhile are looked for.
+const ROUNDS: usize = 4;
 
 /// Says something that is not part of the output.
 fn note(message: impl Display) {

@@ -1,9 +1,10 @@
 //! How far the processes are.
 
-use netacc_stats::{ControlCommand, ControlState, Transport};
+use netacc_stats::{ControlCommand, ControlState, Reloaded, Transport};
 use netacc_stats_reader::{Snapshot, Sock};
 use netacc_tools::columns::{Align, lines};
 use netacc_tools::terminal::Style;
+use netacc_tools::time;
 use serde_json::{Value, json};
 
 use crate::before_page;
@@ -18,19 +19,55 @@ pub(crate) struct Seen {
     left: u32,
     /// Connections on TCP, in shared memory and over RDMA.
     on: [usize; 3],
+    /// Its rules; `None` before its first socket, and for an older library.
+    rules: Option<Rules>,
+}
+
+/// The rules of a process.
+#[derive(Clone, Copy, Debug)]
+struct Rules {
+    count: usize,
+    loaded_ns: u64,
+    /// Whether they were loaded anew by this call; `None` if that was not asked for.
+    reloaded: Option<bool>,
+}
+
+impl Rules {
+    fn of(page: &Snapshot, reload: Option<u64>) -> Option<Self> {
+        let loaded_ns = page.control.rules_loaded_ns;
+        let loaded = |began| loaded_ns >= began && page.control.reloaded() == Some(Reloaded::Loaded);
+        (loaded_ns != 0).then(|| Self { count: page.rules().count(), loaded_ns, reloaded: reload.map(loaded) })
+    }
+
+    fn text(self) -> String {
+        let what = match self.reloaded {
+            None => "",
+            Some(true) => ", reloaded",
+            Some(false) => ", kept",
+        };
+        format!("{}{what}", self.count)
+    }
+
+    fn json(self) -> Value {
+        let mut value = json!({ "count": self.count, "loaded": time::utc(self.loaded_ns) });
+        if let (Some(reloaded), Some(map)) = (self.reloaded, value.as_object_mut()) {
+            map.insert("reloaded".into(), reloaded.into());
+        }
+        value
+    }
 }
 
 impl Seen {
-    /// A process as it is now; `None` if it has ended.
-    pub(crate) fn now(target: &Target) -> Option<Self> {
+    /// A process as it is now; `None` if it has ended. `reload`: when it was asked to load its rules anew, if it was.
+    pub(crate) fn now(target: &Target, reload: Option<u64>) -> Option<Self> {
         std::fs::metadata(format!("/proc/{}", target.pid)).ok()?;
-        let (state, left, on) = match target.page.as_ref().map(|page| page.read().ok()) {
-            None if before_page::is_off(target.pid) => ("off", 0, [0; 3]),
-            None => ("on", 0, [0; 3]),
+        let (state, left, on, rules) = match target.page.as_ref().map(|page| page.read().ok()) {
+            None if before_page::is_off(target.pid) => ("off", 0, [0; 3], None),
+            None => ("on", 0, [0; 3], None),
             Some(None) => return None,
-            Some(Some(page)) => (in_a_word(&page), page.control.left, count(&page)),
+            Some(Some(page)) => (in_a_word(&page), page.control.left, count(&page), Rules::of(&page, reload)),
         };
-        Some(Self { pid: target.pid, program: target.name.clone(), state, left, on })
+        Some(Self { pid: target.pid, program: target.name.clone(), state, left, on, rules })
     }
 
     /// The state in words.
@@ -72,12 +109,15 @@ pub(crate) fn text(all: &[Seen], style: Style) -> String {
     if all.is_empty() {
         return String::new();
     }
-    let titles = ["Pid", "Program", "State", "Tcp", "Shm", "Rdma"].map(String::from);
+    let titles = ["Pid", "Program", "State", "Tcp", "Shm", "Rdma", "Rules", "Loaded"].map(String::from);
     let rows = all.iter().map(|seen| {
         let [tcp, shm, rdma] = seen.on.map(|n| n.to_string());
-        [seen.pid.to_string(), seen.program.clone(), seen.state(), tcp, shm, rdma]
+        let dash = || "-".to_owned();
+        let rules = seen.rules.map_or_else(dash, Rules::text);
+        let loaded = seen.rules.map_or_else(dash, |rules| time::utc(rules.loaded_ns));
+        [seen.pid.to_string(), seen.program.clone(), seen.state(), tcp, shm, rdma, rules, loaded]
     });
-    let side = |column| if matches!(column, 1 | 2) { Align::Left } else { Align::Right };
+    let side = |column| if matches!(column, 1 | 2 | 6 | 7) { Align::Left } else { Align::Right };
     let lines = lines(std::iter::once(titles).chain(rows), side);
     let painted =
         lines.iter().enumerate().map(|(at, line)| if at == 0 { style.paint("1", line) } else { line.clone() });
@@ -96,6 +136,7 @@ pub(crate) fn json(all: &[Seen]) -> String {
                 "state": seen.state,
                 "left": seen.left,
                 "connections": { "tcp": tcp, "shm": shm, "rdma": rdma },
+                "rules": seen.rules.map(Rules::json),
             })
         })
         .collect();

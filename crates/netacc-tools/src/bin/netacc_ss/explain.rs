@@ -156,8 +156,13 @@ fn facts(page: &Snapshot, socket: &Sock, reason: Reason) -> String {
         }
         Reason::Rule => {
             let number = socket.rule.and_then(|rule| usize::try_from(rule).ok());
-            let rule = number.and_then(|number| page.rules().nth(number));
-            return rule.map_or_else(String::new, |(rule, _)| format!(" It is {}: {}.", rule.source, rule.value));
+            return match number.and_then(|number| page.rules().nth(number)) {
+                Some((rule, _)) => format!(" It is {}: {}.", rule.source, rule.value),
+                None if socket.since_ns < page.control.rules_loaded_ns => {
+                    " The rules have been loaded anew since then.".into()
+                }
+                None => String::new(),
+            };
         }
         _ => return String::new(),
     };

@@ -6,11 +6,12 @@ use std::io;
 use netacc_stats::{ControlState, Transport};
 use netacc_stats_reader::{self as reader, Listing, Snapshot, Sock};
 use netacc_tools::terminal::Style;
+use netacc_tools::time;
 use serde_json::{Value, json};
 
 use crate::table::Align::{Left, Right};
 use crate::table::Table;
-use crate::{complaint, note, sock, time};
+use crate::{complaint, note, sock};
 
 /// The open sockets of a process, and what it moved since it began. A listener takes connections of every kind, so it
 /// is counted as what it is.

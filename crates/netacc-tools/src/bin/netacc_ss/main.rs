@@ -17,7 +17,6 @@ mod serve;
 mod show;
 mod sock;
 mod table;
-mod time;
 mod watch;
 
 use std::fmt::Display;

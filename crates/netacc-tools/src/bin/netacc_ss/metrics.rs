@@ -7,7 +7,9 @@ use crate::args::Group;
 use crate::openmetrics::Type::{Counter as Sum, Gauge, Info};
 use crate::openmetrics::{Label, Metrics};
 use crate::show::Seen;
-use crate::{cnt, list, qp, rdma, reasons, sock, time};
+use netacc_tools::time;
+
+use crate::{cnt, list, qp, rdma, reasons, sock};
 
 /// The metrics of the processes found; those that end meanwhile are left out.
 pub(crate) fn text(listing: Listing, groups: &[Group]) -> String {

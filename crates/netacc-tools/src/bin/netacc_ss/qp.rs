@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use netacc_stats::Counter;
 use netacc_stats_reader::{Link, QueuePair, Snapshot};
 use netacc_tools::terminal::Style;
+use netacc_tools::time;
 use serde_json::{Value, json};
 
 use crate::table::Align::{Left, Right};
 use crate::table::Table;
-use crate::{rdma, sock, time};
+use crate::{rdma, sock};
 
 /// What is known of one of them, whatever it is made of: [`Link::kind`] names that.
 #[derive(Clone, Debug)]

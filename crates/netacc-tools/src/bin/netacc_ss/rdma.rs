@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::qp::{Row, dash, expiry};
 use crate::table::Align::{Left, Right};
 use crate::table::Table;
-use crate::time;
+use netacc_tools::time;
 
 /// Where the kernel shows its RDMA devices.
 const DEVICES: &str = "/sys/class/infiniband";

@@ -4,11 +4,12 @@ use std::io;
 
 use netacc_stats_reader::{Error, Snapshot};
 use netacc_tools::terminal::Style;
+use netacc_tools::time;
 use serde_json::{Map, Value, json};
 
 use crate::args::Group;
 use crate::mem::{self, Memory};
-use crate::{cfg, cnt, list, qp, rendezvous, sock, time};
+use crate::{cfg, cnt, list, qp, rendezvous, sock};
 
 /// What was seen of a process: its page, and what /proc says beside it.
 #[derive(Debug)]

@@ -3,12 +3,13 @@
 use netacc_stats::State;
 use netacc_stats_reader::{Snapshot, Sock};
 use netacc_tools::terminal::Style;
+use netacc_tools::time;
 use serde_json::{Value, json};
 
 use crate::show::Seen;
 use crate::table::Align::{self, Left, Right};
 use crate::table::Table;
-use crate::{reasons, rendezvous, time};
+use crate::{reasons, rendezvous};
 
 /// A process number, `-` for not known.
 pub(crate) fn pid(pid: u32) -> String {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use netacc_tools::terminal::{Style, colours_welcome, paragraph};
+use netacc_tools::time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -12,7 +13,7 @@ use super::rates::{self, Sort};
 use super::screen::Screen;
 use super::{Order, Round, Watcher};
 use crate::args::Group;
-use crate::{complaint, time};
+use crate::complaint;
 
 const KEYS: &str = "q: quit. Up, down (k, j), page up, page down, Home, End: choose a process, or scroll. Enter, right: open \
                     it. Backspace, left: back to all. < >: sort by another column. r: reverse. 1 cfg, 2 cnt, 3 mem, 4 \

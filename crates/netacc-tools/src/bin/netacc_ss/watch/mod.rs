@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use netacc_stats_reader::{self as reader, Error};
 use netacc_tools::terminal::Style;
+use netacc_tools::time;
 use serde_json::Value;
 
 use crate::args::{Args, Group};
 use crate::show::Seen;
-use crate::{complaint, note, time};
+use crate::{complaint, note};
 
 /// What to watch, and how.
 #[derive(Clone, Debug)]

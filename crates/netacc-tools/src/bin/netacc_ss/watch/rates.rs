@@ -3,6 +3,7 @@
 use netacc_stats::{Counter, Kind};
 use netacc_stats_reader::{Snapshot, Sock, Volume};
 use netacc_tools::terminal::Style;
+use netacc_tools::time;
 use serde_json::{Map, Value};
 
 use super::Round;
@@ -11,7 +12,7 @@ use crate::list::Summary;
 use crate::show::Seen;
 use crate::table::Align::{Left, Right};
 use crate::table::Table;
-use crate::{cfg, cnt, qp, reasons, sock, time};
+use crate::{cfg, cnt, qp, reasons, sock};
 
 /// Which column of the overview the processes are sorted by, largest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

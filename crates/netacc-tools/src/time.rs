@@ -3,7 +3,8 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// CLOCK_REALTIME in nanoseconds as `2026-11-30T12:34:56Z`.
-pub(crate) fn utc(ns: u64) -> String {
+#[must_use]
+pub fn utc(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = date(days);
@@ -12,18 +13,21 @@ pub(crate) fn utc(ns: u64) -> String {
 }
 
 /// CLOCK_REALTIME in nanoseconds.
-pub(crate) fn now() -> u64 {
+#[must_use]
+pub fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Nanoseconds as seconds, to the millisecond.
-pub(crate) fn seconds(ns: u64) -> f64 {
+#[must_use]
+pub fn seconds(ns: u64) -> f64 {
     (ns / 1_000_000) as f64 / 1000.0
 }
 
 /// A length of time in nanoseconds, in two figures that matter: `0.4s`, `59s`, `4m05s`, `3h12m`, `9d04h`.
-pub(crate) fn span(ns: u64) -> String {
+#[must_use]
+pub fn span(ns: u64) -> String {
     let whole = ns / 1_000_000_000;
     match whole {
         0..10 => format!("{}.{}s", whole, ns / 100_000_000 % 10),
