@@ -117,11 +117,10 @@ impl Host for Program {
 
     fn try_hold(&self, token: ConnToken, ep: &'static ShmEndpoint, direction: Direction) -> Option<Guard<'static>> {
         let r = socket(token)?;
-        let lock = match direction {
-            Direction::Read => &r.obj.rx,
-            Direction::Write => &r.obj.tx,
-        };
-        let held = lock.try_lock()?;
+        let held = match direction {
+            Direction::Read => r.obj.rx.try_lock(),
+            Direction::Write => r.obj.tx.try_lock(),
+        }?;
         let stands = r.valid() && r.obj.is_shm() && r.obj.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
         stands.then_some(held)
     }

@@ -11,13 +11,13 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_conf::Config;
 use netacc_stats::OFF_BEFORE_THE_PAGE;
 use netacc_sys::errno::Errno;
-use netacc_sys::{Lock, libc_kind, raw, reserved_fds};
+use netacc_sys::{Lock, libc_kind, lock_rank, raw, reserved_fds};
 use netacc_transport::shm::strangers::Offence;
 use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-static STARTING: Lock = Lock::new();
+static STARTING: Lock<{ lock_rank::STARTUP }> = Lock::new();
 
 /// Number of the thread that is making the runtime; 0: none.
 static STARTER: AtomicU32 = AtomicU32::new(0);

@@ -12,6 +12,7 @@
 #![allow(unsafe_code)]
 
 use crate::lock::{self, Lock};
+use crate::lock_rank;
 use crate::mem;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -74,7 +75,7 @@ struct State(UnsafeCell<Dlmalloc<Pages>>);
 unsafe impl Sync for State {}
 
 static STATE: State = State(UnsafeCell::new(Dlmalloc::new_with_allocator(Pages)));
-static LOCK: Lock = Lock::new();
+static LOCK: Lock<{ lock_rank::HEAP }> = Lock::new();
 /// The thread that has the lock for a fork; 0: none has. Written with the lock held.
 static FORKING: AtomicU64 = AtomicU64::new(0);
 

@@ -18,6 +18,7 @@ pub mod heap;
 pub mod libc_kind;
 pub mod linker;
 pub mod lock;
+pub mod lock_rank;
 pub mod mem;
 pub mod own_calls;
 pub mod prefault;

@@ -2,7 +2,7 @@
 //! and resettable in the child of a fork, where the thread that held it no longer exists.
 
 use crate::thread_state::{self, Place};
-use crate::{raw, time};
+use crate::{lock_rank, raw, time};
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
@@ -11,36 +11,44 @@ const HELD: u32 = 1;
 /// The lock is held, and a thread may sleep on the word.
 const CONTENDED: u32 = 2;
 
-/// A mutual exclusion lock without data: the fields it protects are atomics used with `Relaxed`.
+/// A mutual exclusion lock without data: the fields it protects are atomics used with `Relaxed`. `RANK` is its place in
+/// the order in which a thread takes locks ([`crate::lock_rank`]). Zeroed memory is a free lock.
 #[repr(transparent)]
 #[derive(Debug, Default)]
-pub struct Lock {
-    word: AtomicU32,
+pub struct Lock<const RANK: u8> {
+    word: Word,
 }
 
-impl Lock {
+impl<const RANK: u8> Lock<RANK> {
     /// A free lock.
-    pub const fn new() -> Lock {
-        Lock { word: AtomicU32::new(FREE) }
+    pub const fn new() -> Self {
+        Lock { word: Word(AtomicU32::new(FREE)) }
     }
 
-    /// Takes the lock, sleeping in the kernel if another thread keeps it.
+    /// Takes the lock, sleeping in the kernel if another thread keeps it. A debug build panics if the thread holds a lock
+    /// that comes after this one in the order: two threads that took them in different orders would wait for each other.
     #[inline]
+    #[track_caller]
     pub fn lock(&self) -> Guard<'_> {
-        let held = Held::one_more();
-        // Acquire pairs with the Release in `unlock`: we see what the last holder wrote.
-        if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            self.lock_slow();
-        }
-        Guard { lock: self, held }
+        #[cfg(debug_assertions)]
+        lock_rank::check(RANK, thread_state::highest_rank());
+        self.lock_out_of_order()
     }
 
-    /// Takes the lock only if it is free.
+    /// Takes the lock as [`Lock::lock`] does, whatever locks the thread holds. The caller says why no thread that holds
+    /// this lock can be waiting for one of those.
+    #[inline]
+    pub fn lock_out_of_order(&self) -> Guard<'_> {
+        let held = Held::of_rank(RANK);
+        self.word.lock();
+        Guard { word: &self.word, held }
+    }
+
+    /// Takes the lock only if it is free. It may be taken in any order, since nobody waits.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_>> {
-        let held = Held::one_more();
-        self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        Some(Guard { lock: self, held })
+        let held = Held::of_rank(RANK);
+        self.word.try_lock().then(|| Guard { word: &self.word, held })
     }
 
     /// Takes the lock as [`Lock::lock`] does, but gives up after about `patience` ns: for a caller that cannot rule out
@@ -65,45 +73,63 @@ impl Lock {
         }
     }
 
-    #[cold]
-    fn lock_slow(&self) {
-        for _ in 0..64 {
-            core::hint::spin_loop();
-            if self.word.load(Ordering::Relaxed) == FREE
-                && self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
-            {
-                return;
-            }
-        }
-        // From here on we take it as CONTENDED: we cannot know whether others sleep, so the unlock
-        // wakes one too many at worst.
-        while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
-            raw::futex_wait(&self.word, CONTENDED);
-        }
-    }
-
     /// The guard of a lock that this thread holds and whose guard it has forgotten ([`core::mem::forget`]).
     pub fn regain(&self) -> Guard<'_> {
-        Guard { lock: self, held: Held::forgotten() }
-    }
-
-    #[inline]
-    fn unlock(&self) {
-        if self.word.swap(FREE, Ordering::Release) == CONTENDED {
-            raw::futex_wake(&self.word, 1);
-        }
+        Guard { word: &self.word, held: Held::forgotten(RANK) }
     }
 
     /// Frees a lock that this thread has kept by [`Guard::keep_uncounted`].
     pub(crate) fn release_uncounted(&self) {
-        self.unlock();
+        self.word.unlock();
     }
 
     /// Frees the lock, whichever thread held it. Only for the child of a fork, which has a single thread.
     pub fn reset(&self) {
         // The word is read first: hardly any lock is held, and every page that the child writes to is copied.
-        if self.word.load(Ordering::Relaxed) != FREE {
-            self.word.store(FREE, Ordering::Relaxed);
+        if self.word.0.load(Ordering::Relaxed) != FREE {
+            self.word.0.store(FREE, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The futex word of a lock: [`FREE`], [`HELD`] or [`CONTENDED`].
+#[repr(transparent)]
+#[derive(Debug, Default)]
+struct Word(AtomicU32);
+
+impl Word {
+    #[inline]
+    fn lock(&self) {
+        if !self.try_lock() {
+            self.lock_slow();
+        }
+    }
+
+    #[inline]
+    fn try_lock(&self) -> bool {
+        // Acquire pairs with the Release in `unlock`: we see what the last holder wrote.
+        self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    #[cold]
+    fn lock_slow(&self) {
+        for _ in 0..64 {
+            core::hint::spin_loop();
+            if self.0.load(Ordering::Relaxed) == FREE && self.try_lock() {
+                return;
+            }
+        }
+        // From here on we take it as CONTENDED: we cannot know whether others sleep, so the unlock
+        // wakes one too many at worst.
+        while self.0.swap(CONTENDED, Ordering::Acquire) != FREE {
+            raw::futex_wait(&self.0, CONTENDED);
+        }
+    }
+
+    #[inline]
+    fn unlock(&self) {
+        if self.0.swap(FREE, Ordering::Release) == CONTENDED {
+            raw::futex_wake(&self.0, 1);
         }
     }
 }
@@ -111,9 +137,8 @@ impl Lock {
 /// Frees the lock when dropped.
 #[derive(Debug)]
 pub struct Guard<'a> {
-    lock: &'a Lock,
+    word: &'a Word,
     /// Dropped after the lock is freed.
-    #[expect(dead_code, reason = "counts as long as it lives")]
     held: Held,
 }
 
@@ -121,6 +146,8 @@ pub struct Guard<'a> {
 #[derive(Debug)]
 pub struct Held {
     place: Place,
+    #[cfg(debug_assertions)]
+    rank: u8,
     /// Not `Send`.
     of_thread: PhantomData<*const ()>,
 }
@@ -129,15 +156,40 @@ impl Held {
     /// Guard during whose life [`interrupted`] is true for the thread.
     #[inline]
     pub fn one_more() -> Held {
-        let place = thread_state::enter();
-        // The compiler must not move the lock before this: a handler that comes in between sees one lock too many.
-        compiler_fence(Ordering::SeqCst);
-        Held { place, of_thread: PhantomData }
+        Held::of_rank(lock_rank::NONE)
     }
 
-    /// The count of a lock that was counted before and whose guard was forgotten.
-    fn forgotten() -> Held {
-        Held { place: thread_state::entered(), of_thread: PhantomData }
+    #[inline]
+    fn of_rank(rank: u8) -> Held {
+        let place = thread_state::enter();
+        #[cfg(debug_assertions)]
+        place.iter().for_each(|count| count.add_rank(rank));
+        // The compiler must not move the lock before this: a handler that comes in between sees one lock too many.
+        compiler_fence(Ordering::SeqCst);
+        Held::at(place, rank)
+    }
+
+    /// The count of a lock of this rank that was counted before and whose guard was forgotten.
+    fn forgotten(rank: u8) -> Held {
+        Held::at(thread_state::entered(), rank)
+    }
+
+    #[cfg_attr(not(debug_assertions), expect(unused_variables, reason = "only debug builds know the ranks"))]
+    #[inline]
+    fn at(place: Place, rank: u8) -> Held {
+        Held {
+            place,
+            #[cfg(debug_assertions)]
+            rank,
+            of_thread: PhantomData,
+        }
+    }
+
+    fn rank(&self) -> u8 {
+        #[cfg(debug_assertions)]
+        return self.rank;
+        #[cfg(not(debug_assertions))]
+        lock_rank::NONE
     }
 }
 
@@ -145,6 +197,8 @@ impl Drop for Held {
     #[inline]
     fn drop(&mut self) {
         compiler_fence(Ordering::SeqCst);
+        #[cfg(debug_assertions)]
+        self.place.iter().for_each(|count| count.drop_rank(self.rank()));
         thread_state::leave(self.place);
     }
 }
@@ -170,15 +224,16 @@ pub fn forget_held() {
 impl Guard<'_> {
     /// Keeps the lock until [`Lock::release_uncounted`], without counting it for the thread any longer.
     pub(crate) fn keep_uncounted(self) {
+        let rank = self.held.rank();
         core::mem::forget(self);
-        drop(Held::forgotten());
+        drop(Held::forgotten(rank));
     }
 }
 
 impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.lock.unlock();
+        self.word.unlock();
     }
 }
 
@@ -190,7 +245,7 @@ mod tests {
 
     #[test]
     fn excludes() {
-        let l = Arc::new((Lock::new(), AtomicU64::new(0)));
+        let l = Arc::new((Lock::<{ lock_rank::LEAF }>::new(), AtomicU64::new(0)));
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 let l = l.clone();
@@ -211,7 +266,7 @@ mod tests {
 
     /// Whether a lock that is held during a fork can be taken again after it was reset.
     fn is_free_after_reset() -> bool {
-        let l = Lock::new();
+        let l = Lock::<{ lock_rank::LEAF }>::new();
         let Some(g) = l.try_lock() else { return false };
         let held = l.try_lock().is_none() && interrupted();
         core::mem::forget(g);
@@ -238,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_forgotten_guard_is_regained() {
-        let l = Lock::new();
+        let l = Lock::<{ lock_rank::LEAF }>::new();
         core::mem::forget(l.lock());
         let guard = l.regain();
         assert!(interrupted() && l.try_lock().is_none());
@@ -248,12 +303,35 @@ mod tests {
 
     #[test]
     fn waits_no_longer_than_told() {
-        let l = Arc::new(Lock::new());
+        let l = Arc::new(Lock::<{ lock_rank::LEAF }>::new());
         let g = l.lock_within(0).unwrap();
         assert!(l.lock_within(0).is_none() && l.lock_within(2_000_000).is_none());
         let other = l.clone();
         let waits = std::thread::spawn(move || other.lock_within(u64::MAX).is_some());
         drop(g);
         assert!(waits.join().unwrap());
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn a_lower_rank_is_not_waited_for() {
+        let (rx, tx) = (Lock::<{ lock_rank::RX }>::new(), Lock::<{ lock_rank::TX }>::new());
+        let in_order = (rx.lock(), tx.lock());
+        drop(in_order);
+        let held = tx.lock();
+        assert!(rx.try_lock().is_some(), "nobody waits where a lock is only tried");
+        assert!(std::panic::catch_unwind(|| rx.lock()).is_err());
+        drop(held);
+        drop(rx.lock());
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn a_forgotten_guard_keeps_its_rank() {
+        let (rx, tx) = (Lock::<{ lock_rank::RX }>::new(), Lock::<{ lock_rank::TX }>::new());
+        core::mem::forget(tx.lock());
+        assert!(std::panic::catch_unwind(|| rx.lock()).is_err());
+        drop(tx.regain());
+        drop(rx.lock());
     }
 }

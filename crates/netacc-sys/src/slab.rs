@@ -3,6 +3,7 @@
 //! generation to tell).
 
 use crate::lock::Lock;
+use crate::lock_rank;
 use crate::mem::{self, Zeroed};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -17,7 +18,7 @@ pub trait Pooled: Zeroed + 'static {
 /// A free list of `T` fed by chunks from the kernel.
 #[derive(Debug)]
 pub struct Slab<T> {
-    lock: Lock,
+    lock: Lock<{ lock_rank::LEAF }>,
     free: AtomicPtr<T>,
     chunk: AtomicU32,
     /// The objects of the last chunk that nobody has had yet: the first of them, and their number. They are not in the

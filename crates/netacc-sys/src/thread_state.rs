@@ -7,6 +7,8 @@
 //! around its own place are taken, a thread has a word in a second table, and only as long as it holds something.
 #![allow(unsafe_code)]
 
+#[cfg(debug_assertions)]
+use crate::lock_rank;
 use crate::raw;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -26,10 +28,16 @@ const COUNT_BITS: u32 = 16;
 struct Line {
     /// The thread pointer; 0: the line is free.
     owner: AtomicUsize,
-    count: AtomicU32,
+    count: Count,
 }
 
-static TABLE: [Line; LINES] = [const { Line { owner: AtomicUsize::new(0), count: AtomicU32::new(0) } }; LINES];
+impl Line {
+    const fn free() -> Line {
+        Line { owner: AtomicUsize::new(0), count: Count::none() }
+    }
+}
+
+static TABLE: [Line; LINES] = [const { Line::free() }; LINES];
 static CROWD: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 /// Set once a word of the second table was taken: without it no thread looks there.
 static CROWDED: AtomicU32 = AtomicU32::new(0);
@@ -37,10 +45,56 @@ static CROWDED: AtomicU32 = AtomicU32::new(0);
 /// Where a thread is counted: its line, or none if it has a word.
 pub(crate) type Place = Option<&'static Count>;
 
-/// The count in a thread's line.
+/// The locks that a thread holds, in its line. Only that thread writes it, so all accesses are Relaxed.
 #[derive(Debug)]
-#[repr(transparent)]
-pub(crate) struct Count(AtomicU32);
+pub(crate) struct Count {
+    all: AtomicU32,
+    /// How many of them have each rank.
+    #[cfg(debug_assertions)]
+    by_rank: [AtomicU32; lock_rank::RANKS],
+}
+
+impl Count {
+    const fn none() -> Count {
+        Count {
+            all: AtomicU32::new(0),
+            #[cfg(debug_assertions)]
+            by_rank: [const { AtomicU32::new(0) }; lock_rank::RANKS],
+        }
+    }
+
+    #[cfg(debug_assertions)]
+    fn highest_rank(&self) -> u8 {
+        let held = |rank: &u8| self.by_rank.get(usize::from(*rank)).is_some_and(|n| n.load(Ordering::Relaxed) != 0);
+        (1..lock_rank::RANKS as u8).rev().find(held).unwrap_or(0)
+    }
+
+    #[cfg(debug_assertions)]
+    pub(crate) fn add_rank(&self, rank: u8) {
+        self.change_rank(rank, 1);
+    }
+
+    #[cfg(debug_assertions)]
+    pub(crate) fn drop_rank(&self, rank: u8) {
+        self.change_rank(rank, u32::MAX);
+    }
+
+    #[cfg(debug_assertions)]
+    fn change_rank(&self, rank: u8, by: u32) {
+        if let Some(n) = self.by_rank.get(usize::from(rank)) {
+            n.store(n.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+        }
+    }
+
+    fn forget(&self) {
+        // What is 0 already is not written, since every page that the child writes to is copied.
+        if self.all.load(Ordering::Relaxed) != 0 {
+            self.all.store(0, Ordering::Relaxed);
+        }
+        #[cfg(debug_assertions)]
+        self.by_rank.iter().for_each(|n| n.store(0, Ordering::Relaxed));
+    }
+}
 
 /// The calling thread's thread pointer.
 #[cfg(target_arch = "x86_64")]
@@ -79,19 +133,13 @@ fn line(n: usize) -> &'static Line {
     &TABLE[n % LINES]
 }
 
-#[inline(always)]
-fn count_of(line: &'static Line) -> &'static Count {
-    // SAFETY: `Count` is nothing but the word.
-    unsafe { &*core::ptr::from_ref(&line.count).cast::<Count>() }
-}
-
 /// The thread's line, if it lies at the first place.
 #[inline(always)]
 fn own() -> Result<&'static Count, usize> {
     let me = thread_pointer();
     let first = line(start(me));
     // Relaxed: a line's owner never changes, and this thread has written what is in its own, or nobody has.
-    if first.owner.load(Ordering::Relaxed) == me { Ok(count_of(first)) } else { Err(me) }
+    if first.owner.load(Ordering::Relaxed) == me { Ok(&first.count) } else { Err(me) }
 }
 
 /// The thread's line, wherever it lies; one that it has taken just now if it `may_take` one.
@@ -111,7 +159,7 @@ fn search(me: usize, may_take: bool) -> Place {
             };
         }
         if owner == me {
-            return Some(count_of(line));
+            return Some(&line.count);
         }
     }
     None
@@ -139,7 +187,7 @@ pub(crate) fn enter() -> Place {
     };
     match place {
         // A handler that comes in between leaves the count as it was.
-        Some(count) => count.0.store(count.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed),
+        Some(count) => count.all.store(count.all.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed),
         None => enter_crowd(thread_pointer()),
     }
     place
@@ -168,7 +216,7 @@ pub(crate) fn entered() -> Place {
 #[inline]
 pub(crate) fn leave(place: Place) {
     match place {
-        Some(count) => count.0.store(count.0.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed),
+        Some(count) => count.all.store(count.all.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed),
         None => leave_crowd(thread_pointer()),
     }
 }
@@ -185,23 +233,24 @@ fn leave_crowd(me: usize) {
 #[inline]
 pub(crate) fn count() -> u32 {
     match own() {
-        Ok(count) => count.0.load(Ordering::Relaxed),
+        Ok(count) => count.all.load(Ordering::Relaxed),
         Err(me) => match search(me, false) {
-            Some(count) => count.0.load(Ordering::Relaxed),
+            Some(count) => count.all.load(Ordering::Relaxed),
             None => word(me).map_or(0, |(_, value)| (value & ((1 << COUNT_BITS) - 1)) as u32),
         },
     }
 }
 
+/// The highest rank among the locks that the calling thread holds; 0 if it holds none that has a rank, or has no line.
+#[cfg(debug_assertions)]
+pub(crate) fn highest_rank() -> u8 {
+    entered().map_or(lock_rank::NONE, Count::highest_rank)
+}
+
 /// Called in the child of a fork: no thread holds a lock, and the next thread at the address of one that no longer
 /// exists begins anew.
 pub(crate) fn forget() {
-    // What is 0 already is not written, since every page that the child writes to is copied.
-    for line in &TABLE {
-        if line.count.load(Ordering::Relaxed) != 0 {
-            line.count.store(0, Ordering::Relaxed);
-        }
-    }
+    TABLE.iter().for_each(|line| line.count.forget());
     if CROWDED.load(Ordering::Relaxed) != 0 {
         CROWD.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }

@@ -14,7 +14,7 @@ use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use netacc_sys::{Errno, Lock, reserved_fds};
+use netacc_sys::{Errno, Lock, lock_rank, reserved_fds};
 
 /// The protocol by which a device's messages travel (`enum ibv_transport_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,7 +187,7 @@ impl Context {
     /// them. If librdmacm owns the context, as it does for its identifiers, it cannot close them again before
     /// [`Context::lower_descriptors`].
     pub fn raise_descriptors(&self) {
-        static ONE_AT_A_TIME: Lock = Lock::new();
+        static ONE_AT_A_TIME: Lock<{ lock_rank::LEAF }> = Lock::new();
         let _g = ONE_AT_A_TIME.lock();
         let raw = self.raw();
         // SAFETY: the context is open. The libraries read the numbers from these fields each time, and only the caller

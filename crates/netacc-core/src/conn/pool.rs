@@ -10,7 +10,7 @@ use netacc_stats::Reason;
 use netacc_sys::errno::Errno;
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
-use netacc_sys::{Lock, cpu};
+use netacc_sys::{Lock, cpu, lock_rank};
 use netacc_transport::shm::claim::{Claim, segment_lacks};
 use netacc_transport::shm::owner::Word;
 use netacc_transport::shm::rendezvous::NoLink;
@@ -47,7 +47,7 @@ const BUCKETS: usize = 64;
 static BUCKET: [AtomicPtr<Target>; BUCKETS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; BUCKETS];
 static TARGETS: Slab<Target> = Slab::new();
 /// Guards the buckets, the targets' lists of links, and the order of connects on a link.
-static POOL: Lock = Lock::new();
+static POOL: Lock<{ lock_rank::POOL }> = Lock::new();
 
 /// Number of links to a listener that several processes serve. Each of the first connects makes a link, which some idle
 /// process takes up; later ones rotate over these links, and sometimes make another one to find new processes.

@@ -125,7 +125,7 @@ static TABLE: [AtomicPtr<AtomicU64>; CHUNKS] = [const { AtomicPtr::new(core::ptr
 static NEXT_INDEX: AtomicU32 = AtomicU32::new(1);
 /// The last stamp that was given; 0: none was given in this process.
 static LAST_STAMP: AtomicU32 = AtomicU32::new(0);
-static LOCK: netacc_sys::Lock = netacc_sys::Lock::new();
+static LOCK: netacc_sys::Lock<{ netacc_sys::lock_rank::LEAF }> = netacc_sys::Lock::new();
 
 /// Chunk of an index, and its position in the chunk.
 fn place(index: u32) -> (usize, usize) {

@@ -148,7 +148,7 @@ fn await_files(fd: i32, r: Ref<Socket>, file: File) {
 }
 
 /// Takes one of the socket's locks. `None`: its holder may be the thread that this signal handler has interrupted.
-fn held(lock: &'static Lock, in_handler: bool) -> Option<Guard<'static>> {
+fn held<const RANK: u8>(lock: &'static Lock<RANK>, in_handler: bool) -> Option<Guard<'static>> {
     if in_handler { lock.lock_within(HANDLER_LOCK_WAIT) } else { Some(lock.lock()) }
 }
 

@@ -53,9 +53,9 @@ pub fn child(f: Forking) {
     table::forget_leaving();
     table::each(0, usize::MAX, |_, e| {
         let Entry::Socket(r) = e else { return };
-        for l in [&r.obj.rx, &r.obj.tx, &r.obj.meta] {
-            l.reset();
-        }
+        r.obj.rx.reset();
+        r.obj.tx.reset();
+        r.obj.meta.reset();
         if let Some(l) = r.obj.listener() {
             l.after_fork();
         }

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{Lock, raw, reserved_fds, time};
+use netacc_sys::{Lock, lock_rank, raw, reserved_fds, time};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 /// Largest number of forks that are tracked because descendants may still live. Beyond it connections stay shared,
@@ -26,7 +26,7 @@ pub(super) static CONNECTED: Descendants = Descendants::new();
 pub(super) static WAITING: Descendants = Descendants::new();
 
 /// Guards `CONNECTED` and `WAITING`.
-pub(super) static LOCK: Lock = Lock::new();
+pub(super) static LOCK: Lock<{ lock_rank::LEAF }> = Lock::new();
 
 /// Number of forks in progress, whose children are not tracked yet.
 pub(super) static FORKING: AtomicU32 = AtomicU32::new(0);

@@ -12,13 +12,13 @@ use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::Result;
 use netacc_sys::signals::Blocked;
-use netacc_sys::{Guard, Lock, lock, raw, reserved_fds, time};
+use netacc_sys::{Guard, Lock, lock, lock_rank, raw, reserved_fds, time};
 use netacc_transport::shm::control::Unread;
 use netacc_transport::shm::{ShmEndpoint, WaitBudget};
 use rustix::fd::{AsRawFd, OwnedFd};
 
 /// Lock of a forking thread while it keeps others from reading: without it two such threads could wait for each other.
-pub(super) static FORK_LOCK: Lock = Lock::new();
+pub(super) static FORK_LOCK: Lock<{ lock_rank::FORK }> = Lock::new();
 const FORK_QUIESCE: u64 = time::ns(timeouts::FORK_QUIESCE);
 /// The data that [`prepare`] passes to [`parent`] and [`child`](super::child::child).
 #[derive(Debug, Default)]

@@ -15,12 +15,12 @@ use crate::runtime::{self, Runtime};
 use crate::{process_fallback, startup};
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, SOL_SOCKET};
 use netacc_conf::{Call, Choice};
-use netacc_sys::{Lock, addr, raw};
+use netacc_sys::{Lock, addr, lock_rank, raw};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, RawDir, open};
 
 /// Lock that the thread holds which opens the rendezvous of an adopted listener.
-static WAKING: Lock = Lock::new();
+static WAKING: Lock<{ lock_rank::ADOPTION }> = Lock::new();
 
 /// Called in the child of a fork: frees the lock, which another thread of the parent may have held.
 pub fn after_fork() {

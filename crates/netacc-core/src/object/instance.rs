@@ -6,12 +6,12 @@ use crate::object::socket::Socket;
 use crate::object::subscription::Subscription;
 use crate::wait::spin::Spin;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use netacc_sys::Lock;
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::Pooled;
+use netacc_sys::{Lock, lock_rank};
 
 /// Guards every list of registrations and subscriptions.
-pub(crate) static STRUCTURE: Lock = Lock::new();
+pub(crate) static STRUCTURE: Lock<{ lock_rank::STRUCTURE }> = Lock::new();
 
 netacc_sys::flags! { RegFlag:
     /// Bit of [`Registration::queue`]: the registration is in the ready queue.
@@ -107,7 +107,7 @@ pub struct Epoll {
     pub(crate) name: Name,
     pub(crate) generation: AtomicU32,
     pub(crate) refs: AtomicU32,
-    pub(crate) lock: Lock,
+    pub(crate) lock: Lock<{ lock_rank::INSTANCE }>,
     pub(crate) fd: AtomicI32,
     /// Number of registrations that the kernel cannot serve alone; 0: every call passes through. Written under
     /// `STRUCTURE`.

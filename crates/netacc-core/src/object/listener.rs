@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_conf::Transports;
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
-use netacc_sys::{Lock, raw, reserved_fds};
+use netacc_sys::{Lock, lock_rank, raw, reserved_fds};
 use netacc_transport::rdma::engine;
 use netacc_transport::shm::claim::take_slot;
 use netacc_transport::shm::slots::CONTROL_SLOT;
@@ -33,7 +33,7 @@ pub(crate) const HELD: usize = 64;
 #[derive(Debug)]
 pub struct Listener {
     next_free: AtomicPtr<Listener>,
-    pub(crate) lock: Lock,
+    pub(crate) lock: Lock<{ lock_rank::LISTENER }>,
     /// The rendezvous socket (descriptor + 1).
     pub(crate) rendezvous: AtomicI32,
     /// Largest number of connects that may wait in each link's queue.

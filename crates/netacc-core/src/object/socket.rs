@@ -18,7 +18,7 @@ use netacc_stats::{SockEntry, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
-use netacc_sys::{Lock, raw};
+use netacc_sys::{Lock, lock_rank, raw};
 use netacc_transport::Endpoint;
 use netacc_transport::host::ConnToken;
 use netacc_transport::shm::ShmEndpoint;
@@ -70,11 +70,11 @@ pub struct Socket {
     /// Number of descriptors that refer to the object, plus the calls that sleep on it.
     refs: AtomicU32,
     /// Held by the thread that reads.
-    pub rx: Lock,
+    pub rx: Lock<{ lock_rank::RX }>,
     /// Held by the thread that writes.
-    pub tx: Lock,
+    pub tx: Lock<{ lock_rank::TX }>,
     /// Guards `opts` and state changes.
-    pub meta: Lock,
+    pub meta: Lock<{ lock_rank::LEAF }>,
     /// Encoded [`ConnState`], which only [`Socket::set_state`] and [`Socket::change`] change.
     state: AtomicU32,
     flags: AtomicU32,

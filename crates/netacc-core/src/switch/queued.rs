@@ -3,7 +3,7 @@
 use crate::object::reference::Ref;
 use crate::object::socket::Socket;
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use netacc_sys::Lock;
+use netacc_sys::{Lock, lock_rank};
 use netacc_transport::shm::ShmEndpoint;
 
 /// Number of connects in the list. A connect that finds no free entry waits for its own process.
@@ -33,7 +33,7 @@ static ENTRIES: [QueuedConnect; REMEMBERED] = [const {
 }; REMEMBERED];
 
 /// Guards the entries.
-pub(super) static LOCK: Lock = Lock::new();
+pub(super) static LOCK: Lock<{ lock_rank::LEAF }> = Lock::new();
 
 /// Number of entries that were ever used; the memory behind them is not touched.
 static USED: AtomicUsize = AtomicUsize::new(0);

@@ -15,7 +15,7 @@ use netacc_ring::{Area, CLOSED, Consumer, FIN, HOLDING, OPEN, Producer, RESET, S
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::cpu;
 use netacc_sys::errno::Errno;
-use netacc_sys::lock::Lock;
+use netacc_sys::{Lock, lock_rank};
 
 /// One side of a slot. It lives inside its [`Link`], and is reused for one connection after the other.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub struct ShmEndpoint {
     /// Number of threads that are using the number of `liveness` or `old_subflow`; see [`super::numbers`].
     pub(super) users: AtomicU32,
     /// Held by the thread that reads a liveness socket of either side; see [`super::drain`].
-    pub(super) draining: Lock,
+    pub(super) draining: Lock<{ lock_rank::NONE }>,
     /// The application's descriptor that is our liveness socket (number + 1).
     pub(super) liveness: AtomicI32,
     /// The socket that was accepted from our listening liveness socket (reserved descriptor + 1).

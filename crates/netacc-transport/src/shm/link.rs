@@ -14,7 +14,7 @@ use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
-use netacc_sys::{Lock, reserved_fds};
+use netacc_sys::{Lock, lock_rank, reserved_fds};
 use rustix::process::getuid;
 
 /// Number of wakers per side: those below [`READY_SETS`] belong to ready sets, the rest to sleeping threads.
@@ -36,9 +36,9 @@ pub(crate) const LOST: u32 = 2;
 pub struct Link {
     next_free: AtomicPtr<Link>,
     refs: AtomicU32,
-    pub(crate) lock: Lock,
+    pub(crate) lock: Lock<{ lock_rank::LEAF }>,
     /// Held by the thread that reads the control socket.
-    pub(crate) reader: Lock,
+    pub(crate) reader: Lock<{ lock_rank::NONE }>,
     /// Not 0: a message has arrived since the reader last began to read; see [`Link::service`].
     pub(super) more: AtomicU32,
     /// The next link in a list of links whose control sockets are not read for now; see [`super::control::Unread`].

@@ -22,7 +22,7 @@ use crate::shm::side_machines::{ARRIVED, LivenessSocket, LivenessSocketEvent, PE
 use crate::timeouts;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{Lock, lock, raw, reserved_fds, time};
+use netacc_sys::{Lock, lock, lock_rank, raw, reserved_fds, time};
 use netacc_wire::Name;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
@@ -39,7 +39,7 @@ const DIALS: u32 = 256;
 const LIVENESS_ACCEPT: u64 = time::ns(timeouts::LIVENESS_ACCEPT);
 
 /// Lock of the thread that accepts connections, so that no other thread reads a descriptor that it may close.
-static ACCEPTING: Lock = Lock::new();
+static ACCEPTING: Lock<{ lock_rank::NONE }> = Lock::new();
 
 /// Called in the child of a fork: frees the lock.
 pub(super) fn reset_after_fork() {

@@ -7,7 +7,7 @@ use crate::shm::users::is_one_user;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{Lock, cpu, raw, reserved_fds};
+use netacc_sys::{Lock, cpu, lock_rank, raw, reserved_fds};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
 
@@ -113,7 +113,7 @@ pub fn is_held(local: SocketAddr, remote: SocketAddr) -> bool {
 /// The socket of the last query (reserved descriptor + 1), which is kept for the next one; its users hold
 /// `SOCK_DIAG_LOCK`.
 static CACHED_SOCKET: AtomicI32 = AtomicI32::new(0);
-static SOCK_DIAG_LOCK: Lock = Lock::new();
+static SOCK_DIAG_LOCK: Lock<{ lock_rank::NONE }> = Lock::new();
 /// Set once the kernel has answered a query, so that a negative answer can be trusted.
 static ANSWERS: AtomicBool = AtomicBool::new(false);
 

@@ -3,7 +3,7 @@
 
 use crate::shm::Link;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use netacc_sys::Lock;
+use netacc_sys::{Lock, lock_rank};
 
 /// Number of offers that can wait. A further one is refused, and its connection stays on TCP.
 const WAITING: usize = 64;
@@ -18,7 +18,7 @@ static OFFERS: [Offer; WAITING] = [const {
     Offer { link: AtomicPtr::new(core::ptr::null_mut()), slot: AtomicU32::new(0), generation: AtomicU32::new(0) }
 }; WAITING];
 static COUNT: AtomicU32 = AtomicU32::new(0);
-static LOCK: Lock = Lock::new();
+static LOCK: Lock<{ lock_rank::LEAF }> = Lock::new();
 
 /// Queues an offer for the socket layer. While the offer waits, it has a reference to the link.
 pub(crate) fn queue(link: &'static Link, slot: u32, generation: u32) {

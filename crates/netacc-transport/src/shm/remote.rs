@@ -13,12 +13,12 @@ use core::ptr;
 use core::sync::atomic::Ordering;
 use netacc_stats::{LinkEntry, page};
 use netacc_sys::errno::Result;
-use netacc_sys::{Guard, Lock, lock, raw, reserved_fds};
+use netacc_sys::{Guard, Lock, lock, lock_rank, raw, reserved_fds};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 /// Guards `Link::mate`. It is taken last.
-static PAIRS: Lock = Lock::new();
+static PAIRS: Lock<{ lock_rank::LEAF }> = Lock::new();
 
 /// Called in the child of a fork: frees the lock.
 pub(super) fn reset_after_fork() {

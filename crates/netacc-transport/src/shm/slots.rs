@@ -3,7 +3,7 @@
 use crate::shm::segment::{Segment, WIPED};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 pub use netacc_ring::SLOTS;
-use netacc_sys::{Lock, reserved_fds};
+use netacc_sys::{Lock, lock_rank, reserved_fds};
 
 /// The slot that stands for the connect queue; never used for a connection.
 pub const CONTROL_SLOT: usize = 0;
@@ -14,7 +14,7 @@ pub const CONTROL_SLOT: usize = 0;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Slots {
-    lock: Lock,
+    lock: Lock<{ lock_rank::LEAF }>,
     generation: AtomicU32,
     open: AtomicU32,
     used: [AtomicU64; SLOTS / 64],

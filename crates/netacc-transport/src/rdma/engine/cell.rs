@@ -15,14 +15,14 @@ use alloc::boxed::Box;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering, fence};
 use netacc_sys::signals::Blocked;
-use netacc_sys::{Lock, lock, raw, time};
+use netacc_sys::{Lock, lock, lock_rank, raw, time};
 
 /// An engine, its lock, and what other threads look at without the lock. It has lines of its own, so that a thread that
 /// works with one engine does not slow down the others.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(super) struct EngineCell {
-    lock: Lock,
+    lock: Lock<{ lock_rank::ENGINE }>,
     engine: UnsafeCell<Option<Box<Engine>>>,
     pub status: EngineStatus,
     /// Where the engine is while [`exit_handoff`](super::exit_handoff) has it.
@@ -45,7 +45,7 @@ static PLACES: [EngineCell; MOST] = [const {
     }
 }; MOST];
 /// Held while the engines are made.
-static STARTING: Lock = Lock::new();
+static STARTING: Lock<{ lock_rank::STARTUP }> = Lock::new();
 /// Set when a thread wanted an engine that was handed over: what a program does while it exits may wait for a
 /// connection.
 static WANTED: AtomicBool = AtomicBool::new(false);

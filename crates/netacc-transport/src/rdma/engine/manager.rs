@@ -8,12 +8,12 @@ use crate::rdma::engine::worker::Engine;
 use crate::timeouts;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
-use netacc_sys::{Guard, Lock, time};
+use netacc_sys::{Guard, Lock, lock_rank, time};
 use netacc_verbs::{Error, EventChannel, Result, fork};
 
 /// Held while libraries may be loaded: the program in a child that was forked meanwhile could load none of its own,
 /// since a thread that the child does not have may hold a lock of the dynamic linker's.
-static LOADING: Lock = Lock::new();
+static LOADING: Lock<{ lock_rank::STARTUP }> = Lock::new();
 
 const LIBRARY_LOAD: u64 = time::ns(timeouts::LIBRARY_LOAD);
 

@@ -17,14 +17,14 @@ use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
-use netacc_sys::Lock;
+use netacc_sys::{Lock, lock_rank};
 
 /// Per destination the engines with tickets, the oldest first.
 type Tickets = Vec<(SocketAddr, VecDeque<usize>)>;
 
 struct Shared {
     /// Taken under an engine's lock, or under none.
-    lock: Lock,
+    lock: Lock<{ lock_rank::LEAF }>,
     tickets: UnsafeCell<Tickets>,
 }
 
