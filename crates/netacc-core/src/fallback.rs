@@ -1,12 +1,12 @@
-//! Process fallback: a process that is accelerated no further leaves its listeners to the kernel, and its connections
-//! too if it needs their descriptors.
+//! A process that is left to the kernel for good ([`process_mode`]) leaves its listeners to it, and its connections too
+//! if it needs their descriptors.
 
 use crate::fd::{fd_cache, placeholder, table};
 use crate::listen::opening;
 use crate::object::reference::Ref;
 use crate::object::socket::{Path, Socket};
-use crate::process_fallback;
-use crate::process_fallback::reason;
+use crate::process_mode;
+use crate::process_mode::reason;
 use crate::switch::demote;
 use netacc_stats::Reason;
 use netacc_sys::reserved_fds;
@@ -14,7 +14,7 @@ use rustix::process::{Resource, getrlimit};
 
 /// Ends acceleration of new sockets and of listeners. Connections stay on their path.
 pub fn from_here(why: Reason) {
-    process_fallback::set(why);
+    process_mode::leave_to_kernel(why);
     netacc_log::log!(Info, "process: further connections use kernel TCP: {}", why.sentence());
     table::each_socket(|fd, r| {
         if r.obj.path() == Path::Listener {

@@ -26,7 +26,7 @@ pub mod operator;
 pub mod options;
 pub mod outcome;
 mod own_calls;
-pub mod process_fallback;
+pub mod process_mode;
 mod rule_table;
 pub mod runtime;
 pub mod startup;

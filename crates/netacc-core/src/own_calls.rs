@@ -1,6 +1,6 @@
 //! Whether the program makes system calls by its own instructions, which no function of the library sees.
 
-use crate::process_fallback;
+use crate::process_mode;
 use crate::runtime::Runtime;
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::Reason;
@@ -18,7 +18,7 @@ pub(crate) fn examine(rt: &Runtime) -> Option<OwnCall> {
     }
     let own = loaded::own_call();
     match own {
-        Some(call) => process_fallback::set(reason_of(call)),
+        Some(call) => process_mode::leave_to_kernel(reason_of(call)),
         None => drop(netacc_sys::prefault::populate()),
     }
     own

@@ -8,7 +8,7 @@ use netacc_core::conn::msg;
 use netacc_core::fd::closing;
 use netacc_core::fd::closing::File;
 use netacc_core::switch::demote;
-use netacc_core::{fallback, process_fallback, startup};
+use netacc_core::{fallback, process_mode, startup};
 use netacc_stats::Reason;
 use netacc_sys::own_calls;
 
@@ -86,7 +86,7 @@ static MAKING: AtomicU32 = AtomicU32::new(0);
 pub fn is_refused() -> bool {
     // Relaxed: the thread only has to see its own increment.
     let meant = MAKING.load(Ordering::Relaxed) == 0 && startup::ensure().is_some_and(|rt| rt.accelerates());
-    if !meant || process_fallback::reason().is_some() {
+    if !meant || process_mode::reason().is_some() {
         return false;
     }
     if own_calls::loaded::has_libuv() {

@@ -12,6 +12,7 @@ use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, Upgrade};
 use crate::operator::requests;
 use crate::outcome::Outcome;
+use crate::process_mode;
 use crate::switch::{demote, upgrade};
 use crate::wait::sleep;
 use core::ffi::c_void;
@@ -97,7 +98,7 @@ fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> 
 /// call of ours: it may be the only one that hears of the next request, or that goes on with what remains of this one.
 /// `None`: the listener has come back, or no longer may.
 fn accept_by_kernel(fd: i32, r: Ref<Socket>) -> Option<Outcome> {
-    if !requests::is_awaited() {
+    if !process_mode::is_awaited() {
         return Some(Outcome::Pass);
     }
     match sleep_while_kernels(fd, r) {
@@ -332,7 +333,7 @@ fn sleep_while_kernels(fd: i32, r: Ref<Socket>) -> Result<bool> {
         return Ok(false);
     }
     let _pin = r.pin().ok_or(Errno::BADF)?;
-    while requests::is_awaited() && r.obj.path() != Path::Listener {
+    while process_mode::is_awaited() && r.obj.path() != Path::Listener {
         let mut set = WaitSet::new();
         let at = set.add(fd, libc::POLLIN);
         let all = progress::ProgressScope::All;

@@ -13,7 +13,7 @@ use crate::options::kernel_options;
 use crate::outcome::Outcome;
 use crate::switch::{promote, queued, upgrade_client};
 use crate::wait::connection;
-use crate::{process_fallback, runtime};
+use crate::{process_mode, runtime};
 use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
@@ -228,7 +228,7 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
     if !choice.transports.any() {
         return Err(runtime::forbidden(choice));
     }
-    if let Some(why) = process_fallback::reason() {
+    if let Some(why) = process_mode::reason() {
         return Err(why);
     }
     if crate::fd::placeholder::is_stdio(fd) {

@@ -255,7 +255,7 @@ pub fn claim(
     member: Option<u64>,
     late: bool,
 ) -> core::result::Result<Claim, Reason> {
-    if let Some(why) = crate::process_fallback::reason() {
+    if let Some(why) = crate::process_mode::reason() {
         return Err(why);
     }
     let mut order = POOL.lock();

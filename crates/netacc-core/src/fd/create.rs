@@ -10,7 +10,7 @@ use crate::object::socket::{ConnState, HANDED, KEEPABLE, NONBLOCK, PLACEHOLDER, 
 use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::switch::demote;
-use crate::{process_fallback, startup};
+use crate::{process_mode, startup};
 use core::sync::atomic::Ordering;
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, O_CLOEXEC, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_stats::Reason;
@@ -44,7 +44,7 @@ pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
     requests::check();
     // If nothing is accelerated, a socket is the kernel's from the start, and is entered only so that the stats page
     // shows the reason.
-    let (made, mark) = if rt.accelerates() && process_fallback::reason().is_none() {
+    let (made, mark) = if rt.accelerates() && process_mode::reason().is_none() {
         (placeholder(domain, ty & SOCK_CLOEXEC != 0), PLACEHOLDER)
     } else {
         (raw::socket(domain, ty, proto), 0)

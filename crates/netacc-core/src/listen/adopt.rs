@@ -12,7 +12,7 @@ use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, NONBLOCK, Path, Socket};
 use crate::options::remember;
 use crate::runtime::{self, Runtime};
-use crate::{process_fallback, startup};
+use crate::{process_mode, startup};
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, SOL_SOCKET};
 use netacc_conf::{Call, Choice};
 use netacc_sys::{Lock, addr, lock_rank, raw};
@@ -88,7 +88,7 @@ fn note(fd: i32) {
     let int = |name| raw::getsockopt_int(fd, SOL_SOCKET, name);
     let (Ok(domain), Ok(IPPROTO_TCP)) = (int(libc::SO_DOMAIN), int(libc::SO_PROTOCOL)) else { return };
     let wanted = || startup::ensure().is_some_and(|rt| rt.accelerates());
-    if !matches!(domain, AF_INET | AF_INET6) || process_fallback::reason().is_some() || !wanted() {
+    if !matches!(domain, AF_INET | AF_INET6) || process_mode::reason().is_some() || !wanted() {
         return;
     }
     let blocks = raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|f| f & libc::O_NONBLOCK == 0);
@@ -163,13 +163,13 @@ pub(crate) fn follow_rules(fd: i32, s: &'static Socket, rt: &Runtime) -> bool {
     let Some(local) = s.local.get().filter(|_| is_kernels_listener(fd, s)) else { return false };
     if rt.permitted(Call::Listen(local)).any() {
         // While the process is not accelerated for another reason, its listeners stay where they are.
-        if process_fallback::reason().is_none() {
+        if process_mode::reason().is_none() {
             reopen(fd, s);
         }
         return false;
     }
     let choice = decide_anew(fd, s, rt, Call::Listen(local));
-    if let Some(e) = s.stats().filter(|_| process_fallback::reason().is_none()) {
+    if let Some(e) = s.stats().filter(|_| process_mode::reason().is_none()) {
         e.set_reason(runtime::forbidden(choice));
     }
     true

@@ -11,7 +11,7 @@ use crate::object::socket::{ConnState, ListenState, NONBLOCK, Path, Socket};
 use crate::operator::requests;
 use crate::options::{kernel_options, remember};
 use crate::outcome::Outcome;
-use crate::{process_fallback, runtime};
+use crate::{process_mode, runtime};
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
 use core::sync::atomic::{Ordering, fence};
@@ -204,7 +204,7 @@ fn rendezvous_for(
     if !choice.transports.any() {
         return Err(runtime::forbidden(choice));
     }
-    if let Some(why) = process_fallback::reason() {
+    if let Some(why) = process_mode::reason() {
         return Err(why);
     }
     if kernel_options::matter(s, fd) {
@@ -328,7 +328,7 @@ pub fn abandon(fd: i32, s: &'static Socket) {
 /// process first, and this one next.
 #[cold]
 pub(crate) fn follow_sharer(fd: i32, s: &'static Socket) {
-    requests::note_left_to_kernel(true);
+    process_mode::note_left_to_kernel(true);
     abandon(fd, s);
 }
 

@@ -4,7 +4,7 @@
 //! [`crate::operator::work`] carries the request out. It uses all of the socket layer, while this module is below every
 //! file that sleeps. See `docs/decisions/0020-a-byte-and-a-pipe-for-the-operator.md`.
 
-use crate::process_fallback;
+use crate::process_mode;
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{ControlRequest, ControlState, Reason, page};
 use netacc_sys::{lock, raw, reserved_fds, time};
@@ -46,61 +46,13 @@ const fn of_ends(word: u64) -> (i32, i32) {
     ((word >> 32) as i32 - 1, word as u32 as i32 - 1)
 }
 
-/// Why a later request may bring back something of the process that is the kernel's: [`OFF`] and [`LISTENER`]. One
-/// word, since calls on sockets of the kernel load it.
-static AWAITED: AtomicU32 = AtomicU32::new(0);
-
-/// The bit of [`AWAITED`] that says that the process is switched off by an operator.
-const OFF: u32 = 1;
-
-/// The bit of [`AWAITED`] that says that rules which an operator has loaded leave a listener of the process to the
-/// kernel, or that a process which shares a listener has left it.
-const LISTENER: u32 = 2;
-
 /// Nonzero in the child of a fork whose parent was loading its rules anew at that moment: the child does so for itself.
 static RELOAD: AtomicU32 = AtomicU32::new(0);
-
-/// Whether an operator has switched the process off.
-pub(crate) fn is_off() -> bool {
-    AWAITED.load(Ordering::Relaxed) & OFF != 0
-}
-
-/// Whether an operator has taken something of the process to the kernel that a later request may bring back. Its
-/// threads then sleep in calls of ours even where the kernel alone could serve them, so that they hear of that request.
-pub(crate) fn is_awaited() -> bool {
-    AWAITED.load(Ordering::Relaxed) != 0
-}
-
-/// Notes whether there is a listener that was left to the kernel and that an operator may bring back.
-pub(crate) fn note_left_to_kernel(any: bool) {
-    note(LISTENER, any);
-}
-
-fn note(why: u32, holds: bool) {
-    // Relaxed: a thread that sees an old value hears of the change in a later call.
-    match holds {
-        true => AWAITED.fetch_or(why, Ordering::Relaxed),
-        false => AWAITED.fetch_and(!why, Ordering::Relaxed),
-    };
-}
-
-/// Ends the acceleration of new sockets.
-pub(crate) fn set_off() {
-    note(OFF, true);
-    if process_fallback::reason().is_none() {
-        process_fallback::set(Reason::Operator);
-    }
-}
-
-/// Ends the state in which the process is switched off.
-pub(crate) fn set_on() {
-    note(OFF, false);
-}
 
 /// Called once the process has its page. `off`: an operator switched it off before that.
 pub(crate) fn begin(off: bool) {
     if off {
-        set_off();
+        process_mode::switch_off();
         page().control().set_state(ControlState::Off, 0);
     }
 }
@@ -208,7 +160,7 @@ pub(crate) fn left_until(due: u64) {
 /// connection switches to the kernel like all others.
 pub(crate) fn check_again() {
     // Relaxed: the working thread sets the reason first and then visits the connections, each under its locks.
-    if process_fallback::reason() == Some(Reason::Operator) {
+    if process_mode::reason() == Some(Reason::Operator) {
         left_until(0);
     }
 }
@@ -282,7 +234,7 @@ fn make_wake_pipe() -> i32 {
 
 /// Whether a system call of ours may end the process. It uses the kernel alone then.
 fn is_confined() -> bool {
-    process_fallback::reason() == Some(Reason::Confined)
+    process_mode::reason() == Some(Reason::Confined)
 }
 
 /// Empties the pipe. A controller stores its request before it writes to the pipe, so the request is visible

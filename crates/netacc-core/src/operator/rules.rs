@@ -7,9 +7,8 @@
 use crate::conn::ports;
 use crate::fd::{fd_cache, placeholder, table};
 use crate::listen::adopt;
-use crate::operator::requests;
 use crate::runtime::Runtime;
-use crate::{own_calls, process_fallback, runtime};
+use crate::{own_calls, process_mode, runtime};
 use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, fence};
 use netacc_conf::{Config, Diagnostic, Rules, Source};
@@ -58,7 +57,7 @@ pub(crate) fn reload(count: u8) {
 }
 
 fn load(rt: &'static Runtime) -> Result<(), Kept> {
-    if process_fallback::reason() == Some(Reason::Confined) {
+    if process_mode::reason() == Some(Reason::Confined) {
         return Err(Kept::Confined);
     }
     let mut rules = match rt.file.read() {
@@ -95,7 +94,7 @@ fn follow(rt: &'static Runtime) {
             ruled_out |= adopt::follow_rules(fd, r.obj, rt);
         }
     });
-    requests::note_left_to_kernel(ruled_out);
+    process_mode::note_left_to_kernel(ruled_out);
 }
 
 /// Says in the log why the rules stay.

@@ -13,7 +13,7 @@ use crate::object::socket::{Path, Socket};
 use crate::operator::{requests, rules};
 use crate::runtime::Runtime;
 use crate::switch::{demote, redispatch};
-use crate::{process_fallback, runtime, timeouts};
+use crate::{process_mode, runtime, timeouts};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_stats::{ControlCommand, ControlState, Reason, page};
 use netacc_sys::{lock, time};
@@ -45,7 +45,7 @@ pub(crate) fn after_fork() {
     if has_page && runtime::get().is_some() && !Runtime::shows_rules() {
         requests::reload_here();
     }
-    if !requests::is_off() {
+    if !process_mode::is_off() {
         return;
     }
     FROM.store(0, Ordering::Relaxed);
@@ -65,14 +65,14 @@ fn work() {
     if let Some(request) = taken.switch {
         match ControlCommand::of(request) {
             // A confined process (seccomp) uses the kernel alone, and a further system call might kill it.
-            _ if process_fallback::reason() == Some(Reason::Confined) => {}
-            Some(ControlCommand::Off) if requests::is_off() => {}
+            _ if process_mode::reason() == Some(Reason::Confined) => {}
+            Some(ControlCommand::Off) if process_mode::is_off() => {}
             Some(ControlCommand::Off) => off(),
             Some(ControlCommand::On) => on(),
             None => {}
         }
     }
-    if !requests::is_off() {
+    if !process_mode::is_off() {
         return requests::done();
     }
     match slice() {
@@ -87,7 +87,7 @@ fn off() {
         Info,
         "process: switched off by an operator; its connections and its listeners go to kernel TCP, new ones begin there"
     );
-    requests::set_off();
+    process_mode::switch_off();
     table::each_socket(|fd, r| {
         if r.obj.path() == Path::Listener
             && let Some(_pin) = r.pin()
@@ -105,13 +105,10 @@ fn off() {
 
 /// Accelerates new sockets and listeners again, unless the process has another reason not to.
 fn on() {
-    requests::set_on();
-    if process_fallback::reason() == Some(Reason::Operator) {
-        process_fallback::clear();
-    }
+    process_mode::switch_on();
     // A process that has slept in the kernel since another one left their listener, and so has not seen that it was
     // switched off, takes the listener up again as well.
-    if process_fallback::reason().is_none() {
+    if process_mode::reason().is_none() {
         table::each_socket(|fd, r| {
             if let Some(_pin) = r.pin() {
                 adopt::reopen(fd, r.obj);

@@ -7,7 +7,7 @@ use crate::fd::table;
 use crate::object::address::addr_of;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, PLACEHOLDER, Socket};
-use crate::{process_fallback, timeouts};
+use crate::{process_mode, timeouts};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_stats::{Reason, Transport, page};
@@ -101,7 +101,7 @@ fn tcp_state(fd: i32) -> Option<u8> {
 /// Makes the queued connect of `old` by the kernel and sends the bytes that were written to it.
 pub(super) fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool, why: Reason) -> Result<()> {
     let s = r.obj;
-    if process_fallback::reason().is_some_and(|why| why != Reason::Operator) {
+    if process_mode::reason().is_some_and(|why| why != Reason::Operator) {
         // In this network namespace the address may belong to another host.
         return Err(Errno::ADDRNOTAVAIL);
     }

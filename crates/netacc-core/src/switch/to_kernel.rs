@@ -4,7 +4,7 @@ use crate::epoll::paths;
 use crate::fd::placeholder::replace_everywhere;
 use crate::object::reference::Ref;
 use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, PLACEHOLDER, Socket};
-use crate::process_fallback;
+use crate::process_mode;
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::Errno;
 use netacc_sys::raw;
@@ -18,7 +18,7 @@ pub fn accept(r: Ref<Socket>) {
     let Some(ep) = s.endpoint().filter(|e| r.valid() && s.is_shm() && e.must_switch()) else { return };
     match ep.accept_switch() {
         Ok(Some(kernel)) => {
-            let why = process_fallback::reason().filter(|why| *why == Reason::Operator);
+            let why = process_mode::reason().filter(|why| *why == Reason::Operator);
             complete(s, ep, kernel, why.unwrap_or(Reason::PeerMoved));
         }
         Ok(None) => {

@@ -14,6 +14,7 @@ use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, Path, Socket};
 use crate::operator::requests;
 use crate::outcome::Outcome;
+use crate::process_mode;
 use crate::switch::{promote, queued_connects};
 use crate::wait::held::Held;
 use crate::wait::sleep;
@@ -431,5 +432,5 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Result<usiz
 /// Whether the kernel alone cannot determine a descriptor's readiness, or a thread that waits for it has to hear of an
 /// operator.
 pub fn is_ours(fd: i32) -> bool {
-    ours(fd).is_some() || is_candidate(fd) || (requests::is_awaited() && table::knows(fd))
+    ours(fd).is_some() || is_candidate(fd) || (process_mode::is_awaited() && table::knows(fd))
 }
