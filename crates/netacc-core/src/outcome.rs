@@ -1,6 +1,6 @@
 //! The answer of the socket layer to an intercepted call.
 
-use netacc_sys::errno::{Errno, Result};
+use netacc_sys::errno::{Answer, Errno, Fail, Result};
 
 /// The result of an intercepted call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,15 +11,44 @@ pub enum Outcome {
     Failed(Errno),
     /// The call is not ours: the next libc symbol makes it.
     Pass,
+    /// The thread is cancelled (pthread_cancel(3)) and ends in the intercepted call, where it holds nothing of ours.
+    Cancelled,
+}
+
+impl From<Fail> for Outcome {
+    fn from(fail: Fail) -> Outcome {
+        match fail {
+            Fail::Errno(e) => Outcome::Failed(e),
+            Fail::ToKernel => Outcome::Pass,
+            Fail::Cancelled => Outcome::Cancelled,
+        }
+    }
+}
+
+impl From<Answer<usize>> for Outcome {
+    fn from(r: Answer<usize>) -> Outcome {
+        match r {
+            Ok(n) => Outcome::Done(n as isize),
+            Err(fail) => fail.into(),
+        }
+    }
+}
+
+impl From<Answer<()>> for Outcome {
+    fn from(r: Answer<()>) -> Outcome {
+        r.map(|()| 0usize).into()
+    }
+}
+
+impl From<Answer<i32>> for Outcome {
+    fn from(r: Answer<i32>) -> Outcome {
+        r.map(|n| n as usize).into()
+    }
 }
 
 impl From<Result<usize>> for Outcome {
     fn from(r: Result<usize>) -> Outcome {
-        match r {
-            Ok(n) => Outcome::Done(n as isize),
-            Err(Errno::TO_KERNEL) => Outcome::Pass,
-            Err(e) => Outcome::Failed(e),
-        }
+        r.map_err(Fail::Errno).into()
     }
 }
 

@@ -27,6 +27,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, m: *mut msghdr, flags: c_int) -> ssi
         }
         Outcome::Done(n) => n,
         Outcome::Failed(e) => crate::next::fail(e),
+        Outcome::Cancelled => crate::next::interrupted(),
     }
 }
 
@@ -45,5 +46,6 @@ pub unsafe extern "C" fn recvmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: 
         }
         Outcome::Done(n) => n as c_int,
         Outcome::Failed(e) => crate::next::fail(e) as c_int,
+        Outcome::Cancelled => crate::next::interrupted() as c_int,
     }
 }

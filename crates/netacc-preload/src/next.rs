@@ -69,6 +69,13 @@ pub fn fail(e: netacc_sys::Errno) -> isize {
     -1
 }
 
+/// Sets errno and gives -1 for a call in which the thread was cancelled, but which does not end the thread: only the calls
+/// inside `sleeps!` do.
+#[cold]
+pub fn interrupted() -> isize {
+    fail(netacc_sys::Errno::INTR)
+}
+
 /// Calls the next definition of `$name`; -1 with ENOSYS where there is none.
 macro_rules! call_next {
     ($name:ident ( $($arg:expr => $ty:ty),* ) -> $ret:ty) => {{
@@ -147,6 +154,7 @@ macro_rules! hooks {
                     netacc_core::Outcome::Pass => call_at!(NEXT, ($($arg => $ty),*) -> $ret),
                     netacc_core::Outcome::Done(v) => v as $ret,
                     netacc_core::Outcome::Failed(e) => $crate::next::fail(e) as $ret,
+                    netacc_core::Outcome::Cancelled => $crate::next::interrupted() as $ret,
                 }
             }
             pass_on!([$($ours)?], NEXT, ($($arg => $ty),*) -> $ret);
@@ -162,7 +170,7 @@ macro_rules! sleeps {
     ($call:expr) => {
         loop {
             match $call {
-                netacc_core::Outcome::Failed(netacc_sys::Errno::CANCELLED) => $crate::process::cancelled(),
+                netacc_core::Outcome::Cancelled => $crate::process::cancelled(),
                 done => break done,
             }
         }

@@ -2,12 +2,12 @@
 //!
 //! In libc such a call is a cancellation point: the thread ends there. Our call sleeps by a raw system call and holds
 //! things that the thread has to release first. So a thread that cancels another one notes that here and wakes it, the
-//! call comes back with [`Errno::CANCELLED`], and the exported function, which holds nothing, calls
+//! call comes back with [`Fail::Cancelled`], and the exported function, which holds nothing, calls
 //! pthread_testcancel(3).
 
 #![allow(unsafe_code)]
 
-use crate::errno::{Errno, Result};
+use crate::errno::{Answer, Fail, Result};
 use crate::{raw, symbol, time, weak};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
@@ -48,8 +48,8 @@ pub fn forget() {
         .for_each(|s| s.thread.store(0, Ordering::Relaxed));
 }
 
-/// Sleeps by `sleep`, from which cancelling wakes the thread: the result is then [`Errno::CANCELLED`].
-pub fn asleep<T>(sleep: impl FnOnce() -> Result<T>) -> Result<T> {
+/// Sleeps by `sleep`, from which cancelling wakes the thread: the result is then [`Fail::Cancelled`].
+pub fn asleep<T>(sleep: impl FnOnce() -> Result<T>) -> Answer<T> {
     let me = this_thread();
     // A thread that has disabled cancellation is not to be woken, once it is known that threads are cancelled here at
     // all.
@@ -62,12 +62,12 @@ pub fn asleep<T>(sleep: impl FnOnce() -> Result<T>) -> Result<T> {
         });
     // Pairs with the fence in `note`: either the canceller sees us here, or we see that we are noted.
     fence(Ordering::SeqCst);
-    let done = if is_cancelled(me) { Err(Errno::CANCELLED) } else { sleep() };
+    let done = if is_cancelled(me) { Err(Fail::Cancelled) } else { sleep().map_err(Fail::Errno) };
     if let Some(s) = mine {
         s.thread.store(0, Ordering::Relaxed);
     }
     match done {
-        Err(Errno::INTR) if is_cancelled(me) => Err(Errno::CANCELLED),
+        Err(Fail::INTR) if is_cancelled(me) => Err(Fail::Cancelled),
         done => done,
     }
 }

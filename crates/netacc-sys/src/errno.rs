@@ -30,12 +30,34 @@ errnos! {
     NETUNREACH = ENETUNREACH, HOSTUNREACH = EHOSTUNREACH, NETDOWN = ENETDOWN, SHUTDOWN = ESHUTDOWN,
 }
 
-impl Errno {
-    /// Not an errno: the connection is the kernel's by now, and the call is to be made there.
-    pub const TO_KERNEL: Errno = Errno(-1);
-    /// Not an errno: the thread is cancelled, and ends as soon as it holds nothing of ours.
-    pub const CANCELLED: Errno = Errno(-2);
+/// Why a call that may sleep is not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fail {
+    /// The call failed.
+    Errno(Errno),
+    /// The connection is the kernel's by now, and the call is to be made there.
+    ToKernel,
+    /// The thread is cancelled (pthread_cancel(3)), and ends as soon as it holds nothing of ours.
+    Cancelled,
 }
+
+impl Fail {
+    /// Nothing is there now, or the time limit has passed.
+    pub const AGAIN: Fail = Fail::Errno(Errno::AGAIN);
+    /// A signal came.
+    pub const INTR: Fail = Fail::Errno(Errno::INTR);
+    /// The descriptor is closed.
+    pub const BADF: Fail = Fail::Errno(Errno::BADF);
+}
+
+impl From<Errno> for Fail {
+    fn from(e: Errno) -> Self {
+        Fail::Errno(e)
+    }
+}
+
+/// The result of a call that may sleep.
+pub type Answer<T> = core::result::Result<T, Fail>;
 
 impl fmt::Debug for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

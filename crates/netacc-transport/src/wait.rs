@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 use libc::pollfd;
-use netacc_sys::errno::{Errno, Result};
+use netacc_sys::errno::{Answer, Errno, Fail, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::{cancel, raw, time};
 
@@ -192,7 +192,7 @@ impl WaitSet {
 
     /// Sleeps until something happens on a descriptor, the deadline passes or a signal comes (`EINTR`). Wakers that
     /// were written are reset, and control sockets are read. `sigmask` as for ppoll(2), may be null.
-    pub fn sleep(&mut self, deadline: Deadline, sigmask: *const core::ffi::c_void) -> Result<usize> {
+    pub fn sleep(&mut self, deadline: Deadline, sigmask: *const core::ffi::c_void) -> Answer<usize> {
         let mut left = deadline.left();
         let step = if self.bounded { STEP } else { longer(self.steps) };
         if (self.bounded || self.shared) && !(0..=step).contains(&left) {
@@ -205,7 +205,7 @@ impl WaitSet {
         let mut ts = libc::timespec { tv_sec: left.max(0) / 1_000_000_000, tv_nsec: left.max(0) % 1_000_000_000 };
         let ts_ptr = if left < 0 { core::ptr::null_mut() } else { &raw mut ts };
         let poll = |fds, n| match left {
-            0 => raw::ppoll(fds, n, ts_ptr, sigmask),
+            0 => Ok(raw::ppoll(fds, n, ts_ptr, sigmask)?),
             _ => cancel::asleep(|| raw::ppoll(fds, n, ts_ptr, sigmask)),
         };
         let r = if self.spill.is_empty() {
@@ -222,7 +222,7 @@ impl WaitSet {
         } else {
             match poll(self.spill.as_mut_ptr(), self.spill.len()) {
                 // RLIMIT_NOFILE counts the program's entries without a descriptor, too, and ours come on top.
-                Err(Errno::INVAL) => {
+                Err(Fail::Errno(Errno::INVAL)) => {
                     let mut there: Vec<pollfd> = self.spill.iter().filter(|p| p.fd >= 0).copied().collect();
                     let r = poll(there.as_mut_ptr(), there.len());
                     let all = self.spill.iter_mut().filter(|p| p.fd >= 0);

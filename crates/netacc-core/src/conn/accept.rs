@@ -19,7 +19,7 @@ use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, State, Transport, page};
-use netacc_sys::errno::{Errno, Result};
+use netacc_sys::errno::{Answer, Errno, Fail, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::{addr, cpu, raw, time};
 use netacc_transport::rdma::engine;
@@ -73,9 +73,9 @@ fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> 
     let mut pin = None;
     loop {
         match try_accept(fd, s, l, p, len, flags) {
-            Err(Errno::AGAIN) if !s.has(NONBLOCK) => {}
-            Err(Errno::TO_KERNEL) => return accept_by_kernel(fd, r),
-            Err(Errno::MFILE) if fallback::give_back_descriptors() => return Some(Outcome::Pass),
+            Err(Fail::AGAIN) if !s.has(NONBLOCK) => {}
+            Err(Fail::ToKernel) => return accept_by_kernel(fd, r),
+            Err(Fail::Errno(Errno::MFILE)) if fallback::give_back_descriptors() => return Some(Outcome::Pass),
             done => return Some(done.into()),
         }
         // Pinned until the end of the call: see `io::sleep`.
@@ -86,7 +86,7 @@ fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> 
             return Some(Outcome::Failed(Errno::BADF));
         }
         if let Err(e) = wait_for_connection(fd, r, l) {
-            return Some(Outcome::Failed(e));
+            return Some(e.into());
         }
         if is_left(s, l) {
             return accept_by_kernel(fd, r);
@@ -104,7 +104,7 @@ fn accept_by_kernel(fd: i32, r: Ref<Socket>) -> Option<Outcome> {
     match sleep_while_kernels(fd, r) {
         Ok(true) => None,
         Ok(false) => Some(Outcome::Pass),
-        Err(e) => Some(Outcome::Failed(e)),
+        Err(e) => Some(e.into()),
     }
 }
 
@@ -115,7 +115,7 @@ fn try_accept(
     p: *mut c_void,
     len: *mut u32,
     flags: i32,
-) -> Result<i32> {
+) -> Answer<i32> {
     loop {
         let (mut queued, more) = l.queued_or_more();
         if more && l.take_links() {
@@ -131,7 +131,7 @@ fn try_accept(
                     return Ok(new);
                 }
                 Ok(None) => {}
-                Err(e) => return Err(e),
+                Err(e) => return Err(e.into()),
             }
         }
         let now = cpu::ticks();
@@ -142,14 +142,14 @@ fn try_accept(
             && s.has(NONBLOCK)
             && l.tcp_waits.load(Ordering::Relaxed) == 0
         {
-            return Err(Errno::AGAIN);
+            return Err(Fail::AGAIN);
         }
         if !kernels_turn && l.take_links() && l.queued() {
             continue;
         }
         if l.is_shut() {
             opening::follow_sharer(fd, s);
-            return Err(Errno::TO_KERNEL);
+            return Err(Fail::ToKernel);
         }
         let kernel = l.kernel_fd(fd);
         let mut from = addr::Accepted::default();
@@ -168,12 +168,12 @@ fn try_accept(
                 l.kernel_turn.end();
                 l.tcp_waits.store(0, Ordering::Relaxed);
                 l.tcp_checked.store(now | 1, Ordering::Relaxed);
-                return Err(if l.starves() { Errno::MFILE } else { Errno::AGAIN });
+                return Err(if l.starves() { Errno::MFILE.into() } else { Fail::AGAIN });
             }
             // Another thread has closed the number just now. This call began before that, so it continues on the
             // kernel's listener.
             Err(Errno::BADF) if kernel != l.kernel_fd(fd) => {}
-            Err(e) => return Err(e),
+            Err(e) => return Err(e.into()),
         }
     }
 }
@@ -326,7 +326,7 @@ fn is_left(s: &Socket, l: &'static Listener) -> bool {
 /// Waits for a connection at a listener of the kernel's that an operator may bring back: the kernel's own accept(2)
 /// would not hear of that. Returns whether to look at the listener again; otherwise the kernel makes the call.
 #[cold]
-fn sleep_while_kernels(fd: i32, r: Ref<Socket>) -> Result<bool> {
+fn sleep_while_kernels(fd: i32, r: Ref<Socket>) -> Answer<bool> {
     let blocks = || raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0);
     // The kernel observes the time limit of a call that has one.
     if r.obj.rcvtimeo.load(Ordering::Relaxed) != 0 || !adopt::listens(fd) || !blocks() {
@@ -340,21 +340,21 @@ fn sleep_while_kernels(fd: i32, r: Ref<Socket>) -> Result<bool> {
         match sleep::sleep(&mut set, all, Deadline::Never, core::ptr::null(), |_| {}) {
             Ok(_) if set.revents(at) != 0 || table::is_replaced(r, fd) => return Ok(false),
             Ok(_) => {}
-            Err(Errno::INTR) if sleep::restarts(Deadline::Never) => {}
+            Err(Fail::INTR) if sleep::restarts(Deadline::Never) => {}
             Err(e) => return Err(e),
         }
     }
     Ok(true)
 }
 
-fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<()> {
+fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Answer<()> {
     let deadline = match r.obj.rcvtimeo.load(Ordering::Relaxed) {
         0 => Deadline::Never,
         ns => Deadline::after(ns as i64),
     };
     if deadline != Deadline::Now && table::is_replaced(r, fd) {
         // The call ends with EINTR, as in `wait::until_done`.
-        return Err(Errno::INTR);
+        return Err(Fail::INTR);
     }
     loop {
         let number = l.kernel_fd(fd);
@@ -369,7 +369,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<
         };
         match slept {
             Ok(_) if is_left(r.obj, l) => return Ok(()),
-            Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
+            Ok(0) if deadline.passed() => return Err(Fail::AGAIN),
             Ok(0) => {}
             Ok(_) => {
                 l.sweep();
@@ -378,14 +378,14 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<
                 }
                 // See `wait::ready`.
                 if table::is_replaced(r, number) && set.only_reported(number) {
-                    return Err(Errno::INTR);
+                    return Err(Fail::INTR);
                 }
             }
-            Err(Errno::INTR) if sleep::restarts(deadline) => {}
+            Err(Fail::INTR) if sleep::restarts(deadline) => {}
             Err(e) => return Err(e),
         }
         if !r.valid() {
-            return Err(Errno::BADF);
+            return Err(Fail::BADF);
         }
     }
 }

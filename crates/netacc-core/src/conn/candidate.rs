@@ -13,7 +13,7 @@ use crate::switch::{upgrade, upgrade_client};
 use crate::wait::held::Held;
 use crate::wait::sleep;
 use core::sync::atomic::Ordering;
-use netacc_sys::errno::{Errno, Result};
+use netacc_sys::errno::{Errno, Fail, Result};
 use netacc_sys::raw;
 use netacc_transport::Iov;
 
@@ -65,13 +65,11 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
             return reread(r, dst, flags);
         }
         let ready = if upgrade.is_remote() { upgrade::before_read(fd, s) } else { Ok(()) };
-        match ready {
-            Ok(()) => by_kernel(fd, dst, flags | libc::MSG_DONTWAIT, false),
-            Err(e) => Err(e),
-        }
+        let read = ready.and_then(|()| by_kernel(fd, dst, flags | libc::MSG_DONTWAIT, false));
+        read.map_err(Fail::Errno)
     };
     let mut _pin = None;
-    if res == Err(Errno::AGAIN) && !nonblock {
+    if res == Err(Fail::AGAIN) && !nonblock {
         _pin = r.pin();
         if _pin.is_none() {
             return Outcome::Failed(Errno::BADF);
@@ -79,7 +77,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
         if upgrade.is_remote() && !upgrade.is_client() {
             return match upgrade::wait(fd, r) {
                 Ok(()) => receive(fd, r, dst, flags),
-                Err(e) => Outcome::Failed(e),
+                Err(e) => e.into(),
             };
         }
         // The wait needs no lock: bytes that come from the kernel precede the ring's, whatever happens meanwhile.
@@ -88,7 +86,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
         let waited = ours.as_ref().map_or(Ok(()), |ours| sleep::for_kernel(ours, until));
         // Our own number for the file keeps this call going if another thread closes the program's number meanwhile.
         let there = ours.as_ref().map(Held::fd).filter(|own| *own >= 0).unwrap_or(fd);
-        res = waited.and_then(|()| by_kernel(there, dst, flags, false));
+        res = waited.and_then(|()| Ok(by_kernel(there, dst, flags, false)?));
     }
     match res {
         // The peer may have switched: then this 0 is not the end of the stream.
@@ -110,7 +108,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
             }
             Outcome::Done(n as isize)
         }
-        Err(e) => Outcome::Failed(e),
+        Err(e) => e.into(),
     }
 }
 
@@ -228,7 +226,7 @@ fn rewrite(r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, sent: usize) -> Outcom
     match r.obj.endpoint().map(|ep| transfer::transmit(r, ep, src, flags)) {
         Some(Ok(n)) => Outcome::Done((sent + n) as isize),
         _ if sent > 0 => Outcome::Done(sent as isize),
-        Some(Err(e)) => Result::<usize>::Err(e).into(),
+        Some(Err(e)) => e.into(),
         // The connection has left shared memory again meanwhile, or has been closed.
         None if r.obj.path() == Path::Tcp => Outcome::Pass,
         None => Outcome::Failed(Errno::BADF),

@@ -19,7 +19,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_conf::{Call, Transports};
 use netacc_stats::{Counter, Reason, State, Transport, page};
-use netacc_sys::errno::{Errno, Result};
+use netacc_sys::errno::{Answer, Errno, Fail};
 use netacc_sys::{addr, raw, time};
 use netacc_transport::rdma::engine;
 use netacc_transport::rdma::engine::{RouteHandle, order};
@@ -81,23 +81,23 @@ fn family_fits(s: &Socket, dest: SocketAddr) -> bool {
 
 /// connect(2) on a socket in shared memory: the connection is established, has ended, or is to be dissolved
 /// (AF_UNSPEC).
-fn connect_existing(r: Ref<Socket>, p: *const c_void, len: u32) -> Result<()> {
+fn connect_existing(r: Ref<Socket>, p: *const c_void, len: u32) -> Answer<()> {
     let s = r.obj;
     let Some(ep) = s.endpoint() else {
-        return Err(Errno::ISCONN);
+        return Err(Errno::ISCONN.into());
     };
     match addr::family(p, len) {
-        None => Err(Errno::INVAL),
-        Some(libc::AF_UNSPEC) => abort::abort(s, ep),
-        Some(_) if ep.is_pending() && s.has(NONBLOCK) => Err(Errno::ALREADY),
+        None => Err(Errno::INVAL.into()),
+        Some(libc::AF_UNSPEC) => Ok(abort::abort(s, ep)?),
+        Some(_) if ep.is_pending() && s.has(NONBLOCK) => Err(Errno::ALREADY.into()),
         Some(_) if ep.is_pending() => established(r),
-        Some(_) if !s.set(CONNECTING, false) => Err(Errno::ISCONN),
+        Some(_) if !s.set(CONNECTING, false) => Err(Errno::ISCONN.into()),
         Some(_) if !ep.has_ended() => Ok(()),
         // A non-blocking connect was established and ended before any call reported it, so success is reported once.
         Some(_) => {
             let e = ep.take_error();
             abort::abort(s, ep)?;
-            Err(if e != 0 { Errno(e) } else { Errno::CONNABORTED })
+            Err(if e != 0 { Errno(e) } else { Errno::CONNABORTED }.into())
         }
     }
 }
@@ -105,13 +105,13 @@ fn connect_existing(r: Ref<Socket>, p: *const c_void, len: u32) -> Result<()> {
 /// Waits until the listener's queue has room for the connect. A signal that interrupts the wait does not end the
 /// connect (connect(2)).
 #[cold]
-fn established(r: Ref<Socket>) -> Result<()> {
+fn established(r: Ref<Socket>) -> Answer<()> {
     let s = r.obj;
     let _pin = r.pin().ok_or(Errno::BADF)?;
     s.set(CONNECTING, true);
     let until = transfer::deadline(s.sndtimeo.load(Ordering::Relaxed));
     match connection::ready(r, Interest { read: false, write: true }, until) {
-        Err(Errno::AGAIN) => return Err(Errno::INPROGRESS),
+        Err(Fail::AGAIN) => return Err(Errno::INPROGRESS.into()),
         Err(e) => return Err(e),
         Ok(()) => {}
     }
@@ -120,7 +120,7 @@ fn established(r: Ref<Socket>) -> Result<()> {
         Some(ep) if ep.is_dead() => {
             let e = ep.take_error();
             abort::abort(s, ep)?;
-            Err(if e != 0 { Errno(e) } else { Errno::CONNREFUSED })
+            Err(if e != 0 { Errno(e) } else { Errno::CONNREFUSED }.into())
         }
         _ => Ok(()),
     }

@@ -9,7 +9,7 @@ use crate::switch::redispatch;
 use crate::wait::{connection, sleep};
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
-use netacc_sys::errno::{Errno, Result};
+use netacc_sys::errno::{Answer, Errno, Fail, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::{raw, user};
 use netacc_transport::shm::ShmEndpoint;
@@ -30,7 +30,7 @@ fn pump(
     count: usize,
     nonblock: bool,
     mut source: impl FnMut(*mut u8, usize) -> Result<usize>,
-) -> Result<usize> {
+) -> Answer<usize> {
     let s = r.obj;
     let mut done = 0;
     while done < count {
@@ -41,10 +41,10 @@ fn pump(
         let res = {
             let _g = s.tx.lock();
             if !r.valid() {
-                return Err(Errno::BADF);
+                return Err(Fail::BADF);
             }
             let Some(ep) = s.endpoint().filter(|_| s.is_shm()) else {
-                return if done > 0 { Ok(done) } else { Err(Errno::TO_KERNEL) };
+                return if done > 0 { Ok(done) } else { Err(Fail::ToKernel) };
             };
             // Distinguishes errors of the source from errors of the ring. A source that had nothing is not read again.
             let mut fill = |p: *mut u8, n: usize| {
@@ -83,7 +83,7 @@ fn pump(
             Err(Errno::AGAIN) if switched => redispatch::complete_switch(r),
             Err(Errno::AGAIN) if !nonblock && !ended.get() => {
                 let Some(_pin) = r.pin() else {
-                    return Err(Errno::BADF);
+                    return Err(Fail::BADF);
                 };
                 let w = connection::ready(
                     r,
@@ -95,7 +95,7 @@ fn pump(
                 }
             }
             Err(_) if done > 0 => break,
-            Err(e) => return Err(pipe_signal(e, 0)),
+            Err(e) => return Err(pipe_signal(e, 0).into()),
         }
     }
     Ok(done)
@@ -188,7 +188,7 @@ pub fn splice(input: i32, off_in: *mut i64, out: i32, off_out: *mut i64, len: us
 
 /// Moves bytes of a pipe into the ring. Like the kernel, it first waits for the pipe, without a lock, and then looks at
 /// the connection. `nonblock` concerns the pipe alone.
-fn from_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<usize> {
+fn from_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Answer<usize> {
     loop {
         if await_pipe(pipe, libc::POLLIN, nonblock)? & (libc::POLLIN | libc::POLLHUP) == libc::POLLHUP {
             return Ok(0);
@@ -203,14 +203,14 @@ fn from_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<us
             }
         });
         // Another reader has emptied the pipe meanwhile.
-        if !(dry && res == Err(Errno::AGAIN)) {
+        if !(dry && res == Err(Fail::AGAIN)) {
             return res;
         }
     }
 }
 
 /// Moves bytes of the ring into a pipe, with the same order of waiting as [`from_pipe`].
-fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<usize> {
+fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Answer<usize> {
     let s = r.obj;
     loop {
         await_pipe(pipe, libc::POLLOUT, nonblock)?;
@@ -218,9 +218,9 @@ fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<usiz
         let res = {
             let _g = s.rx.lock();
             if !r.valid() {
-                return Err(Errno::BADF);
+                return Err(Fail::BADF);
             }
-            let Some(ep) = s.endpoint().filter(|_| s.is_shm()) else { return Err(Errno::TO_KERNEL) };
+            let Some(ep) = s.endpoint().filter(|_| s.is_shm()) else { return Err(Fail::ToKernel) };
             let give = |p: *const u8, n: usize| {
                 let given = write_now(pipe, p, n);
                 full = given == Err(Errno::AGAIN);
@@ -237,7 +237,7 @@ fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<usiz
             Err(Errno::AGAIN) if full => {}
             Err(Errno::AGAIN) if !s.has(NONBLOCK) => {
                 let Some(_pin) = r.pin() else {
-                    return Err(Errno::BADF);
+                    return Err(Fail::BADF);
                 };
                 connection::ready(r, Interest { read: true, write: false }, until(s.rcvtimeo.load(Ordering::Relaxed)))?;
             }
@@ -247,7 +247,7 @@ fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<usiz
                 }
                 return Ok(n);
             }
-            Err(e) => return Err(e),
+            Err(e) => return Err(e.into()),
         }
     }
 }
@@ -266,17 +266,17 @@ fn from_before(ep: &ShmEndpoint, len: usize, mut give: impl FnMut(*const u8, usi
 
 /// Waits until a pipe has bytes or room, or its other end is closed, and returns the events of poll(2). `EAGAIN`: not
 /// ready and `nonblock`.
-fn await_pipe(pipe: i32, events: i16, nonblock: bool) -> Result<i16> {
+fn await_pipe(pipe: i32, events: i16, nonblock: bool) -> Answer<i16> {
     let mut seen = polled(pipe, events);
     if seen == 0 && nonblock {
-        return Err(Errno::AGAIN);
+        return Err(Fail::AGAIN);
     }
     while seen == 0 {
         sleep::before_sleep();
         let mut set = WaitSet::new();
         set.add(pipe, events);
         match set.sleep(Deadline::Never, core::ptr::null()) {
-            Err(Errno::INTR) if sleep::restarts(Deadline::Never) => {}
+            Err(Fail::INTR) if sleep::restarts(Deadline::Never) => {}
             slept => drop(slept?),
         }
         seen = polled(pipe, events);

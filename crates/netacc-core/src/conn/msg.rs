@@ -14,7 +14,7 @@ use crate::object::socket::{INQ, Socket};
 use crate::outcome::Outcome;
 use crate::switch::{demote, promote};
 use netacc_stats::Reason;
-use netacc_sys::errno::{Errno, Result};
+use netacc_sys::errno::{Errno, Fail, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::user;
 use netacc_transport::shm::ShmEndpoint;
@@ -224,7 +224,7 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
         return Outcome::Failed(Errno::FAULT);
     }
     // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
-    let got = unsafe { iov(m) }.and_then(|mut v| receive(r, ep, &mut v, flags));
+    let got = unsafe { iov(m) }.map_err(Fail::Errno).and_then(|mut v| receive(r, ep, &mut v, flags));
     if got.is_ok() {
         // SAFETY: the caller guarantees a header, and `m` was found writable above. A connected stream gives no address
         // and, but for TCP_INQ, no control messages.

@@ -11,7 +11,7 @@ use crate::wait::connection;
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use netacc_stats::Reason;
-use netacc_sys::errno::{Errno, Result};
+use netacc_sys::errno::{Answer, Errno, Fail, Result};
 use netacc_sys::raw;
 use netacc_sys::time::Deadline;
 use netacc_transport::rdma::engine::{progress, ring_bypass};
@@ -23,13 +23,13 @@ pub(crate) fn deadline(timeout_ns: u64) -> Deadline {
 }
 
 /// recv(2) and similar calls on an accelerated connection.
-pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flags: i32) -> Result<usize> {
+pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flags: i32) -> Answer<usize> {
     if flags & MSG_OOB != 0 {
         // Urgent data is never received in a ring, so the call fails as tcp(7) says for this case.
-        return Err(Errno::INVAL);
+        return Err(Errno::INVAL.into());
     }
     if flags & libc::MSG_ERRQUEUE != 0 {
-        return Err(Errno::AGAIN);
+        return Err(Fail::AGAIN);
     }
     requests::check();
     let s = r.obj;
@@ -67,7 +67,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
         } else {
             let _g = s.rx.lock();
             if !r.valid() {
-                return Err(Errno::BADF);
+                return Err(Fail::BADF);
             }
             // While the lock was free, another thread may have switched the connection.
             let Some(here) = s.endpoint().filter(|_| s.is_shm()) else {
@@ -118,7 +118,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
                 past = progress_for_reader(r, ep, dst, plain);
             }
             Err(Errno::AGAIN) if nonblock => {
-                return if got > 0 { Ok(got) } else { Err(Errno::AGAIN) };
+                return if got > 0 { Ok(got) } else { Err(Fail::AGAIN) };
             }
             Err(Errno::AGAIN) => {
                 let until = *until.get_or_insert_with(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
@@ -131,7 +131,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
                 });
                 match waited {
                     // For a read without room the kernel waits once and returns 0, whatever ended the wait.
-                    Ok(()) | Err(Errno::AGAIN | Errno::INTR) if wanted == 0 && !bad => return Ok(0),
+                    Ok(()) | Err(Fail::AGAIN | Fail::INTR) if wanted == 0 && !bad => return Ok(0),
                     Ok(()) => {}
                     Err(_) if got > 0 => return Ok(got),
                     Err(e) => return Err(e),
@@ -140,7 +140,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
             // EFAULT of the buffers is not an error of the connection.
             Err(Errno::FAULT) if got > 0 => return Ok(got),
             Err(_) if got > 0 => return Ok(got),
-            Err(e) => return Err(e),
+            Err(e) => return Err(e.into()),
         }
     }
 }
@@ -163,9 +163,9 @@ fn kernel_rest(
     iov: &mut Iov<'_>,
     mut done: usize,
     call: impl Fn(i32, *mut u8, usize) -> Result<usize>,
-) -> Result<usize> {
+) -> Answer<usize> {
     if done == 0 {
-        return Err(Errno::TO_KERNEL);
+        return Err(Fail::ToKernel);
     }
     let Some(fd) = table::number_of(r, -1) else { return Ok(done) };
     while let Some((p, n)) = iov.first() {
@@ -183,7 +183,7 @@ fn kernel_rest(
 /// Makes a peek with MSG_WAITALL: waits until `wanted` bytes are there, no more can come, or a whole window is full,
 /// and copies once. The caller holds a pin.
 #[cold]
-fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Result<()> {
+fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Answer<()> {
     const HELD: usize = 64 * 1024;
     let enough = wanted.min(HELD);
     let over = |ep: &ShmEndpoint| ep.readiness().0 & (Readiness::RDHUP | Readiness::HUP | Readiness::ERR) != 0;
@@ -196,7 +196,7 @@ fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Result<()> {
         if ep.unread() > 0 {
             let _g = r.obj.rx.lock();
             if !r.valid() {
-                return Err(Errno::BADF);
+                return Err(Fail::BADF);
             }
             // This read of one byte lets a writer that found no room in the small window open the large one.
             let mut byte = 0u8;
@@ -210,28 +210,28 @@ fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Result<()> {
 /// Pins the socket for a call that waits, until the call ends: a close in another thread takes effect when the call
 /// returns.
 #[cold]
-fn pinned(r: Ref<Socket>, pin: &mut Option<Pin>) -> Result<()> {
+fn pinned(r: Ref<Socket>, pin: &mut Option<Pin>) -> Answer<()> {
     if pin.is_none() {
         *pin = r.pin();
     }
-    if pin.is_some() { Ok(()) } else { Err(Errno::BADF) }
+    if pin.is_some() { Ok(()) } else { Err(Fail::BADF) }
 }
 
 /// send(2) and similar calls on an accelerated connection.
-pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>, flags: i32) -> Result<usize> {
+pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>, flags: i32) -> Answer<usize> {
     if flags & MSG_OOB != 0 {
         if ep.is_remote() {
             // No kernel socket here leads to the other host, so an urgent byte could not be delivered.
-            return Err(Errno::OPNOTSUPP);
+            return Err(Errno::OPNOTSUPP.into());
         }
         // Only the kernel can send urgent data, so the connection is demoted.
         let fd = table::number_of(r, -1).ok_or(Errno::BADF)?;
         demote::demote(fd, r, Reason::Unsupported)?;
-        return Err(Errno::TO_KERNEL);
+        return Err(Fail::ToKernel);
     }
     let s = r.obj;
     if src.bad() {
-        return refuse(ep, flags);
+        return Ok(refuse(ep, flags)?);
     }
     requests::check();
     let nonblock = flags & MSG_DONTWAIT != 0 || s.has(NONBLOCK);
@@ -255,7 +255,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
         let res = {
             let _g = s.tx.lock();
             if !r.valid() {
-                return Err(Errno::BADF);
+                return Err(Fail::BADF);
             }
             // While the lock was free, another thread may have switched the connection.
             let Some(here) = s.endpoint().filter(|_| s.is_shm()) else {
@@ -306,7 +306,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
             }
             Err(Errno::AGAIN) if switched => redispatch::complete_switch(r),
             Err(Errno::AGAIN) if nonblock => {
-                return if sent > 0 { Ok(sent) } else { Err(Errno::AGAIN) };
+                return if sent > 0 { Ok(sent) } else { Err(Fail::AGAIN) };
             }
             Err(Errno::AGAIN) => {
                 let until = *until.get_or_insert_with(|| deadline(s.sndtimeo.load(Ordering::Relaxed)));
@@ -318,7 +318,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
                 }
             }
             Err(_) if sent > 0 => return Ok(sent),
-            Err(e) => return Err(pipe_signal(e, flags)),
+            Err(e) => return Err(pipe_signal(e, flags).into()),
         }
     }
 }

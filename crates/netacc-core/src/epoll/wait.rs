@@ -18,7 +18,7 @@ use crate::switch::queued_connects;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, page};
-use netacc_sys::errno::{Errno, Result};
+use netacc_sys::errno::{Answer, Errno, Fail};
 use netacc_sys::time::Deadline;
 use netacc_sys::{cancel, cpu, raw, time, user};
 use netacc_transport::WaitSet;
@@ -79,20 +79,17 @@ fn mixed(e: &'static Epoll, call: &Call) -> Outcome {
     let done =
         if user::writable(call.events, size_of::<libc::epoll_event>()) { run(e, call) } else { unheard(e, call) };
     hand_off(e);
-    match done {
-        Ok(n) => Outcome::Done(n as isize),
-        Err(err) => Outcome::Failed(err),
-    }
+    done.into()
 }
 
 /// Waits for a call whose array cannot be written, which fails as soon as there is an event.
 #[cold]
-fn unheard(e: &'static Epoll, call: &Call) -> Result<usize> {
+fn unheard(e: &'static Epoll, call: &Call) -> Answer<usize> {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     let call = Call { events: &raw mut event, max: 1, ..*call };
     match run(e, &call)? {
         0 => Ok(0),
-        _ => Err(Errno::FAULT),
+        _ => Err(Errno::FAULT.into()),
     }
 }
 
@@ -122,7 +119,7 @@ fn poll_round(e: &'static Epoll, call: &Call, from: usize) -> (usize, bool) {
     (n, switched)
 }
 
-fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
+fn run(e: &'static Epoll, call: &Call) -> Answer<usize> {
     let max = call.max as usize;
     let (mut stashed, queueable) = unstash(e, call);
     if queueable {
@@ -180,7 +177,7 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
 
 /// Polls the kernel's set without waiting. If our own events fill the array before the application's are reached, it is
 /// repeated a limited number of times.
-fn at_once(e: &'static Epoll, call: &Call) -> Result<usize> {
+fn at_once(e: &'static Epoll, call: &Call) -> Answer<usize> {
     for _ in 0..AT_ONCE {
         let seen = kernel(e, call, 0, 0, true)?;
         // An array full of another process's events may hide ours.
@@ -196,7 +193,7 @@ fn at_once(e: &'static Epoll, call: &Call) -> Result<usize> {
 }
 
 /// Sleeps in the kernel. `None`: the caller has to check again. `steps` is the number of such sleeps so far.
-fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
+fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Answer<Option<usize>> {
     let until = queued_connects::within(call.deadline);
     // Counted before the last check, so that a thread that queues a registration later kicks this one.
     e.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -285,16 +282,17 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
 
 /// Sleeps a moment, since the set has only events of another process, which only that process can end.
 #[cold]
-fn yield_to_others(call: &Call) -> Result<()> {
+fn yield_to_others(call: &Call) -> Answer<()> {
     let left = call.deadline.left();
     let ns = if (0..POLLED_STEP).contains(&left) { left } else { POLLED_STEP };
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: ns };
-    raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, call.sigmask).map(drop)
+    raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, call.sigmask)?;
+    Ok(())
 }
 
 /// Polls the kernel's set and stores foreign events in the application's array from index `from` on; our own are
 /// handled.
-fn kernel(e: &'static Epoll, call: &Call, from: usize, timeout: i64, masked: bool) -> Result<Polled> {
+fn kernel(e: &'static Epoll, call: &Call, from: usize, timeout: i64, masked: bool) -> Answer<Polled> {
     page().count(Counter::KernelPolls);
     let mask = if masked { call.sigmask } else { core::ptr::null() };
     let room = call.max - from as i32;
@@ -309,7 +307,7 @@ fn kernel(e: &'static Epoll, call: &Call, from: usize, timeout: i64, masked: boo
         unsafe { call.events.add(from) }
     };
     let look = || shared::poll_sets(e, array, room, timeout, mask);
-    let n = match if timeout == 0 { look() } else { cancel::asleep(look) } {
+    let n = match if timeout == 0 { look().map_err(Fail::Errno) } else { cancel::asleep(look) } {
         Ok(n) => n,
         // Earlier events of this call must be reported and not be lost to EINTR.
         Err(_) if from > 0 => return Ok(Polled::default()),

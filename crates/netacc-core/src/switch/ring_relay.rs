@@ -20,7 +20,7 @@ use crate::switch::pair;
 use crate::switch::shed::shed;
 use crate::timeouts;
 use core::sync::atomic::AtomicU32;
-use netacc_sys::errno::{Errno, Result};
+use netacc_sys::errno::{Answer, Errno, Result};
 use netacc_sys::mem::Owned;
 use netacc_sys::time::Deadline;
 use netacc_sys::{addr, cancel, cpu, lock, raw, reserved_fds, time};
@@ -318,7 +318,7 @@ impl Relay {
         Ok(slept.is_ok_and(|n| n > 0))
     }
 
-    fn sleep_in(&self, set: &mut WaitSet, deadline: Deadline) -> Result<usize> {
+    fn sleep_in(&self, set: &mut WaitSet, deadline: Deadline) -> Answer<usize> {
         if self.ep.peer_is_gone() {
             // With the peer gone, reads and writes of the ring never wait, so only the socket is waited for.
             return set.sleep(deadline, core::ptr::null());

@@ -25,7 +25,7 @@ use crate::timeouts;
 use crate::wait::sleep;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
-use netacc_sys::errno::{Errno, Result};
+use netacc_sys::errno::{Answer, Errno, Fail, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::{raw, time};
 use netacc_transport::host::UpgradeAnswer;
@@ -228,7 +228,7 @@ pub fn before_read(fd: i32, s: &Socket) -> Result<()> {
 
 /// Server: waits for bytes on behalf of a call that has found nothing to read. The kernel's own blocking call would
 /// consume the token.
-pub fn wait(fd: i32, r: Ref<Socket>) -> Result<()> {
+pub fn wait(fd: i32, r: Ref<Socket>) -> Answer<()> {
     let s = r.obj;
     let deadline = match s.rcvtimeo.load(Ordering::Relaxed) {
         0 => Deadline::Never,
@@ -242,7 +242,7 @@ pub fn wait(fd: i32, r: Ref<Socket>) -> Result<()> {
         let mut set = WaitSet::new();
         set.add(fd, libc::POLLIN | libc::POLLRDHUP);
         match sleep::sleep(&mut set, progress::ProgressScope::All, deadline, core::ptr::null(), |_| {}) {
-            Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
+            Ok(0) if deadline.passed() => return Err(Fail::AGAIN),
             Ok(_) if set.revents(0) == 0 => {}
             Ok(_) => {
                 let there = {
@@ -257,7 +257,7 @@ pub fn wait(fd: i32, r: Ref<Socket>) -> Result<()> {
                     pause();
                 }
             }
-            Err(Errno::INTR) if sleep::restarts(deadline) => {}
+            Err(Fail::INTR) if sleep::restarts(deadline) => {}
             Err(e) => return Err(e),
         }
     }

@@ -6,7 +6,7 @@ use crate::object::socket::Socket;
 use crate::switch::queued_connects;
 use crate::wait::sleep::{restarts, sleep_before};
 use netacc_stats::{Counter, page};
-use netacc_sys::errno::{Errno, Result};
+use netacc_sys::errno::{Answer, Fail};
 use netacc_sys::time::Deadline;
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::rdma::engine::progress::ProgressScope;
@@ -18,13 +18,13 @@ use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 ///
 /// ppoll(2) looks its numbers up again when it is interrupted, and reports a file that another thread has put under a
 /// number meanwhile (dup2) instead of EINTR. So a wake-up for such a number alone counts as a signal.
-pub fn ready(sock: Ref<Socket>, interest: Interest, deadline: Deadline) -> Result<()> {
+pub fn ready(sock: Ref<Socket>, interest: Interest, deadline: Deadline) -> Answer<()> {
     until(sock, interest, 0, deadline)
 }
 
 /// Waits until `sock` is ready for `interest`, where a reader needs `enough` bytes or the end of the stream. Errors are
 /// those of [`ready`].
-pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Deadline) -> Result<()> {
+pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Deadline) -> Answer<()> {
     until_done(sock, interest, enough, deadline, |ep| {
         progress::progress_for(ep);
         false
@@ -39,7 +39,7 @@ pub fn until_done(
     enough: usize,
     deadline: Deadline,
     mut progress: impl FnMut(&'static ShmEndpoint) -> bool,
-) -> Result<()> {
+) -> Answer<()> {
     const ENDED: u32 = Readiness::RDHUP | Readiness::HUP | Readiness::ERR;
     let s = sock.obj;
     let Some(ep) = s.endpoint() else {
@@ -65,7 +65,7 @@ pub fn until_done(
     if deadline != Deadline::Now && replaced() {
         // Another thread has replaced the number's file while this one was spinning, and may have sent a signal after
         // that. The program repeats the call on the new file.
-        return Err(Errno::INTR);
+        return Err(Fail::INTR);
     }
     let mut steps = 0u32;
     loop {
@@ -98,21 +98,21 @@ pub fn until_done(
             return Ok(());
         }
         match slept {
-            Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
+            Ok(0) if deadline.passed() => return Err(Fail::AGAIN),
             // The caller looks the connection up again and finds its new path.
             Ok(_) if !here() => return Ok(()),
             Ok(_) if ep.must_switch() => {
                 crate::switch::redispatch::complete_switch(sock);
                 return Ok(());
             }
-            Ok(_) if deadline.passed() => return Err(Errno::AGAIN),
+            Ok(_) if deadline.passed() => return Err(Fail::AGAIN),
             // A thread that replaced the number wakes this one first, and a signal may have come while it was awake.
-            Ok(_) if replaced() => return Err(Errno::INTR),
+            Ok(_) if replaced() => return Err(Fail::INTR),
             Ok(_) if numbers.iter().any(|fd| set.only_reported(*fd) && table::is_replaced(sock, *fd)) => {
-                return Err(Errno::INTR);
+                return Err(Fail::INTR);
             }
             Ok(_) => {}
-            Err(Errno::INTR) if restarts(deadline) => {}
+            Err(Fail::INTR) if restarts(deadline) => {}
             Err(e) => return Err(e),
         }
     }

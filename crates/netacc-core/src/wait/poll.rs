@@ -22,7 +22,7 @@ use alloc::vec::Vec;
 use core::ffi::c_void;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, pollfd};
 use netacc_stats::{Counter, page};
-use netacc_sys::errno::Result;
+use netacc_sys::errno::Answer;
 use netacc_sys::time::Deadline;
 use netacc_sys::{cpu, user};
 use netacc_transport::rdma::engine::progress;
@@ -269,7 +269,7 @@ impl Fds {
     }
 
     /// Fills in the current events of all entries without waiting.
-    fn at_once(&self) -> Result<usize> {
+    fn at_once(&self) -> Answer<usize> {
         let mut set = WaitSet::new();
         let n = self.look();
         if self.foreign(&mut set) {
@@ -372,7 +372,7 @@ pub unsafe fn poll(
     run(&mut fds, deadline, sigmask).into()
 }
 
-fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Result<usize> {
+fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usize> {
     let mut spun = false;
     let mut steps = 0u32;
     loop {

@@ -4,7 +4,7 @@ use crate::operator::requests;
 use crate::wait::held::Held;
 use core::ffi::c_void;
 use netacc_stats::{Counter, page};
-use netacc_sys::errno::{Errno, Result};
+use netacc_sys::errno::{Answer, Fail};
 use netacc_sys::time::Deadline;
 use netacc_transport::WaitSet;
 use netacc_transport::rdma::engine::progress;
@@ -18,7 +18,7 @@ pub fn sleep(
     deadline: Deadline,
     sigmask: *const c_void,
     disarm: impl FnOnce(&WaitSet),
-) -> Result<usize> {
+) -> Answer<usize> {
     sleep_before(set, scope, deadline, sigmask, disarm, true)
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn sleep_before(
     sigmask: *const c_void,
     disarm: impl FnOnce(&WaitSet),
     makes_progress: bool,
-) -> Result<usize> {
+) -> Answer<usize> {
     let wake_pipe = requests::watch(set);
     let token = progress::arm(set, scope);
     let slept = if matches!(token, ArmOutcome::Ready) {
@@ -59,7 +59,7 @@ pub fn before_sleep() {
 
 /// Waits for bytes of a kernel socket. A cancelled thread wakes here, and not in a call that the kernel restarts. The
 /// wait uses a number of ours, since the program's may get another socket, at which ppoll(2) would then look.
-pub(crate) fn for_kernel(ours: &Held, deadline: Deadline) -> Result<()> {
+pub(crate) fn for_kernel(ours: &Held, deadline: Deadline) -> Answer<()> {
     loop {
         if ours.fd() < 0 {
             return Ok(());
@@ -70,12 +70,12 @@ pub(crate) fn for_kernel(ours: &Held, deadline: Deadline) -> Result<()> {
         let slept = set.sleep(deadline, core::ptr::null());
         requests::after_sleep(&set, wake_pipe);
         match slept {
-            Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
+            Ok(0) if deadline.passed() => return Err(Fail::AGAIN),
             Ok(0) => {}
             // Only the pipe has reported something.
             Ok(_) if set.revents(0) == 0 => {}
             Ok(_) => return Ok(()),
-            Err(Errno::INTR) if restarts(deadline) => {}
+            Err(Fail::INTR) if restarts(deadline) => {}
             Err(e) => return Err(e),
         }
     }

@@ -3,6 +3,7 @@
 use core::cell::Cell;
 use core::ops::Deref;
 use netacc_sys::Errno;
+use netacc_sys::errno::Fail;
 use netacc_sys::time::Deadline;
 use netacc_transport::{Endpoint, Interest, Iov, Readiness, WaitSet};
 use std::any::Any;
@@ -168,8 +169,8 @@ pub(crate) fn wait_with(e: &'static dyn Endpoint, i: Interest, mut armed: impl F
             armed();
             match set.sleep(guard, core::ptr::null()) {
                 Ok(0) => panic!("nobody woke the sleeper"),
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(e) => panic!("{e}"),
+                Ok(_) | Err(Fail::INTR) => {}
+                Err(e) => panic!("{e:?}"),
             }
         }
         e.disarm(i, &set);
