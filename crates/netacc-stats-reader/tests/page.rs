@@ -185,6 +185,10 @@ fn queue_pairs_tell_what_links_have_not() {
     assert_eq!((qp.credits, qp.receives, qp.posted, qp.completed, qp.received), (3, 4, 2, 1, 1));
     // The connection of a queue pair has its slot in a link, and is counted there.
     assert_eq!((seen.counter(Counter::SlotsInUse), page.slots_in_use()), (0, 0));
+    // A queue pair that has failed keeps its connections, which are still counted in the link.
+    entry.set_kind(LinkKind::Tcp);
+    let seen = reader::read_fd(&fd).unwrap();
+    assert_eq!((seen.counter(Counter::SlotsInUse), page.slots_in_use()), (0, 0));
     // The next link or queue pair in this entry finds no value of this one.
     entry.close(3);
     assert_eq!(entry.id(), 0);

@@ -283,10 +283,11 @@ impl Page {
     }
 
     /// The number of connection slots in use now, of links with an entry and of the others. Queue pairs are left out,
-    /// since their connections have their slots in links of shared memory.
+    /// failed ones too, since their connections have their slots in links of shared memory.
     #[must_use]
     pub fn slots_in_use(&self) -> u64 {
-        let links = self.head.links.iter().filter(|link| link.is_open() && !link.is_rdma());
+        let of_qp = |link: &LinkEntry| link.is_rdma() || link.is_failed_over();
+        let links = self.head.links.iter().filter(|link| link.is_open() && !of_qp(link));
         let entries = links.map(|link| u64::from(link.in_use()));
         entries.fold(self.value(Counter::SlotsInUse), u64::wrapping_add)
     }
