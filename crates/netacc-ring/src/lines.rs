@@ -29,7 +29,10 @@ pub const fn has_not_ended(fin: u32) -> bool {
 /// reading thread publishes them at [`ConsumerLine::held_until`] at the latest.
 pub const HOLDING: u32 = 32;
 
-const _: () = assert!((FIN | RESET | SWITCHED | CLOSED | GONE).count_ones() == 5, "each mark has a bit of its own");
+const _: () = {
+    let all = FIN | RESET | SWITCHED | CLOSED | GONE | HOLDING;
+    assert!(all.count_ones() == 6, "each mark has a bit of its own");
+};
 
 /// The words that one side writes, except those about its reading: a cache line.
 #[derive(Debug, Default)]
