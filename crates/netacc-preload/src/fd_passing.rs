@@ -20,7 +20,8 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, m: *mut msghdr, flags: c_int) -> ssi
             // SAFETY: the application calls under the function's own contract, and the kernel has filled in its message
             // header.
             if n >= 0 && unsafe { (*m).msg_controllen } != 0 {
-                // SAFETY: the same message header, which the kernel has filled in.
+                // SAFETY: the application's message header was just received by the kernel, so it is valid, and what it
+                // names as control messages was written by the kernel.
                 unsafe { msg::received(m) };
             }
             n

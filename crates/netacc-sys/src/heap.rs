@@ -71,7 +71,7 @@ pub struct Heap;
 
 struct State(UnsafeCell<Dlmalloc<Pages>>);
 
-// SAFETY: see the module's safety note.
+// SAFETY: `with` alone accesses the state, and only in the thread that holds the lock, or that has taken it for a fork.
 unsafe impl Sync for State {}
 
 static STATE: State = State(UnsafeCell::new(Dlmalloc::new_with_allocator(Pages)));

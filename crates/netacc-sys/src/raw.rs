@@ -13,7 +13,8 @@ use rustix::fd::BorrowedFd;
 /// One system call with six arguments; the result is the kernel's, a negative errno on failure.
 ///
 /// # Safety
-/// As the system call itself.
+/// The caller upholds what system call `nr` requires of its arguments: an address at which the kernel writes, or whose
+/// mapping it changes, belongs to memory that the caller may change so.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub unsafe fn syscall6(nr: i64, a: [usize; 6]) -> isize {
@@ -30,7 +31,8 @@ pub unsafe fn syscall6(nr: i64, a: [usize; 6]) -> isize {
 /// One system call with six arguments; the result is the kernel's, a negative errno on failure.
 ///
 /// # Safety
-/// As the system call itself.
+/// The caller upholds what system call `nr` requires of its arguments: an address at which the kernel writes, or whose
+/// mapping it changes, belongs to memory that the caller may change so.
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
 pub unsafe fn syscall6(nr: i64, a: [usize; 6]) -> isize {
@@ -45,7 +47,8 @@ pub unsafe fn syscall6(nr: i64, a: [usize; 6]) -> isize {
 
 #[inline(always)]
 fn call(nr: i64, a: [usize; 6]) -> Result<usize> {
-    // SAFETY: see the module's safety note; every pointer is the application's or points to a live local.
+    // SAFETY: each pointer is the application's own, which its call would have given to the kernel in any case and which
+    // the kernel validates, or it points to a local variable that outlives the call.
     let r = unsafe { syscall6(nr, a) };
     if r < 0 { Err(Errno(-(r as i32))) } else { Ok(r as usize) }
 }

@@ -189,7 +189,8 @@ impl Ethtool {
             *to = from;
         }
         let mut request = Request { name, data: words.as_mut_ptr().cast(), rest: [0; 3 - size_of::<usize>() / 8] };
-        // SAFETY: see `Call`.
+        // SAFETY: the request names the command's words, which this function has borrowed and which have room for the
+        // kernel's answer to that command.
         unsafe { rustix::ioctl::ioctl(&self.0, Call(&mut request)) }.map_err(os)
     }
 }
