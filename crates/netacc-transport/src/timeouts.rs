@@ -38,6 +38,14 @@ pub const STRANGER_DELAY_UNCHECKED: Duration = Duration::from_millis(1);
 /// system calls.
 pub const LIVENESS_ACCEPT: Duration = Duration::from_millis(10);
 
+/// How often a connection to the liveness socket of another user's process is tried again, if this process was short of
+/// descriptors or memory. The end of that process is noticed this much later.
+pub const REDIAL: Duration = Duration::from_millis(20);
+
+/// How long such a connection is tried after the process that opened the link has ended. Afterwards the peer counts as
+/// ended, although another process of its side may still have the connection.
+pub const REDIAL_WITHOUT_PEER: Duration = Duration::from_secs(10);
+
 /// How long a signal handler that interrupted a holder of locks waits for the lock of another socket or of an engine.
 /// Afterwards the handler continues without the lock: its holder may be the thread that it has interrupted.
 pub const HANDLER_LOCK_WAIT: Duration = Duration::from_millis(10);

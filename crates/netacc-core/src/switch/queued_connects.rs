@@ -20,7 +20,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_sys::time::Deadline;
 use netacc_sys::{lock, time};
 use netacc_transport::rdma::engine;
-use netacc_transport::shm::{Link, ShmEndpoint};
+use netacc_transport::shm::{Link, ShmEndpoint, redial};
 
 const QUEUED_CONNECT: u64 = time::ns(timeouts::QUEUED_CONNECT);
 
@@ -134,7 +134,20 @@ pub fn await_queue_pairs() {
 #[inline]
 pub fn within(deadline: Deadline) -> Deadline {
     // A signal handler that has interrupted one of our calls takes no lock, since that call may hold it.
-    if ANY.load(Ordering::Relaxed) == 0 || lock::interrupted() { deadline } else { serve(deadline) }
+    let deadline = if ANY.load(Ordering::Relaxed) == 0 || lock::interrupted() { deadline } else { serve(deadline) };
+    if redial::is_owed() { before_redial(deadline) } else { deadline }
+}
+
+/// Makes connections to liveness sockets that are owed, and returns `deadline` or the time of the next attempt if that
+/// is earlier.
+#[cold]
+fn before_redial(deadline: Deadline) -> Deadline {
+    let due = if lock::interrupted() { None } else { redial::make_owed_dials() };
+    match (due, deadline) {
+        (Some(due), Deadline::Never) => Deadline::At(due),
+        (Some(due), Deadline::At(end)) => Deadline::At(due.min(end)),
+        _ => deadline,
+    }
 }
 
 #[cold]

@@ -62,6 +62,11 @@ pub struct ShmEndpoint {
     /// listens and the peer has none: the time (in units of 2^24 ns) of the last check for the peer; see
     /// [`ShmEndpoint::is_abandoned`].
     pub(super) dialed: AtomicU32,
+    /// A connection to the peer's listening liveness socket that could not be made yet: the generation of its
+    /// connection in the upper half, and since when; 0: none. See [`super::redial`].
+    pub(super) owed: AtomicU64,
+    /// Time of the last attempt to make it.
+    pub(super) redialed: AtomicU32,
     /// The old subflow, whose bytes come before the ring's (descriptor + 1).
     pub(super) old_subflow: AtomicI32,
     /// The kernel socket on which a connection goes on that another process has taken off the rings (reserved

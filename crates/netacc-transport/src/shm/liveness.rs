@@ -9,7 +9,7 @@
 //!
 //! The first sharer that sleeps on the connection accepts it. When that process ends or closes, the peer
 //! sees an end and connects once more: if that is refused, no process holds the listening socket any more, and the last
-//! holder is gone.
+//! holder is gone. An attempt that fails for another reason is made again later ([`super::redial`]).
 //!
 //! Names of sockets are public (`/proc/net/unix`), so half of the token is not in the name: the peer sends the whole
 //! token first.
@@ -31,10 +31,6 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// Number of connections to a liveness socket that may wait to be accepted. The peer makes one; a third party that
 /// learns the name could make others, which are closed at the next look.
 const BACKLOG: i32 = 16;
-
-/// Largest number of connections that a process makes to one liveness socket. Each of the peer's sharers ends one when
-/// it leaves; a hostile peer could end one after the other.
-const DIALS: u32 = 256;
 
 const LIVENESS_ACCEPT: u64 = time::ns(timeouts::LIVENESS_ACCEPT);
 
@@ -75,24 +71,41 @@ pub(super) fn open() -> Result<(OwnedFd, u64)> {
     }
 }
 
-/// Connects to the peer's socket and sends the token. `ECONNREFUSED`: no process holds the socket any more.
-fn dial(token: u64) -> Result<i32> {
-    let fd = unix_socket()?;
+/// Result of a connection attempt to the peer's liveness socket.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Dialed {
+    /// The attempt succeeded. The value is the reserved descriptor of the connection, over which the token was sent.
+    Connected(i32),
+    /// No process holds the socket any more.
+    Gone,
+    /// The attempt failed for another reason, so nothing is known of the socket's holders.
+    NotNow,
+}
+
+impl From<Errno> for Dialed {
+    fn from(e: Errno) -> Dialed {
+        match e {
+            // The name is free, or its socket does not listen any more; or the last holder ended in between.
+            Errno::CONNREFUSED | Errno::NOENT | Errno::PIPE | Errno::CONNRESET => Dialed::Gone,
+            // This process is short of descriptors or memory, the peer's backlog is full, or something of that kind.
+            _ => Dialed::NotNow,
+        }
+    }
+}
+
+/// Connects to the peer's socket and sends the token.
+pub(super) fn dial(token: u64) -> Dialed {
+    let Ok(fd) = unix_socket() else { return Dialed::NotNow };
     let name = Name::liveness(token);
     let connected = SocketAddrUnix::new_abstract_name(name.as_bytes()).and_then(|name| connect(&fd, &name));
-    let said = connected.map_err(Errno::from).and_then(|()| {
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        match raw::send(fd.as_raw_fd(), token.to_le_bytes().as_ptr(), 8, flags) {
-            // The last holder ended in between.
-            Err(Errno::PIPE | Errno::CONNRESET) => Err(Errno::CONNREFUSED),
-            sent => sent.map(drop),
-        }
-    });
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let said =
+        connected.map_err(Errno::from).and_then(|()| raw::send(fd.as_raw_fd(), token.to_le_bytes().as_ptr(), 8, flags));
     match said {
-        Ok(()) => reserved_fds::adopt(fd),
+        Ok(_) => reserved_fds::adopt(fd).map_or(Dialed::NotNow, Dialed::Connected),
         Err(e) => {
             reserved_fds::drop_raw(fd);
-            Err(e)
+            e.into()
         }
     }
 }
@@ -203,49 +216,6 @@ impl ShmEndpoint {
         }
     }
 
-    /// Connects to the listening liveness socket of a peer that is a stranger and is about to fork with connection
-    /// `generation`.
-    pub(crate) fn learn_token(&self, generation: u32, token: u64) {
-        if !self.expects(generation) || self.peer_liveness_generation() == Some(generation) {
-            return;
-        }
-        self.peer_token.store(token, Ordering::Relaxed);
-        self.dialed.store(1, Ordering::Relaxed);
-        match dial(token) {
-            Ok(fd) => self.learn_peer_liveness(generation, fd),
-            // No process holds the peer's liveness socket any more, or this process could not make a socket. Without
-            // one it would not see the peer's end, so the peer counts as gone.
-            Err(_) if self.is_live() => {
-                self.state.set(PEER_GONE);
-                self.poke_self();
-            }
-            Err(_) => {}
-        }
-    }
-
-    /// Whether the end of the peer liveness socket means that the peer's last holder has ended. If the peer's liveness
-    /// socket listens and can be connected to once more, only the previous connection has ended, and the new one
-    /// becomes the peer liveness socket.
-    pub(super) fn has_peer_ended(&self) -> bool {
-        let token = self.peer_token.load(Ordering::Relaxed);
-        let fd = self.peer_liveness_fd();
-        let known = token == 0 || fd < 0;
-        if known || self.dialed.fetch_add(1, Ordering::Relaxed) >= DIALS {
-            return true;
-        }
-        let Ok(fresh) = dial(token) else { return true };
-        // The new connection gets the same number, which another thread may be polling. The old file is closed by
-        // `dismiss_shared`, since it may hold descriptors whose close blocks.
-        let old = reserved_fds::copy(fd);
-        let _ = raw::dup3(fresh, fd, libc::O_CLOEXEC);
-        reserved_fds::close(fresh);
-        if let Ok(old) = old {
-            dismiss_shared(old);
-        }
-        self.state.set(PEER_LIVENESS_CHANGED);
-        false
-    }
-
     /// Whether [`ShmEndpoint::take_peer_liveness_change`] or [`ShmEndpoint::take_arrived`] would report a change.
     #[inline]
     pub fn has_other_files(&self) -> bool {
@@ -278,7 +248,7 @@ mod tests {
     #[test]
     fn only_a_caller_with_the_token_is_the_peer() {
         let (listener, token) = open().unwrap();
-        let ours = dial(token).unwrap();
+        let Dialed::Connected(ours) = dial(token) else { panic!("its backlog has room") };
         let theirs = accept(&listener).unwrap();
         assert!(matches!(caller(theirs, token), Caller::Peer));
         assert!(matches!(caller(theirs, token), Caller::Silent));
@@ -292,6 +262,27 @@ mod tests {
         rustix::io::write(&third, b"12345678").unwrap();
         assert!(matches!(caller(theirs, token), Caller::Stranger));
         drop(listener);
-        assert_eq!(dial(token), Err(Errno::CONNREFUSED));
+        assert_eq!(dial(token), Dialed::Gone);
+    }
+
+    #[test]
+    fn a_full_backlog_is_no_end() {
+        let (listener, token) = open().unwrap();
+        let name = Name::liveness(token);
+        let name = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+        let others: Vec<OwnedFd> = core::iter::repeat_with(|| unix_socket().unwrap())
+            .take_while(|other| connect(other, &name).is_ok())
+            .collect();
+        assert!(others.len() >= BACKLOG as usize);
+        assert_eq!(dial(token), Dialed::NotNow);
+        drop((others, listener));
+        assert_eq!(dial(token), Dialed::Gone);
+    }
+
+    #[test]
+    fn a_lack_of_descriptors_or_memory_is_no_end() {
+        for e in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN, Errno::INTR] {
+            assert_eq!(Dialed::from(e), Dialed::NotNow);
+        }
     }
 }

@@ -56,6 +56,7 @@ mod pending;
 mod procfs;
 pub mod promote;
 mod queue;
+pub mod redial;
 mod registry;
 mod remote;
 pub mod rendezvous;

@@ -334,7 +334,7 @@ impl ShmEndpoint {
         if told || v.link.is_inherited() {
             return self.state.look().has(PEER_GONE) || (!told && self.is_abandoned(v));
         }
-        lost && !self.is_orphan(v)
+        lost && self.tells_by_link(v)
     }
 
     /// Adds the kernel sockets that can wake a sleeper of this connection.
@@ -353,7 +353,8 @@ impl ShmEndpoint {
             return;
         }
         let w = self.peer_liveness_fd();
-        if w >= 0 && !self.state.glance().has(PEER_GONE) {
+        // A socket that has ended would end every sleep.
+        if w >= 0 && !self.state.glance().has(PEER_GONE) && !self.owes_dial() {
             set.add(w, libc::POLLIN | libc::POLLRDHUP);
         }
         if v.link.is_inherited() {
@@ -401,7 +402,9 @@ impl ShmEndpoint {
         // A liveness socket that listens reports nothing.
         let liveness = if using.is_some() && !self.liveness_listens() { self.liveness_to_poll() } else { -1 };
         // `tells`: the end of this socket means that the peer's last process is gone.
-        for (fd, tells) in [(peer_liveness, true), (liveness, peer_liveness < 0)] {
+        // A peer liveness socket whose end tells nothing yet has nothing else to report.
+        let first = if peer_liveness >= 0 && self.still_owes_dial() { -1 } else { peer_liveness };
+        for (fd, tells) in [(first, true), (liveness, peer_liveness < 0)] {
             // All sharers read the same socket, so messages that each of them needs stay in it.
             let shared = fd == liveness || self.is_shared();
             match if fd >= 0 { self.drain(fd, shared) } else { LivenessEvent::Nothing } {
