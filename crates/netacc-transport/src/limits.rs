@@ -3,6 +3,9 @@
 /// Number of attempts, 10 ms apart, to send over a full control socket: a fifth of a second.
 pub const CONTROL_TRIES: u32 = 20;
 
+/// Number of messages of one control socket that one call reads: a peer may keep sending.
+pub const MESSAGES_PER_CALL: usize = 4096;
+
 /// Number of yields of a process that waits for another sharer's operation, before it checks that sharer's state: an
 /// operation copies at most a window.
 pub const OWNER_YIELDS: u32 = 20_000;

@@ -5,7 +5,7 @@
 //! never freed.
 #![allow(unsafe_code)]
 
-use crate::limits::CONTROL_TRIES;
+use crate::limits::{CONTROL_TRIES, MESSAGES_PER_CALL};
 use crate::shm::Link;
 use crate::shm::guard::{FirstMessage, first_message, may_pass};
 use crate::shm::link::{ENDED, LOST};
@@ -36,6 +36,16 @@ pub enum Received {
     Garbage,
     /// A message of another version of the protocol.
     Version,
+}
+
+/// How far a control socket was read.
+enum Read {
+    /// No message waits any more.
+    All,
+    /// Further messages may wait.
+    Part,
+    /// Nothing more is read from this peer, because of this result.
+    Last(Received),
 }
 
 /// Sends one message without waiting. `EAGAIN`: the socket is full.
@@ -239,52 +249,63 @@ impl Link {
             fence(Ordering::SeqCst);
             let Some(guard) = self.reader.try_lock() else { return };
             self.more.store(0, Ordering::SeqCst);
-            let ended = self.read_all();
+            let read = self.read_all();
             drop(guard);
-            match ended {
-                Some(Received::End) => return self.lose(),
-                Some(_) => return self.expel(),
-                None => fence(Ordering::SeqCst),
+            match read {
+                Read::All => fence(Ordering::SeqCst),
+                Read::Part => {
+                    // The kernel has told each epoll instance of the messages (`EPOLLET`) and does not repeat that. So
+                    // the instances' wakers are written, and a thread that finds the mark reads on.
+                    self.more.store(1, Ordering::SeqCst);
+                    return self.ring_all_own();
+                }
+                Read::Last(Received::End) => return self.lose(),
+                Read::Last(_) => return self.expel(),
             }
         }
     }
 
-    /// Reads the waiting messages, under the reader's lock. `Some`: no more is read from this peer.
-    fn read_all(&'static self) -> Option<Received> {
-        // The number is limited, so that a peer that floods the socket does not keep our thread: the rest is read at
-        // the next call.
-        for _ in 0..4096 {
-            let control = self.control_borrowed()?;
+    /// Whether messages may wait in the control socket of which the kernel has told an epoll instance already.
+    #[inline]
+    pub fn has_more_to_read(&self) -> bool {
+        self.more.load(Ordering::Relaxed) != 0
+    }
+
+    /// Reads the waiting messages, under the reader's lock.
+    fn read_all(&'static self) -> Read {
+        // The number is limited, so that a peer that floods the socket does not keep our thread.
+        for _ in 0..MESSAGES_PER_CALL {
+            let Some(control) = self.control_borrowed() else { return Read::All };
             match first_message(control.as_raw_fd()) {
                 FirstMessage::Message { uid, descriptors } => {
                     self.note_sender(uid);
                     if descriptors && !may_pass(uid, self.trusts_peer()) {
                         self.reset_all();
-                        return Some(Received::Garbage);
+                        return Read::Last(Received::Garbage);
                     }
                 }
                 FirstMessage::Nothing => {
                     self.answer_kick();
-                    return None;
+                    return Read::All;
                 }
-                FirstMessage::End => return Some(Received::End),
+                FirstMessage::End => return Read::Last(Received::End),
             }
             match receive_message(control) {
                 Received::Nothing => {
                     self.answer_kick();
-                    return None;
+                    return Read::All;
                 }
                 Received::Message(m, fd) if self.refuses(&m) => {
                     if let Some(fd) = fd {
                         reserved_fds::drop_raw(fd);
                     }
-                    return Some(Received::Garbage);
+                    return Read::Last(Received::Garbage);
                 }
                 Received::Message(m, fd) => self.handle(m, fd),
-                end => return Some(end),
+                end => return Read::Last(end),
             }
         }
-        None
+        Read::Part
     }
 
     /// Keeps all threads from reading the control socket while the guard lives. `None`: another thread still reads
@@ -407,6 +428,9 @@ impl Link {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use crate::shm::Side;
+    use crate::shm::segment::Segment;
+    use netacc_sys::raw;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     #[test]
@@ -426,5 +450,35 @@ mod tests {
             );
         }
         assert!(matches!(receive_message(ours.as_fd()), Received::End));
+    }
+
+    #[test]
+    fn the_rest_of_a_flood_is_announced_to_our_own_threads() {
+        const SO_SNDBUFFORCE: i32 = 32;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        for option in [libc::SO_SNDBUF, SO_SNDBUFFORCE] {
+            let _ = raw::setsockopt_int(theirs.as_raw_fd(), libc::SOL_SOCKET, option, 64 << 20);
+        }
+        let segment = Segment::map(Segment::create().unwrap().as_fd()).unwrap();
+        let link = Link::new(Side::Server, segment, reserved_fds::adopt(ours).unwrap(), true, 0).unwrap();
+        let waker = link.borrow_waker().unwrap();
+        let is_rung = || {
+            let mut count = 0u64;
+            raw::read(link.waker_fd(waker), (&raw mut count).cast(), 8, None).is_ok()
+        };
+        let sent = (0..=MESSAGES_PER_CALL).take_while(|_| {
+            // This waker does not exist, so the messages have no effect.
+            send_message(theirs.as_fd(), Message::Wake { id: u32::MAX }, None).is_ok()
+        });
+        if sent.count() <= MESSAGES_PER_CALL {
+            // The kernel's limit (net.core.wmem_max) allows no such flood.
+            return link.put();
+        }
+        link.service();
+        assert!(link.has_more_to_read() && is_rung());
+        link.service();
+        assert!(!link.has_more_to_read() && !is_rung());
+        link.put();
     }
 }
