@@ -21,8 +21,6 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use dlmalloc::Dlmalloc;
 use rustix::mm::{MremapFlags, mremap, munmap};
 
-/// Size (bytes) of a page, or a multiple of it: what the kernel maps is a multiple of this everywhere.
-const PAGE: usize = if cfg!(target_arch = "x86_64") { 4096 } else { 65536 };
 /// How long (ns) a fork in a signal handler waits for another thread's allocation.
 const PATIENCE: u64 = 100_000_000;
 
@@ -61,7 +59,7 @@ unsafe impl dlmalloc::Allocator for Pages {
     }
 
     fn page_size(&self) -> usize {
-        PAGE
+        mem::LARGEST_PAGE
     }
 }
 

@@ -8,7 +8,7 @@ use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use netacc_ring::{LARGE, SLOTS};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::mem::{self, Zeroed};
+use netacc_sys::mem::{self, LARGEST_PAGE, Zeroed};
 use netacc_sys::slab::{Pooled, Slab};
 use rustix::mm::{MremapFlags, mremap, munlock, munmap};
 
@@ -19,9 +19,8 @@ pub(super) const PAIR: usize = 2 * LARGE;
 pub(super) const FIRST: usize = 4;
 /// Number of blocks of large windows: [`FIRST`] slots, as many again, and then twice as many each time.
 const BLOCKS: usize = 8;
-/// Length (bytes) of what [`Blocks::add`] maps a second time: a page. If the machine's pages are larger, mremap(2)
-/// refuses, and only the first block can be used.
-const PAGE: usize = 4096;
+/// Length (bytes) of what [`Blocks::add`] maps a second time: whole pages, whichever size they have.
+const OVERLAP: usize = LARGEST_PAGE;
 
 const _: () = assert!(first_of(BLOCKS - 1) + slots_in(BLOCKS - 1) == SLOTS);
 
@@ -101,22 +100,22 @@ impl Blocks {
     }
 
     /// Maps the block after the last mapped one. That needs no descriptor: the new mapping begins with a second mapping
-    /// of the last mapped page (mremap(2) with an old size of 0), and continues in the file from there.
+    /// of the last [`OVERLAP`] mapped bytes (mremap(2) with an old size of 0), and continues in the file from there.
     #[cold]
     fn add(&self, block: usize) -> Result<()> {
         let before = block.checked_sub(1).ok_or(Errno::INVAL)?;
-        let last = self.get(before).ok_or(Errno::NOMEM)?.as_ptr().wrapping_add(slots_in(before) * PAIR - PAGE);
-        let len = PAGE + slots_in(block) * PAIR;
+        let last = self.get(before).ok_or(Errno::NOMEM)?.as_ptr().wrapping_add(slots_in(before) * PAIR - OVERLAP);
+        let len = OVERLAP + slots_in(block) * PAIR;
         afford(len)?;
         if mem::is_locking() {
-            // SAFETY: the page belongs to our mapping, and munlock(2) does not change its contents. Otherwise the new
-            // mapping would be locked as this page is.
-            let _ = unsafe { munlock(last.cast(), PAGE) };
+            // SAFETY: the pages belong to our mapping, and munlock(2) does not change their contents. Otherwise the new
+            // mapping would be locked as these pages are.
+            let _ = unsafe { munlock(last.cast(), OVERLAP) };
         }
-        // SAFETY: the page is mapped and stays so with an old size of 0, and the kernel chooses a free range for the
+        // SAFETY: the pages are mapped and stay so with an old size of 0, and the kernel chooses a free range for the
         // second mapping.
         let fresh = unsafe { mremap(last.cast(), 0, len, MremapFlags::MAYMOVE)? };
-        let at = fresh.cast::<u8>().wrapping_add(PAGE);
+        let at = fresh.cast::<u8>().wrapping_add(OVERLAP);
         MAPPED.fetch_add(len, Ordering::Relaxed);
         let cell = self.at.get(block).ok_or(Errno::INVAL)?;
         // Release: pairs with the Acquire in `get`. If another thread was first, its mapping is used.
@@ -148,9 +147,9 @@ impl Blocks {
         for (block, cell) in self.at.iter().enumerate() {
             let at = cell.swap(ptr::null_mut(), Ordering::Relaxed);
             if block > 0 && !at.is_null() {
-                // SAFETY: `add` has mapped the block with a page before it, and the caller guarantees that nothing
+                // SAFETY: `add` has mapped the block with the overlap before it, and the caller guarantees that nothing
                 // refers to it.
-                unsafe { unmap(at.wrapping_sub(PAGE), PAGE + slots_in(block) * PAIR) };
+                unsafe { unmap(at.wrapping_sub(OVERLAP), OVERLAP + slots_in(block) * PAIR) };
             }
         }
     }

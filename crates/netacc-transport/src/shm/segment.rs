@@ -13,6 +13,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_ring::{Area, ConsumerLine, LARGE, OwnLine, ReadySet, SLOTS, SMALL};
 use netacc_sys::cpu;
+use netacc_sys::mem::LARGEST_PAGE;
 
 /// Number of ready sets per side; number 0 means "none".
 pub const READY_SETS: usize = 64;
@@ -155,13 +156,21 @@ pub(super) struct Control {
 
 const SMALL_AT: usize = size_of::<Control>();
 const SMALL_PAGE: usize = 2 * SMALL;
-/// Offset (bytes) of the large windows: two for each slot, the client's first.
-pub(super) const LARGE_AT: usize = SMALL_AT + SLOTS * SMALL_PAGE;
+/// Offset (bytes) of the large windows: two for each slot, the client's first. They are mapped in blocks
+/// ([`super::blocks`]) and given back by themselves, so each begins with a page of its own.
+pub(super) const LARGE_AT: usize = large_at(LARGEST_PAGE);
+
+/// Offset (bytes) of the large windows where pages have up to `page` bytes.
+const fn large_at(page: usize) -> usize {
+    (SMALL_AT + SLOTS * SMALL_PAGE).next_multiple_of(page)
+}
 
 /// Size (bytes) of a segment. Only touched pages take memory.
 pub const SEGMENT: usize = LARGE_AT + SLOTS * 2 * LARGE;
 
-const _: () = assert!(SMALL_AT.is_multiple_of(4096) && LARGE_AT.is_multiple_of(4096));
+// Where all pages have 4 KiB the large windows follow the small ones without a gap.
+const _: () = assert!(SMALL_AT.is_multiple_of(4096) && large_at(4096) == SMALL_AT + SLOTS * SMALL_PAGE);
+const _: () = assert!(LARGE_AT.is_multiple_of(LARGEST_PAGE) && LARGE.is_multiple_of(LARGEST_PAGE));
 const _: () = assert!(size_of::<Slot>() == 5 * 64);
 // The connect queue's slot and the first connection's lie on the header's page, too.
 const _: () = assert!(offset_of!(Control, slots) + 2 * size_of::<Slot>() <= 4096);
@@ -378,6 +387,21 @@ impl Segment {
 mod tests {
     use super::*;
     use rustix::fd::AsFd;
+
+    /// What is mapped, mapped a second time, and given back begins and ends with a page of the kernel.
+    #[test]
+    fn large_windows_are_whole_pages_of_each_size() {
+        let sizes = [4096, 16384, 65536];
+        for largest in sizes {
+            for page in sizes.into_iter().filter(|page| *page <= largest) {
+                let window = |n: usize| large_at(largest) + n * LARGE;
+                assert!((0..=2 * SLOTS).all(|n| window(n).is_multiple_of(page)), "{largest} {page}");
+                assert!(window(1) - largest >= SMALL_AT, "there is something to map a second time");
+            }
+        }
+        let page = rustix::param::page_size();
+        assert!(LARGEST_PAGE.is_multiple_of(page) && LARGE_AT.is_multiple_of(page) && SEGMENT.is_multiple_of(page));
+    }
 
     #[test]
     fn windows_are_disjoint_and_inside() {
