@@ -15,7 +15,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{Ordering, fence};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{Guard, reserved_fds, time};
+use netacc_sys::{Guard, raw, reserved_fds, time};
 use netacc_wire::{LEN, Message};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::{IoSlice, IoSliceMut};
@@ -112,6 +112,10 @@ pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
     }
 }
 
+/// Size (bytes) of the buffer that is requested for messages to a peer which does not read them. The kernel doubles it,
+/// and net.core.wmem_max limits it: with the usual limit of 208 KiB there is room for a message for each slot of a link.
+const CONTROL_BUFFER: i32 = 512 * 1024;
+
 const UNRESPONSIVE_PEER: u64 = time::ns(timeouts::UNRESPONSIVE_PEER);
 
 /// Repeats `what` while it returns `EAGAIN`, for up to 200 ms.
@@ -122,10 +126,18 @@ pub(super) fn patiently(mut what: impl FnMut() -> Result<()>) -> Result<()> {
             r => return r,
         }
         let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-        let _ = netacc_sys::raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, core::ptr::null());
+        let _ = raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, core::ptr::null());
     }
     Err(Errno::AGAIN)
 }
+
+/// Whether a message was refused for a reason that passes: the socket is full, or too many descriptors of this user are
+/// in sockets that were not read (`ETOOMANYREFS`, unix(7)).
+fn is_full(sent: Result<()>) -> bool {
+    matches!(sent, Err(Errno::AGAIN | TOOMANYREFS))
+}
+
+const TOOMANYREFS: Errno = Errno(libc::ETOOMANYREFS);
 
 /// List of links whose control sockets no other thread reads until [`Unread::go_on`]. It needs no allocation, since the
 /// thread may call _Fork(3) in a signal handler that has interrupted an allocation.
@@ -215,27 +227,37 @@ impl Link {
     /// until [`timeouts::UNRESPONSIVE_PEER`] has passed, so that a fork, which sends one per connection, waits for an
     /// unresponsive peer only once.
     pub(crate) fn send_patiently(&'static self, m: Message, pass: Option<i32>, budget: &WaitBudget) -> Result<()> {
-        let first = self.send(m, pass);
-        if first != Err(Errno::AGAIN) {
-            return first;
+        let mut sent = self.send(m, pass);
+        if sent == Err(Errno::AGAIN) && self.widen() {
+            sent = self.send(m, pass);
+        }
+        if !is_full(sent) {
+            return sent;
         }
         let deaf = matches!(m, Message::Liveness { .. }) && time::now() < self.deaf_until.load(Ordering::Relaxed);
-        let mut sent = Err(Errno::AGAIN);
         budget.wait(self.trusts_peer(), |until| {
-            while sent == Err(Errno::AGAIN) && !deaf && time::now() < until {
+            while is_full(sent) && !deaf && time::now() < until {
                 // The peer may be waiting for us to read its messages.
                 self.service();
-                let mut p = libc::pollfd { fd: self.control_fd(), events: libc::POLLOUT, revents: 0 };
+                // What other sockets hold of this user's descriptors ends without an event here.
+                let events = if sent == Err(Errno::AGAIN) { libc::POLLOUT } else { 0 };
+                let mut p = libc::pollfd { fd: self.control_fd(), events, revents: 0 };
                 let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-                let _ = netacc_sys::raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
+                let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
                 sent = self.send(m, pass);
             }
             sent.is_ok()
         });
-        if sent == Err(Errno::AGAIN) && !deaf {
+        if is_full(sent) && !deaf {
             self.deaf_until.store(time::now().saturating_add(UNRESPONSIVE_PEER), Ordering::Relaxed);
         }
         sent
+    }
+
+    /// Has the kernel take more messages to a peer that does not read them now. A fork sends one for each connection,
+    /// and with the kernel's usual buffer of 208 KiB, of which a message takes 768 bytes, that many do not fit.
+    fn widen(&self) -> bool {
+        raw::setsockopt_int(self.control_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, CONTROL_BUFFER).is_ok()
     }
 
     /// Processes all messages that wait in the control socket.
@@ -318,7 +340,7 @@ impl Link {
     pub fn service_if_readable(&'static self) {
         let mut byte = 0u8;
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        if netacc_sys::raw::recv(self.control_fd(), &raw mut byte, 1, flags) != Err(Errno::AGAIN) {
+        if raw::recv(self.control_fd(), &raw mut byte, 1, flags) != Err(Errno::AGAIN) {
             self.service();
         }
     }
@@ -430,7 +452,6 @@ mod tests {
     use super::*;
     use crate::shm::Side;
     use crate::shm::segment::Segment;
-    use netacc_sys::raw;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     #[test]
