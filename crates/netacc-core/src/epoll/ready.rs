@@ -129,6 +129,24 @@ pub(crate) fn collect(e: &Epoll) {
     }
 }
 
+/// Reads the control sockets of connections that have no subscription in this instance, so that the kernel's set has
+/// none of their link: otherwise the end of the peer's process would be noticed by no thread.
+#[cold]
+pub(super) fn serve_polled(e: &Epoll) {
+    let _g = e.lock.lock();
+    let mut p = e.registrations.load(Ordering::Relaxed);
+    while let Some(reg) = at(p) {
+        p = reg.next_all.load(Ordering::Relaxed);
+        let polled = reg.flags.load(Ordering::Relaxed) & POLLED != 0;
+        let socket = at(reg.sock.load(Ordering::Relaxed)).filter(|s| polled && s.is_shm());
+        let link = socket.and_then(|s| s.endpoint()).map(ShmEndpoint::link);
+        if let Some(link) = link.filter(|link| !link.is_inherited() && !link.is_lost() && link.hold_if_used()) {
+            link.service_if_readable();
+            link.put();
+        }
+    }
+}
+
 /// Notes that a connection has to switch its path: that cannot be done under the instance's lock, so the thread does it
 /// afterwards. Also notes the time until which a peer holds bytes back, since the end of that time is not notified.
 fn note_switch_due(e: &Epoll, reg: &Registration) {

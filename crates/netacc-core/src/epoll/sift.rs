@@ -13,7 +13,6 @@ use crate::object::subscription::Subscription;
 use crate::operator::requests;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
-use netacc_transport::shm::Link;
 
 /// Result of polling the kernel's set.
 #[derive(Clone, Copy, Debug, Default)]

@@ -4,7 +4,7 @@ use crate::epoll::call::Call;
 use crate::epoll::children::absorb_children;
 use crate::epoll::nested::arm_children;
 use crate::epoll::queues::Queues;
-use crate::epoll::ready::{arm_liveness, collect, harvest};
+use crate::epoll::ready::{arm_liveness, collect, harvest, serve_polled};
 use crate::epoll::sift::{Polled, complete_switches, sift};
 use crate::epoll::stash::unstash;
 use crate::epoll::subscription::{any_bits, arm_all};
@@ -178,6 +178,9 @@ fn run(e: &'static Epoll, call: &Call) -> Answer<usize> {
 /// Polls the kernel's set without waiting. If our own events fill the array before the application's are reached, it is
 /// repeated a limited number of times.
 fn at_once(e: &'static Epoll, call: &Call) -> Answer<usize> {
+    if is_unheard(e) {
+        serve_polled(e);
+    }
     for _ in 0..AT_ONCE {
         let seen = kernel(e, call, 0, 0, true)?;
         // An array full of another process's events may hide ours.
@@ -192,12 +195,23 @@ fn at_once(e: &'static Epoll, call: &Call) -> Answer<usize> {
     Ok(0)
 }
 
+/// Whether the instance has connections for which no waker is written, or entries in a set that belongs to another
+/// process.
+fn is_unheard(e: &Epoll) -> bool {
+    let hinted = e.with_liveness.load(Ordering::Relaxed) + e.listened.load(Ordering::Relaxed);
+    e.polled.load(Ordering::Relaxed) > hinted || e.is_inherited()
+}
+
 /// Sleeps in the kernel. `None`: the caller has to check again. `steps` is the number of such sleeps so far.
 fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Answer<Option<usize>> {
     let until = queued_connects::within(call.deadline);
     // Counted before the last check, so that a thread that queues a registration later kicks this one.
     e.sleepers.fetch_add(1, Ordering::SeqCst);
     let announced = shared::announce(e);
+    let unheard = is_unheard(e);
+    if unheard {
+        serve_polled(e);
+    }
     let quiet = {
         let _g = e.lock.lock();
         arm_all(e)
@@ -207,9 +221,6 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Answer<Option<usize>> {
     };
     let mut left = if quiet { until.left() } else { 0 };
     let mut bounded = until != call.deadline;
-    let hinted = e.with_liveness.load(Ordering::Relaxed) + e.listened.load(Ordering::Relaxed);
-    // No waker is written for these, nor for our entries in a set that belongs to another process.
-    let unheard = e.polled.load(Ordering::Relaxed) > hinted || e.is_inherited();
     if unheard && !(0..=POLLED_STEP).contains(&left) {
         left = POLLED_STEP;
         bounded = true;
