@@ -67,6 +67,14 @@ pub const RELAY_CLOSE_CHECK: Duration = Duration::from_secs(4);
 /// attempt has failed with `ETIMEDOUT`: a listener of this host answers at once.
 pub const REDISPATCH_LOCAL: Duration = Duration::from_secs(1);
 
+/// How often the kernel is asked whether there is room in a listener's full queue for a queued connect whose server
+/// process has died. The connect is accepted this much later.
+pub const ROOM_CHECK: Duration = Duration::from_millis(20);
+
+/// How long such a connect waits for its next attempt after the kernel has not answered one, although there seemed to
+/// be room.
+pub const ROOM_RETRY: Duration = Duration::from_secs(4);
+
 /// How long the kernel may take to make a queued connect again to another host: a lost first packet is sent again after
 /// a second. Afterwards the attempt has failed with `ETIMEDOUT`.
 pub const REDISPATCH_REMOTE: Duration = Duration::from_millis(1500);

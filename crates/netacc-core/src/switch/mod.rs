@@ -2,6 +2,7 @@
 
 pub mod by_tcp;
 pub mod demote;
+mod full_queue;
 pub mod pair;
 pub mod promote;
 pub mod queued;

@@ -13,7 +13,7 @@
 use crate::object::reference::Ref;
 use crate::object::socket::Socket;
 use crate::switch::queued::{ANY, LOCK, PART, QueuedConnect, are_there_any, parts, with_endpoint};
-use crate::switch::{queued, redispatch};
+use crate::switch::{full_queue, queued, redispatch};
 use crate::timeouts;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -135,6 +135,7 @@ pub fn await_queue_pairs() {
 pub fn within(deadline: Deadline) -> Deadline {
     // A signal handler that has interrupted one of our calls takes no lock, since that call may hold it.
     let deadline = if ANY.load(Ordering::Relaxed) == 0 || lock::interrupted() { deadline } else { serve(deadline) };
+    let deadline = if full_queue::does_any_wait() { full_queue::within(deadline) } else { deadline };
     if redial::is_owed() { before_redial(deadline) } else { deadline }
 }
 

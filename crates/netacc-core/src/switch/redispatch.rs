@@ -12,8 +12,8 @@ use crate::fork::descendants;
 use crate::object::reference::Ref;
 use crate::object::socket::{LINGER_RESET, PLACEHOLDER, SHARED, Socket};
 use crate::switch::by_tcp::{SILENT, by_tcp, dial_or_not, is_kernel_full, note_silent, now_tcp, send_drained};
-use crate::switch::queued;
 use crate::switch::to_kernel::accept;
+use crate::switch::{full_queue, queued};
 use crate::timeouts;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -97,6 +97,7 @@ pub(super) fn nap() {
 pub fn after_fork() {
     MOVING.store(0, Ordering::Relaxed);
     SILENT.after_fork();
+    full_queue::after_fork();
 }
 
 /// Whether a connect to another host waits for a queue pair, and only this process has the bytes that were written to
@@ -235,6 +236,7 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
                 bytes.len()
             );
         }
+        Err(_) if full_queue::wait_for_room(s, old) => {}
         Err(not) => {
             let why = if not == Reason::Refused { not } else { why };
             let done = by_tcp(r, old, &bytes, ended, why);
@@ -250,6 +252,7 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
                     s.peer.get().into_iter().for_each(|peer| note_silent(peer.ip()));
                     old.fail(Errno::TIMEDOUT);
                 }
+                Err(Errno::TIMEDOUT) if full_queue::wait_after_timeout(s, old) => {}
                 Err(_) => old.fail(Errno::CONNRESET),
                 Ok(()) => {}
             }

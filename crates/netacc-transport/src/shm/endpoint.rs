@@ -43,6 +43,8 @@ pub struct ShmEndpoint {
     pub(super) edges: Edges,
     /// Position of a pending connect in the connect queue; see [`super::pending`].
     pub(super) queued_at: AtomicU64,
+    /// Time before which a queued connect whose server has died is not made again; see [`ShmEndpoint::queue_again`].
+    pub(super) kept_until: AtomicU64,
     /// The peer liveness socket (reserved descriptor + 1), and in the upper half the generation of its connection. It
     /// is one word, since the socket may be received while the connection begins.
     pub(super) peer_liveness: AtomicU64,
@@ -413,6 +415,17 @@ impl ShmEndpoint {
         self.decide(CONNECT_WITHDRAWN)
     }
 
+    /// Client: queues a connect again that was withdrawn from a process which has died. It is not
+    /// [orphaned](ShmEndpoint::orphaned) before the time `until` ([`netacc_sys::time::now`]).
+    pub fn queue_again(&self, until: u64) -> bool {
+        self.kept_until.store(until, Ordering::Relaxed);
+        self.view().is_some_and(|v| {
+            // Nobody else decides any more, since the server is gone.
+            let cell = &v.slot.open.outcome;
+            cell.compare_exchange(CONNECT_WITHDRAWN, CONNECT_QUEUED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        })
+    }
+
     /// The outcome of a queued connect or an offered promotion: a `CONNECT_` value.
     pub fn outcome(&self) -> u32 {
         self.view().map_or(CONNECT_WITHDRAWN, |v| v.slot.open.outcome.load(Ordering::Acquire))
@@ -438,9 +451,16 @@ impl ShmEndpoint {
         }
     }
 
-    /// Client: whether the server's process died before it took the connect. Another process may serve it.
+    /// Client: whether the server's process died before it took the connect, which is to be made again now. Another
+    /// process may serve it.
     pub fn orphaned(&self) -> bool {
-        self.is_live() && self.view().is_some_and(|v| self.is_orphan(&v))
+        self.is_live() && self.view().is_some_and(|v| self.is_orphan(&v)) && !self.is_kept()
+    }
+
+    /// Whether a connect whose server has died has to wait before it is made again.
+    pub(super) fn is_kept(&self) -> bool {
+        let until = self.kept_until.load(Ordering::Relaxed);
+        until != 0 && netacc_sys::time::now() < until
     }
 
     /// Client: whether the connect waits in its queue.

@@ -37,7 +37,7 @@ impl ShmEndpoint {
                 self.seek_kernel(&v) || self.is_hopeless(&v) || self.kernel_fd() >= 0
             }
             Switch::OnKernel | Switch::OnSharersKernel if !state.is_dead() => drained(self, &v),
-            _ => self.is_orphan(&v),
+            _ => self.is_orphan(&v) && !self.is_kept(),
         })
     }
 
