@@ -16,6 +16,14 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use netacc_sys::{Errno, Lock, lock_rank, reserved_fds};
 
+/// Lock of the thread that changes the numbers of a context's descriptors.
+static RAISING: Lock<{ lock_rank::LEAF }> = Lock::new();
+
+/// Called in the child of a fork, where the thread that held the lock may not exist.
+pub fn after_fork() {
+    RAISING.reset();
+}
+
 /// The protocol by which a device's messages travel (`enum ibv_transport_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
@@ -187,8 +195,7 @@ impl Context {
     /// them. If librdmacm owns the context, as it does for its identifiers, it cannot close them again before
     /// [`Context::lower_descriptors`].
     pub fn raise_descriptors(&self) {
-        static ONE_AT_A_TIME: Lock<{ lock_rank::LEAF }> = Lock::new();
-        let _g = ONE_AT_A_TIME.lock();
+        let _g = RAISING.lock();
         let raw = self.raw();
         // SAFETY: the context is open. The libraries read the numbers from these fields each time, and only the caller
         // uses the context yet.

@@ -31,7 +31,7 @@
 extern crate alloc;
 
 mod addr;
-mod context;
+pub mod context;
 mod cq;
 mod device;
 mod error;

@@ -131,6 +131,12 @@ pub(super) fn patiently(mut what: impl FnMut() -> Result<()>) -> Result<()> {
     Err(Errno::AGAIN)
 }
 
+/// Has the kernel take more messages on `control` to a peer that does not read them now. A fork sends one for each
+/// connection, and with the kernel's usual buffer of 208 KiB, of which a message takes 768 bytes, that many do not fit.
+fn widen(control: i32) -> bool {
+    raw::setsockopt_int(control, libc::SOL_SOCKET, libc::SO_SNDBUF, CONTROL_BUFFER).is_ok()
+}
+
 /// Whether a message was refused for a reason that passes: the socket is full, or too many descriptors of this user are
 /// in sockets that were not read (`ETOOMANYREFS`, unix(7)).
 fn is_full(sent: Result<()>) -> bool {
@@ -228,7 +234,7 @@ impl Link {
     /// unresponsive peer only once.
     pub(crate) fn send_patiently(&'static self, m: Message, pass: Option<i32>, budget: &WaitBudget) -> Result<()> {
         let mut sent = self.send(m, pass);
-        if sent == Err(Errno::AGAIN) && self.widen() {
+        if sent == Err(Errno::AGAIN) && widen(self.control_fd()) {
             sent = self.send(m, pass);
         }
         if !is_full(sent) {
@@ -252,12 +258,6 @@ impl Link {
             self.deaf_until.store(time::now().saturating_add(UNRESPONSIVE_PEER), Ordering::Relaxed);
         }
         sent
-    }
-
-    /// Has the kernel take more messages to a peer that does not read them now. A fork sends one for each connection,
-    /// and with the kernel's usual buffer of 208 KiB, of which a message takes 768 bytes, that many do not fit.
-    fn widen(&self) -> bool {
-        raw::setsockopt_int(self.control_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, CONTROL_BUFFER).is_ok()
     }
 
     /// Processes all messages that wait in the control socket.
@@ -300,7 +300,11 @@ impl Link {
             let Some(control) = self.control_borrowed() else { return Read::All };
             match first_message(control.as_raw_fd()) {
                 FirstMessage::Message { uid, descriptors } => {
-                    self.note_sender(uid);
+                    // Trust depends on the user of the last message's sender from now on: a server that listened as
+                    // root may have become another user.
+                    if self.trusts_peer() && !may_pass(uid, true) {
+                        self.distrust();
+                    }
                     if descriptors && !may_pass(uid, self.trusts_peer()) {
                         self.reset_all();
                         return Read::Last(Received::Garbage);
@@ -385,14 +389,6 @@ impl Link {
                 fin.is_some_and(netacc_ring::has_not_ended)
             })
         })
-    }
-
-    /// Notes the user of the last message's sender, on which trust depends from now on: a server that listened as root
-    /// may have become another user.
-    fn note_sender(&self, uid: Option<u32>) {
-        if self.trusts_peer() && !may_pass(uid, true) {
-            self.distrust();
-        }
     }
 
     fn answer_kick(&self) {

@@ -5,6 +5,7 @@ use crate::shm::delays::Delays;
 use crate::shm::edges::Edges;
 use crate::shm::link::Link;
 use crate::shm::machine::{Machine, Place};
+use crate::shm::owed_dial::OwedDial;
 use crate::shm::segment::{CONNECT_QUEUED, CONNECT_REFUSED, CONNECT_TAKEN, CONNECT_WITHDRAWN, Segment, Slot, WIPED};
 use crate::shm::side::Side;
 use crate::shm::side_machines::{Ends, EndsEvent, Life, LifeEvent, Switch, SwitchEvent};
@@ -64,11 +65,8 @@ pub struct ShmEndpoint {
     /// listens and the peer has none: the time (in units of 2^24 ns) of the last check for the peer; see
     /// [`ShmEndpoint::is_abandoned`].
     pub(super) dialed: AtomicU32,
-    /// A connection to the peer's listening liveness socket that could not be made yet: the generation of its
-    /// connection in the upper half, and since when; 0: none. See [`super::redial`].
-    pub(super) owed: AtomicU64,
-    /// Time of the last attempt to make it.
-    pub(super) redialed: AtomicU32,
+    /// A connection to the peer's listening liveness socket that could not be made yet.
+    pub(super) owed_dial: OwedDial,
     /// The old subflow, whose bytes come before the ring's (descriptor + 1).
     pub(super) old_subflow: AtomicI32,
     /// The kernel socket on which a connection goes on that another process has taken off the rings (reserved
@@ -113,6 +111,12 @@ impl View {
     pub(super) fn rx_area(&self) -> Option<Area> {
         self.seg.area(self.index, self.me.other())
     }
+}
+
+/// Whether `time` ([`netacc_sys::time::now`]) has not come yet; 0: it has.
+pub(super) fn is_before(time: &AtomicU64) -> bool {
+    let time = time.load(Ordering::Relaxed);
+    time != 0 && netacc_sys::time::now() < time
 }
 
 impl ShmEndpoint {
@@ -454,13 +458,7 @@ impl ShmEndpoint {
     /// Client: whether the server's process died before it took the connect, which is to be made again now. Another
     /// process may serve it.
     pub fn orphaned(&self) -> bool {
-        self.is_live() && self.view().is_some_and(|v| self.is_orphan(&v)) && !self.is_kept()
-    }
-
-    /// Whether a connect whose server has died has to wait before it is made again.
-    pub(super) fn is_kept(&self) -> bool {
-        let until = self.kept_until.load(Ordering::Relaxed);
-        until != 0 && netacc_sys::time::now() < until
+        self.is_live() && self.view().is_some_and(|v| self.is_orphan(&v)) && !is_before(&self.kept_until)
     }
 
     /// Client: whether the connect waits in its queue.

@@ -4,7 +4,7 @@
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
 use crate::shm::control::patiently;
-use crate::shm::endpoint::View;
+use crate::shm::endpoint::{View, is_before};
 use crate::shm::passing::{pass_descriptors, take_out};
 use crate::shm::registry;
 use crate::shm::sharers::{Direction, FORKED, GIVING};
@@ -37,7 +37,7 @@ impl ShmEndpoint {
                 self.seek_kernel(&v) || self.is_hopeless(&v) || self.kernel_fd() >= 0
             }
             Switch::OnKernel | Switch::OnSharersKernel if !state.is_dead() => drained(self, &v),
-            _ => self.is_orphan(&v) && !self.is_kept(),
+            _ => self.is_orphan(&v) && !is_before(&self.kept_until),
         })
     }
 

@@ -47,6 +47,7 @@ mod mapping;
 pub mod numbers;
 pub mod old_subflow;
 mod open;
+mod owed_dial;
 pub mod owner;
 mod passed;
 mod passing;

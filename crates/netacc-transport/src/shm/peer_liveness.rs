@@ -4,6 +4,7 @@ use crate::shm::ShmEndpoint;
 use crate::shm::control::Unread;
 use crate::shm::endpoint::View;
 use crate::shm::guard::dismiss_shared;
+use crate::shm::redial;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{PEER_GONE, SHARED, UNTOLD};
 use crate::shm::wait_budget::WaitBudget;
@@ -216,7 +217,7 @@ impl ShmEndpoint {
             Ok(_) => None,
             Err(_) => Some(false),
         });
-        let gone = ended == Some(true) && self.has_peer_ended();
+        let gone = ended == Some(true) && redial::has_peer_ended(self);
         if gone {
             self.close_peer_liveness();
         }

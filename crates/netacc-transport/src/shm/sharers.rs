@@ -16,6 +16,7 @@ use crate::shm::drain::LivenessEvent;
 use crate::shm::endpoint::View;
 use crate::shm::liveness;
 use crate::shm::procfs;
+use crate::shm::redial;
 use crate::shm::segment::LIVENESS_WAKER;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{LivenessSocket, LivenessSocketEvent, PEER_GONE, SHARED, Switch, SwitchEvent};
@@ -334,7 +335,7 @@ impl ShmEndpoint {
         if told || v.link.is_inherited() {
             return self.state.look().has(PEER_GONE) || (!told && self.is_abandoned(v));
         }
-        lost && self.tells_by_link(v)
+        lost && !self.is_orphan(v) && !redial::is_still_owed_by(self)
     }
 
     /// Adds the kernel sockets that can wake a sleeper of this connection.
@@ -354,7 +355,7 @@ impl ShmEndpoint {
         }
         let w = self.peer_liveness_fd();
         // A socket that has ended would end every sleep.
-        if w >= 0 && !self.state.glance().has(PEER_GONE) && !self.owes_dial() {
+        if w >= 0 && !self.state.glance().has(PEER_GONE) && !redial::is_owed_by(self) {
             set.add(w, libc::POLLIN | libc::POLLRDHUP);
         }
         if v.link.is_inherited() {
@@ -403,14 +404,14 @@ impl ShmEndpoint {
         let liveness = if using.is_some() && !self.liveness_listens() { self.liveness_to_poll() } else { -1 };
         // `tells`: the end of this socket means that the peer's last process is gone.
         // A peer liveness socket whose end tells nothing yet has nothing else to report.
-        let first = if peer_liveness >= 0 && self.still_owes_dial() { -1 } else { peer_liveness };
+        let first = if peer_liveness >= 0 && redial::is_still_owed_by(self) { -1 } else { peer_liveness };
         for (fd, tells) in [(first, true), (liveness, peer_liveness < 0)] {
             // All sharers read the same socket, so messages that each of them needs stay in it.
             let shared = fd == liveness || self.is_shared();
             match if fd >= 0 { self.drain(fd, shared) } else { LivenessEvent::Nothing } {
                 LivenessEvent::Nothing => {}
                 LivenessEvent::Woken => self.waiters.wake_co_waiters(v.link),
-                LivenessEvent::End if fd == peer_liveness && !self.has_peer_ended() => {
+                LivenessEvent::End if fd == peer_liveness && !redial::has_peer_ended(self) => {
                     self.waiters.wake_co_waiters(v.link)
                 }
                 LivenessEvent::End => {
