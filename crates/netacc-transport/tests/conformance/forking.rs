@@ -8,6 +8,7 @@ use netacc_transport::shm::control::{Unread, send_message};
 use netacc_transport::shm::{ShmEndpoint, WaitBudget};
 use netacc_wire::Message;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -45,7 +46,8 @@ fn is_empty(control: BorrowedFd<'_>) -> bool {
 fn a_fork_in_the_middle_of_a_switch_is_told_of_the_socket() {
     let l = Links::new(true);
     let (c, s) = l.connect().unwrap();
-    // The server's message waits until the client reads.
+    // The server's message waits until the client reads. The socket would be widened if it were smaller.
+    set_socket_send_buffer_size(Links::control(l.server), 1 << 20).unwrap();
     while send_message(Links::control(l.server), Message::Wake { id: 100 }, None).is_ok() {}
     let (local_end, peer_end) = sockets();
     let liveness = thread::scope(|scope| {
