@@ -55,6 +55,14 @@ def glibc(ctx):
 
 
 @case()
+def a_program_that_is_longer_than_the_loader_that_starts_it(ctx):
+    # Its code begins behind the end of the loader's file, which is that of the process.
+    program = built(ctx, "gcc", "-Wl,-z,max-page-size=0x200000")
+    loader = re.search(r"interpreter: (\S+)\]", subprocess.run([need("readelf"), "-l", program], capture_output=True, text=True).stdout)
+    same(loader.group(1), program)
+
+
+@case()
 def musl(ctx):
     same(built(ctx, "musl-gcc"))
 

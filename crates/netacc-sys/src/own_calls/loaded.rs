@@ -6,7 +6,7 @@ use crate::{reserved_fds, symbol, weak};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
 use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::param::page_size;
 
@@ -32,8 +32,13 @@ fn file_of_program() -> Option<OwnedFd> {
 /// Searches a part of a file's code, in a mapping that goes away afterwards: a large program would have all of its code among
 /// its resident memory otherwise. None if it cannot be mapped.
 ///
-/// Started by way of the linker (`ld.so PROGRAM`) the process has the linker's file, so the beginning is compared.
+/// Started by way of the linker (`ld.so PROGRAM`) the process has the linker's file, so the beginning is compared. That file
+/// may also be too short: pages behind its end must not be touched.
 fn found_in_file(file: &OwnedFd, offset: u64, loaded: &[u8]) -> Option<Option<OwnCall>> {
+    let size = u64::try_from(fstat(file).ok()?.st_size).ok()?;
+    if offset.checked_add(loaded.len() as u64)? > size {
+        return None;
+    }
     let into_page = usize::try_from(offset).ok()? % page_size();
     let length = loaded.len().checked_add(into_page)?;
     let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
