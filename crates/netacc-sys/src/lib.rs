@@ -28,6 +28,7 @@ pub mod set_once;
 pub mod signals;
 pub mod slab;
 pub mod symbol;
+mod symbol_tables;
 pub mod thread;
 mod thread_state;
 pub mod time;

@@ -1,0 +1,197 @@
+//! The tables of symbols of the loaded objects (elf(5)).
+
+#![allow(unsafe_code)]
+
+use crate::weak;
+use core::ffi::{CStr, c_int, c_void};
+use core::ptr;
+
+struct Search<'a> {
+    name: &'a CStr,
+    hash: u32,
+    /// Set once those objects have been seen that do not count: all up to the one that we are in.
+    past_us: bool,
+    found: *mut c_void,
+}
+
+/// The first default definition in the loaded objects, or in those `after_ours`.
+pub(crate) fn walk(name: &CStr, after_ours: bool) -> *mut c_void {
+    let mut search = Search { name, hash: gnu_hash(name.to_bytes()), past_us: !after_ours, found: ptr::null_mut() };
+    // SAFETY: the callback gets `search` back, and nobody else has it meanwhile.
+    unsafe { weak::each_object(visit_object, (&raw mut search).cast()) };
+    search.found
+}
+
+unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
+    // SAFETY: the linker gives a valid description of a loaded object, and `data` is the `Search` of `walk`.
+    let (info, search) = unsafe { (&*info, &mut *data.cast::<Search<'_>>()) };
+    if info.dlpi_phdr.is_null() {
+        return 0;
+    }
+    // SAFETY: the program headers of an object that is loaded.
+    let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+    let base = info.dlpi_addr as usize;
+    if !search.past_us {
+        let here = (visit_object as *const ()).addr();
+        search.past_us = headers.iter().any(|h| {
+            let start = base.wrapping_add(h.p_vaddr as usize);
+            h.p_type == libc::PT_LOAD && (start..start.saturating_add(h.p_memsz as usize)).contains(&here)
+        });
+        return 0;
+    }
+    let Some(dynamic) = headers.iter().find(|h| h.p_type == libc::PT_DYNAMIC) else { return 0 };
+    // SAFETY: the dynamic section of a loaded object, which stays loaded while the linker iterates.
+    search.found = unsafe {
+        Tables::read(base, base.wrapping_add(dynamic.p_vaddr as usize)).map_or(ptr::null_mut(), |t| t.find(search))
+    };
+    c_int::from(!search.found.is_null())
+}
+
+#[cfg(target_pointer_width = "64")]
+type Symbol = libc::Elf64_Sym;
+
+const DT_NULL: usize = 0;
+const DT_HASH: usize = 4;
+const DT_STRTAB: usize = 5;
+const DT_SYMTAB: usize = 6;
+const DT_GNU_HASH: usize = 0x6fff_fef5;
+const DT_VERSYM: usize = 0x6fff_fff0;
+/// Marks a version that is there for programs that were linked long ago, not the default (`@`, not `@@`).
+const HIDDEN: u16 = 0x8000;
+const STT_NOTYPE: u8 = 0;
+const STT_OBJECT: u8 = 1;
+const STT_FUNC: u8 = 2;
+/// A function whose address another function chooses for the CPU.
+const STT_GNU_IFUNC: u8 = 10;
+
+/// Where an object has its tables of symbols.
+struct Tables {
+    base: usize,
+    strings: *const u8,
+    symbols: *const Symbol,
+    /// The table of GNU hashes, or null.
+    hash: *const u32,
+    /// The older table of hashes, or null.
+    old_hash: *const u32,
+    versions: *const u16,
+}
+
+impl Tables {
+    /// # Safety
+    ///
+    /// `dynamic` is the address of the dynamic section of an object that is loaded at `base`.
+    unsafe fn read(base: usize, dynamic: usize) -> Option<Tables> {
+        // The linker has made addresses of the offsets, except in the kernel's object, which it may not write to.
+        let at = |value: usize| if value < base { base.wrapping_add(value) } else { value };
+        let mut t = Tables {
+            base,
+            strings: ptr::null(),
+            symbols: ptr::null(),
+            hash: ptr::null(),
+            old_hash: ptr::null(),
+            versions: ptr::null(),
+        };
+        let mut entry = ptr::with_exposed_provenance::<[usize; 2]>(dynamic);
+        loop {
+            // SAFETY: the section is a list of pairs that ends with DT_NULL.
+            let [tag, value] = unsafe { entry.read() };
+            match tag {
+                DT_NULL => break,
+                DT_HASH => t.old_hash = ptr::with_exposed_provenance(at(value)),
+                DT_STRTAB => t.strings = ptr::with_exposed_provenance(at(value)),
+                DT_SYMTAB => t.symbols = ptr::with_exposed_provenance(at(value)),
+                DT_GNU_HASH => t.hash = ptr::with_exposed_provenance(at(value)),
+                DT_VERSYM => t.versions = ptr::with_exposed_provenance(at(value)),
+                _ => {}
+            }
+            // SAFETY: the entry was not the last one.
+            entry = unsafe { entry.add(1) };
+        }
+        let whole = !(t.strings.is_null() || t.symbols.is_null() || t.hash.is_null() && t.old_hash.is_null());
+        whole.then_some(t)
+    }
+
+    /// The symbol's address, found by the object's table of GNU hashes: a filter of 64-bit words, buckets, chains. An
+    /// object without that table has the older one, which is looked through: it is rare.
+    ///
+    /// # Safety
+    ///
+    /// The tables are those of a loaded object.
+    unsafe fn find(&self, search: &Search<'_>) -> *mut c_void {
+        if self.hash.is_null() {
+            // SAFETY: the layout of DT_HASH, whose second word is the number of symbols.
+            return unsafe {
+                let [_, count] = self.old_hash.cast::<[u32; 2]>().read();
+                (1..count as usize).find_map(|index| self.definition(index, search.name)).unwrap_or(ptr::null_mut())
+            };
+        }
+        // SAFETY: the layout of DT_GNU_HASH; a bucket leads to symbols of the table, and a chain ends with an odd hash.
+        unsafe {
+            let [buckets, first, words] = self.hash.cast::<[u32; 3]>().read();
+            if buckets == 0 {
+                return ptr::null_mut();
+            }
+            let table = self.hash.add(4 + 2 * words as usize);
+            let chains = table.add(buckets as usize);
+            let mut index = table.add((search.hash % buckets) as usize).read();
+            if index < first {
+                return ptr::null_mut();
+            }
+            loop {
+                let hash = chains.add((index - first) as usize).read();
+                if hash | 1 == search.hash | 1
+                    && let Some(found) = self.definition(index as usize, search.name)
+                {
+                    return found;
+                }
+                if hash & 1 == 1 {
+                    return ptr::null_mut();
+                }
+                index += 1;
+            }
+        }
+    }
+
+    /// The address of symbol `index`, if it is the default definition of a function or variable of this name.
+    ///
+    /// # Safety
+    ///
+    /// The tables are those of a loaded object and have that many symbols.
+    unsafe fn definition(&self, index: usize, name: &CStr) -> Option<*mut c_void> {
+        // SAFETY: the caller guarantees tables of a loaded object that have symbol `index`; names are NUL-terminated.
+        unsafe {
+            let symbol = self.symbols.add(index).read();
+            let hidden = !self.versions.is_null() && self.versions.add(index).read() & HIDDEN != 0;
+            let kind = symbol.st_info & 15;
+            if hidden || symbol.st_shndx == 0 || ![STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC].contains(&kind) {
+                return None;
+            }
+            let its = CStr::from_ptr(self.strings.add(symbol.st_name as usize).cast());
+            if its != name {
+                return None;
+            }
+            let address = ptr::with_exposed_provenance_mut(self.base.wrapping_add(symbol.st_value as usize));
+            Some(if kind == STT_GNU_IFUNC { chosen(address) } else { address })
+        }
+    }
+}
+
+/// What the function that chooses for the CPU gives. It is called on x86-64 alone, where it takes nothing.
+///
+/// # Safety
+///
+/// `chooser` is the address of an indirect function of a loaded object, which has been relocated.
+unsafe fn chosen(chooser: *mut c_void) -> *mut c_void {
+    if cfg!(not(target_arch = "x86_64")) {
+        return ptr::null_mut();
+    }
+    // SAFETY: the caller guarantees the address of a relocated indirect function of a loaded object.
+    unsafe {
+        let chooser: unsafe extern "C" fn() -> *mut c_void = core::mem::transmute(chooser);
+        chooser()
+    }
+}
+
+fn gnu_hash(name: &[u8]) -> u32 {
+    name.iter().fold(5381, |h: u32, b| h.wrapping_mul(33).wrapping_add((*b).into()))
+}
