@@ -23,6 +23,7 @@ mod hooks;
 mod identity;
 mod process;
 mod seccomp;
+mod stand_ins;
 mod startup;
 mod syscall;
 mod time;
