@@ -6,10 +6,10 @@
 
 use crate::fd::{placeholder, table};
 use crate::fork::namespace::identity;
+use crate::fork::vfork;
 use crate::object::socket::Path;
 use crate::{fallback, runtime};
 use netacc_stats::Reason;
-use rustix::fs::stat;
 
 fn network() -> Option<(u64, u64)> {
     identity(c"/proc/thread-self/ns/net")
@@ -37,7 +37,5 @@ pub fn may_change<T>(call: impl FnOnce() -> T, succeeded: impl FnOnce(&T) -> boo
 /// Whether this is a process with one thread that has not opened a TCP socket: it has no knowledge yet that could be
 /// wrong.
 fn only_beginning() -> bool {
-    // The link count of a directory is two plus its subdirectories, of which /proc/self/task has one per thread
-    // (proc(5)).
-    runtime::get().is_none() && stat(c"/proc/self/task").is_ok_and(|s| s.st_nlink == 3)
+    runtime::get().is_none() && vfork::has_one_thread()
 }

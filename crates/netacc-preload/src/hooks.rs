@@ -14,9 +14,8 @@ use netacc_core::options::opts;
 use netacc_core::wait::{poll, select};
 use netacc_core::{Outcome, epoll};
 use netacc_sys::errno::Errno;
-use netacc_sys::raw;
 use netacc_sys::time::Deadline;
-use netacc_sys::user;
+use netacc_sys::{libc_kind, raw, user};
 
 type Sock = *const sockaddr;
 type SockMut = *mut sockaddr;
@@ -141,8 +140,11 @@ pub(crate) unsafe fn any_select(n: c_int, sets: [*mut c_void; 3], t: *mut timeva
     }
 }
 
-/// Stores the time not slept in the argument, as select(2) on Linux does.
+/// Stores the time not slept in the argument, as select(2) on Linux does. musl gives the kernel a copy.
 unsafe fn select_left(done: Outcome, d: Deadline, t: *mut timeval) -> Outcome {
+    if libc_kind::is_musl() {
+        return done;
+    }
     // Where the time-out cannot be written, as in a constant, the kernel reports no error.
     if done != Outcome::Pass && !t.is_null() && user::writable(t, size_of::<timeval>()) {
         let left = d.left().max(0);

@@ -80,6 +80,16 @@ pub unsafe extern "C" fn _Fork() -> pid_t {
     forked(|| at_rest(|| call_next!(_Fork() -> pid_t)))
 }
 
+/// Forks and ends the parent, as daemon(3) does: 0 in the child, -1 where there is none.
+unsafe fn go_on_as_child() -> c_int {
+    // SAFETY: no contract beyond fork's.
+    match unsafe { fork() } {
+        -1 => -1,
+        0 => 0,
+        _ => end_process(0),
+    }
+}
+
 /// daemon(3): libc's forks and ends the parent by internal calls, but the parent may carry the connections that the
 /// child goes on with.
 #[unsafe(no_mangle)]
@@ -88,13 +98,16 @@ pub unsafe extern "C" fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
         return call_next!(daemon(nochdir => c_int, noclose => c_int) -> c_int);
     }
     // SAFETY: no contract beyond fork's.
-    match unsafe { fork() } {
-        -1 => return -1,
-        0 => {}
-        _ => end_process(0),
+    if unsafe { go_on_as_child() } != 0 {
+        return -1;
     }
     if let Err(e) = rustix::process::setsid() {
         return crate::next::fail(e.into()) as c_int;
+    }
+    // musl's daemon does not lead its session, so that it never gets a terminal.
+    // SAFETY: no contract beyond fork's.
+    if libc_kind::is_musl() && unsafe { go_on_as_child() } != 0 {
+        return -1;
     }
     if nochdir == 0 {
         // The result is ignored, as libc does.
@@ -219,10 +232,12 @@ pub fn at_quick_exit() {
         finish();
     }
     static REGISTER: Next = Next::new(c"__cxa_at_quick_exit");
+    // at_quick_exit(3) of glibc is linked into each program; this is the function of glibc that it calls. If libc has no
+    // room for another function, the handler is missing, and nothing can be done about that.
     if !REGISTER.get().is_null() {
-        // at_quick_exit(3) is linked into each program; this is the function of glibc that it calls. If glibc has no
-        // room for another function, the handler is missing, and nothing can be done about that.
         call_at!(REGISTER, (finish_quickly => extern "C" fn(*mut c_void), core::ptr::null_mut() => *mut c_void) -> c_int);
+    } else if libc_kind::is_musl() {
+        call_next!(at_quick_exit(finish => extern "C" fn()) -> c_int);
     }
 }
 
@@ -240,8 +255,12 @@ pub fn at_fork() {
         heap::in_child();
     }
     type Function = extern "C" fn();
-    // pthread_atfork(3) is linked into each program; this is the function of glibc that it calls. A last argument of
-    // null says that the functions stay for good.
+    if libc_kind::is_musl() {
+        call_next!(pthread_atfork(before => Function, parent => Function, child => Function) -> c_int);
+        return;
+    }
+    // pthread_atfork(3) of glibc is linked into each program; this is the function of glibc that it calls. A last
+    // argument of null says that the functions stay for good.
     call_next!(__register_atfork(
         before => Function, parent => Function, child => Function, core::ptr::null_mut() => *mut c_void
     ) -> c_int);
@@ -255,7 +274,8 @@ fn end_process(status: c_int) -> ! {
 /// pthread_cancel(3). A thread that sleeps in one of our calls first has to release our locks and references.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_cancel(thread: libc::pthread_t) -> c_int {
-    if !libc_kind::is_known() {
+    // musl wakes the thread itself.
+    if !libc_kind::is_known() || libc_kind::is_musl() {
         return call_next!(pthread_cancel(thread => libc::pthread_t) -> c_int);
     }
     // Looked up first, since a cancelled thread may be gone after the call.

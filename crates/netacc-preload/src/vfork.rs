@@ -47,8 +47,15 @@ vforks! {
 fn stands_alone() -> bool {
     static SINGLE: Next = Next::new(c"__libc_single_threaded");
     let single = SINGLE.get().cast::<u8>();
+    if !vfork::stands_alone() {
+        return false;
+    }
+    if single.is_null() {
+        // musl and glibc before 2.32 have no such flag.
+        return vfork::has_one_thread();
+    }
     // SAFETY: libc's flag (glibc, sys/single_threaded.h), which it writes only while there is one thread.
-    vfork::stands_alone() && !single.is_null() && unsafe { single.read_volatile() } != 0
+    unsafe { single.read_volatile() != 0 }
 }
 
 /// A fork whose parent waits until the child has ended or executed.

@@ -77,6 +77,8 @@ numbered! {
         Operator = 34, "switched-off";
         /// An earlier connect of the process waits in the kernel's queue of the listener.
         KernelQueue = 35, "kernel-queue";
+        /// The other end is on another host, and the program has musl, under which there is no RDMA.
+        Musl = 36, "musl";
     }
 }
 
@@ -231,6 +233,10 @@ impl Reason {
             Self::KernelQueue => {
                 "An earlier connect of this process to the same listener waits in the kernel's queue, and a server accepts \
                  the connects of a process in their order; find out why the server does not accept."
+            }
+            Self::Musl => {
+                "The other end is on another host, and the program has musl for its C library, but the libraries of RDMA \
+                 (libibverbs, librdmacm) are glibc's; use a build of the program for glibc."
             }
             Self::Rule => {
                 "A rule of the configuration file permits no faster transport here; change the section [rules] and call \

@@ -4,11 +4,17 @@
 //! things that the thread has to release first. So a thread that cancels another one notes that here and wakes it, the
 //! call comes back with [`Fail::Cancelled`], and the exported function, which holds nothing, calls
 //! pthread_testcancel(3).
+//!
+//! In musl pthread_cancel(3) sends a signal itself. Where the thread is in none of musl's own calls, the handler only sends
+//! the signal to the thread again and blocks it, so that it waits there: a second one would wake nobody. So under musl a
+//! thread blocks the signal before it sleeps, and the call in which it sleeps admits it; if the signal waits afterwards,
+//! the thread is cancelled.
 
 #![allow(unsafe_code)]
 
 use crate::errno::{Answer, Fail, Result};
-use crate::{raw, symbol, time, weak};
+use crate::signals::{self, Blocked};
+use crate::{libc_kind, raw, symbol, time, weak};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
 
@@ -20,6 +26,8 @@ const SLEEPERS: usize = 1024;
 const PROBES: usize = 64;
 /// The signal that glibc uses for cancellation (nptl, SIGCANCEL).
 const SIGCANCEL: i32 = 32;
+/// The signal that musl uses for cancellation.
+const SIGCANCEL_OF_MUSL: i32 = 33;
 /// Number of times, a millisecond apart, that a thread that is about to sleep is woken.
 const WAKES: u32 = 50;
 
@@ -48,8 +56,12 @@ pub fn forget() {
         .for_each(|s| s.thread.store(0, Ordering::Relaxed));
 }
 
-/// Sleeps by `sleep`, from which cancelling wakes the thread: the result is then [`Fail::Cancelled`].
-pub fn asleep<T>(sleep: impl FnOnce() -> Result<T>) -> Answer<T> {
+/// Sleeps by `sleep`, from which cancelling wakes the thread: the result is then [`Fail::Cancelled`]. `sleep` gets the set
+/// of signals that are to be blocked meanwhile (ppoll(2)): `sigmask`, or one with the same effect where that is null.
+pub fn asleep<T>(sigmask: *const c_void, sleep: impl FnOnce(*const c_void) -> Result<T>) -> Answer<T> {
+    if libc_kind::is_musl() {
+        return asleep_in_musl(sigmask, sleep);
+    }
     let me = this_thread();
     // A thread that has disabled cancellation is not to be woken, once it is known that threads are cancelled here at
     // all.
@@ -62,7 +74,7 @@ pub fn asleep<T>(sleep: impl FnOnce() -> Result<T>) -> Answer<T> {
         });
     // Pairs with the fence in `note`: either the canceller sees us here, or we see that we are noted.
     fence(Ordering::SeqCst);
-    let done = if is_cancelled(me) { Err(Fail::Cancelled) } else { sleep().map_err(Fail::Errno) };
+    let done = if is_cancelled(me) { Err(Fail::Cancelled) } else { sleep(sigmask).map_err(Fail::Errno) };
     if let Some(s) = mine {
         s.thread.store(0, Ordering::Relaxed);
     }
@@ -70,6 +82,27 @@ pub fn asleep<T>(sleep: impl FnOnce() -> Result<T>) -> Answer<T> {
         Err(Fail::INTR) if is_cancelled(me) => Err(Fail::Cancelled),
         done => done,
     }
+}
+
+/// Sleeps as [`asleep`] does, in a process of musl.
+fn asleep_in_musl<T>(sigmask: *const c_void, sleep: impl FnOnce(*const c_void) -> Result<T>) -> Answer<T> {
+    let blocked = Blocked::also(SIGCANCEL_OF_MUSL);
+    // The handler has blocked the signal if the thread was cancelled before.
+    if blocked.was_blocked(SIGCANCEL_OF_MUSL) && waits_to_cancel() {
+        return Err(Fail::Cancelled);
+    }
+    let before = blocked.mask_before();
+    let done = sleep(if sigmask.is_null() { (&raw const before).cast() } else { sigmask });
+    drop(blocked);
+    match done.map_err(Fail::Errno) {
+        Err(Fail::INTR) if waits_to_cancel() => Err(Fail::Cancelled),
+        done => done,
+    }
+}
+
+/// Whether musl's signal waits for this thread, which may be cancelled.
+fn waits_to_cancel() -> bool {
+    signals::is_pending(SIGCANCEL_OF_MUSL) && is_enabled()
 }
 
 /// Whether this thread is to end at the next cancellation point.
@@ -80,6 +113,7 @@ fn is_cancelled(me: usize) -> bool {
 
 /// Whether this thread may be cancelled.
 fn is_enabled() -> bool {
+    const ENABLED: c_int = 0;
     const DISABLED: c_int = 1;
     static FUNCTION: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
     // Relaxed: every thread finds the same address, and the code there needs no ordering.
@@ -98,7 +132,8 @@ fn is_enabled() -> bool {
         set_state(DISABLED, &raw mut state);
         set_state(state, core::ptr::null_mut());
     }
-    state != DISABLED
+    // musl has a third state, in which calls fail and the thread goes on.
+    state == ENABLED
 }
 
 /// Notes that `thread`, a `pthread_t`, is about to be cancelled.

@@ -1,6 +1,9 @@
 //! Which libc the process has.
+#![allow(unsafe_code)]
 
-use crate::weak;
+use crate::{symbol_tables, weak};
+use core::ffi::{CStr, c_int, c_void};
+use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// A libc.
@@ -8,32 +11,71 @@ use core::sync::atomic::{AtomicU32, Ordering};
 pub enum Libc {
     /// glibc 2.n.
     Glibc(u32),
-    /// Another libc, or a glibc whose version says nothing.
+    /// musl 1.2.2 or newer.
+    Musl,
+    /// Another libc, an older musl, or a glibc whose version says nothing.
     Other,
 }
 
 /// The oldest glibc (2.n) under which connections are accelerated.
 pub const OLDEST: u32 = 17;
 
-/// 0: not known yet; 1: another libc; else the minor version + 2.
-static KNOWN: AtomicU32 = AtomicU32::new(0);
+const UNKNOWN: u32 = 0;
+const OTHER: u32 = 1;
+const MUSL: u32 = 2;
+/// Glibc 2.n is n more than this.
+const GLIBC: u32 = 3;
+
+static KNOWN: AtomicU32 = AtomicU32::new(UNKNOWN);
 
 /// The libc of this process.
 #[inline]
 pub fn libc() -> Libc {
     // Relaxed: every thread finds the same value.
     match KNOWN.load(Ordering::Relaxed) {
-        0 => find(),
-        1 => Libc::Other,
-        n => Libc::Glibc(n - 2),
+        UNKNOWN => find(),
+        OTHER => Libc::Other,
+        MUSL => Libc::Musl,
+        n => Libc::Glibc(n - GLIBC),
     }
 }
 
 #[cold]
 fn find() -> Libc {
-    let minor = weak::glibc_version().and_then(|version| minor(version.to_bytes()));
-    KNOWN.store(minor.map_or(1, |n| n.saturating_add(2)), Ordering::Relaxed);
-    minor.map_or(Libc::Other, Libc::Glibc)
+    // First, since a library that helps programs of glibc to run on musl (gcompat) gives a version of glibc.
+    let libc = if has_musl() {
+        // musl does not tell its version. This function came with 1.2.2; ours of the same name does not count.
+        if symbol_tables::walk(c"_Fork", true).is_null() { Libc::Other } else { Libc::Musl }
+    } else {
+        let minor = weak::glibc_version().and_then(|version| minor(version.to_bytes()));
+        minor.map_or(Libc::Other, Libc::Glibc)
+    };
+    let known = match libc {
+        Libc::Other => OTHER,
+        Libc::Musl => MUSL,
+        Libc::Glibc(minor) => minor.saturating_add(GLIBC),
+    };
+    KNOWN.store(known, Ordering::Relaxed);
+    libc
+}
+
+/// Whether musl's dynamic loader, which is the whole of its libc, is in the process.
+fn has_musl() -> bool {
+    // SAFETY: the callback needs no data.
+    unsafe { weak::each_object(look_for_musl, ptr::null_mut()) != 0 }
+}
+
+unsafe extern "C" fn look_for_musl(info: *mut libc::dl_phdr_info, _size: usize, _data: *mut c_void) -> c_int {
+    // SAFETY: the linker gives a valid description of a loaded object.
+    let name = unsafe { (*info).dlpi_name };
+    // SAFETY: the linker's name of the object ends with NUL.
+    c_int::from(!name.is_null() && is_musls_loader(unsafe { CStr::from_ptr(name) }.to_bytes()))
+}
+
+/// Whether a path is that of musl's dynamic loader (`/lib/ld-musl-x86_64.so.1`).
+#[must_use]
+pub fn is_musls_loader(path: &[u8]) -> bool {
+    path.rsplit(|b| *b == b'/').next().is_some_and(|name| name.starts_with(b"ld-musl-"))
 }
 
 /// The n of glibc 2.n; a glibc 3 would be newer than all of them.
@@ -49,7 +91,17 @@ fn minor(version: &[u8]) -> Option<u32> {
 /// Whether connections can be accelerated under this libc: we know what its functions do by internal calls.
 #[inline]
 pub fn is_known() -> bool {
-    matches!(libc(), Libc::Glibc(minor) if minor >= OLDEST)
+    match libc() {
+        Libc::Glibc(minor) => minor >= OLDEST,
+        Libc::Musl => true,
+        Libc::Other => false,
+    }
+}
+
+/// Whether the process has musl.
+#[inline]
+pub fn is_musl() -> bool {
+    libc() == Libc::Musl
 }
 
 #[cfg(test)]
@@ -62,6 +114,12 @@ mod tests {
             assert_eq!(minor(version.as_bytes()), Some(n), "{version}");
         }
         assert!([&b""[..], b"1.9", b"2", b"x.y"].iter().all(|version| minor(version).is_none()));
-        assert!(is_known());
+        assert!(is_known() && !is_musl());
+    }
+
+    #[test]
+    fn the_loader_of_musl() {
+        assert!(is_musls_loader(b"/lib/ld-musl-x86_64.so.1") && is_musls_loader(b"ld-musl-aarch64.so.1"));
+        assert!(![&b""[..], b"/lib64/ld-linux-x86-64.so.2", b"/ld-musl-x/libc.so"].iter().any(|p| is_musls_loader(p)));
     }
 }

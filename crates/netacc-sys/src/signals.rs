@@ -57,12 +57,24 @@ impl Blocked {
         Blocked { before: set_mask(u64::MAX) }
     }
 
-    /// Whether `signal` waits to be delivered (sigpending(2)).
+    /// Blocks `signal` beside those that are blocked.
+    pub fn also(signal: i32) -> Blocked {
+        Blocked { before: change_mask(libc::SIG_BLOCK, bit(signal)) }
+    }
+
+    /// The thread's mask before.
+    pub fn mask_before(&self) -> u64 {
+        self.before
+    }
+
+    /// Whether `signal` was blocked before.
+    pub fn was_blocked(&self, signal: i32) -> bool {
+        self.before & bit(signal) != 0
+    }
+
+    /// Whether `signal` waits to be delivered.
     pub fn is_pending(&self, signal: i32) -> bool {
-        let mut waiting = 0u64;
-        // SAFETY: a word of the size that is said.
-        unsafe { raw::syscall6(libc::SYS_rt_sigpending, [(&raw mut waiting) as usize, 8, 0, 0, 0, 0]) };
-        waiting & bit(signal) != 0
+        is_pending(signal)
     }
 
     /// Takes a `signal` that waits, so that it is not delivered (sigtimedwait(2)).
@@ -73,6 +85,14 @@ impl Blocked {
         // SAFETY: a set of the size that is said, and a time.
         unsafe { raw::syscall6(libc::SYS_rt_sigtimedwait, args) };
     }
+}
+
+/// Whether `signal` waits to be delivered to the thread (sigpending(2)).
+pub fn is_pending(signal: i32) -> bool {
+    let mut waiting = 0u64;
+    // SAFETY: a word of the size that is said.
+    unsafe { raw::syscall6(libc::SYS_rt_sigpending, [(&raw mut waiting) as usize, 8, 0, 0, 0, 0]) };
+    waiting & bit(signal) != 0
 }
 
 /// Runs `call`, and takes back the `signal` that the kernel may raise in this thread because of it. The call then does
@@ -101,12 +121,15 @@ impl Drop for Blocked {
 
 /// Sets the thread's mask; returns the previous one.
 fn set_mask(mask: u64) -> u64 {
+    change_mask(libc::SIG_SETMASK, mask)
+}
+
+/// Changes the thread's mask (sigprocmask(2)); returns the previous one.
+fn change_mask(how: i32, mask: u64) -> u64 {
     let mut before = mask;
-    let how = libc::SIG_SETMASK as usize;
+    let args = [how as usize, (&raw const mask) as usize, (&raw mut before) as usize, 8, 0, 0];
     // SAFETY: two words of the size that is said.
-    unsafe {
-        raw::syscall6(libc::SYS_rt_sigprocmask, [how, (&raw const mask) as usize, (&raw mut before) as usize, 8, 0, 0]);
-    }
+    unsafe { raw::syscall6(libc::SYS_rt_sigprocmask, args) };
     before
 }
 

@@ -206,7 +206,7 @@ impl WaitSet {
         let ts_ptr = if left < 0 { core::ptr::null_mut() } else { &raw mut ts };
         let poll = |fds, n| match left {
             0 => Ok(raw::ppoll(fds, n, ts_ptr, sigmask)?),
-            _ => cancel::asleep(|| raw::ppoll(fds, n, ts_ptr, sigmask)),
+            _ => cancel::asleep(sigmask, |sigmask| raw::ppoll(fds, n, ts_ptr, sigmask)),
         };
         let r = if self.spill.is_empty() {
             // ppoll wants an array without the Option: build it on the stack.

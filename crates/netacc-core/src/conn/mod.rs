@@ -12,6 +12,7 @@ pub mod held_port;
 pub mod io;
 pub mod kernel_queue;
 pub mod msg;
+mod msg_header;
 pub mod pin;
 pub mod pool;
 pub mod ports;

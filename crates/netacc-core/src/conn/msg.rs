@@ -6,6 +6,7 @@
 
 use crate::conn::candidate;
 use crate::conn::io::accelerated;
+use crate::conn::msg_header::{self, SIZE as HEADER, each_passed};
 use crate::conn::transfer::{receive, transmit};
 use crate::fd::table;
 use crate::listen::adopt;
@@ -22,9 +23,6 @@ use netacc_transport::{Endpoint, Iov};
 
 const IOV_MAX: usize = 1024;
 
-/// Size of a message header in bytes.
-const HEADER: usize = size_of::<libc::msghdr>();
-
 /// # Safety
 /// `m` is the application's valid message header.
 unsafe fn iov<'a>(m: *const libc::msghdr) -> Result<Iov<'a>> {
@@ -32,7 +30,7 @@ unsafe fn iov<'a>(m: *const libc::msghdr) -> Result<Iov<'a>> {
         return Err(Errno::FAULT);
     }
     // SAFETY: the caller guarantees a valid header.
-    let (vec, n, name, len) = unsafe { ((*m).msg_iov, (*m).msg_iovlen, (*m).msg_name, (*m).msg_namelen) };
+    let (vec, n, name, len) = unsafe { ((*m).msg_iov, msg_header::buffers(m), (*m).msg_name, (*m).msg_namelen) };
     if !name.is_null() && (len as i32) < 0 {
         return Err(Errno::INVAL);
     }
@@ -54,7 +52,7 @@ unsafe fn iov<'a>(m: *const libc::msghdr) -> Result<Iov<'a>> {
 unsafe fn endpoint_for(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>, &'static ShmEndpoint)> {
     accelerated(fd).or_else(|| {
         // SAFETY: the caller guarantees a valid header, and its memory can be read.
-        let controls = user::readable(m, HEADER) && unsafe { (*m).msg_controllen } != 0;
+        let controls = user::readable(m, HEADER) && unsafe { msg_header::controls(m) } != 0;
         if controls && promote::given_up(fd) { accelerated(fd) } else { None }
     })
 }
@@ -76,38 +74,9 @@ unsafe fn candidate<'a>(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>,
 /// `m` is the application's valid message header, or points to unreadable memory.
 #[inline]
 pub unsafe fn carries(m: *const libc::msghdr) -> bool {
+    // Only the lower half, which is all that counts under musl; the kernel refuses more than that.
     // SAFETY: the caller guarantees a valid header where its memory can be read.
-    table::in_use() && (!user::known(m, HEADER, user::Access::Read) || unsafe { (*m).msg_controllen } != 0)
-}
-
-/// Calls `f` for each descriptor in the control messages of `m` (unix(7), SCM_RIGHTS).
-///
-/// # Safety
-/// `m` is a valid message header of the application's.
-unsafe fn each_passed(m: *const libc::msghdr, mut f: impl FnMut(i32)) {
-    // SAFETY: the caller guarantees a valid header; the walk stays within msg_controllen (cmsg(3)).
-    unsafe {
-        if !user::readable(m, HEADER) || !user::readable((*m).msg_control, (*m).msg_controllen) {
-            return;
-        }
-        let mut h = libc::CMSG_FIRSTHDR(m);
-        while !h.is_null() {
-            if (*h).cmsg_level == libc::SOL_SOCKET && (*h).cmsg_type == libc::SCM_RIGHTS {
-                let bytes = ((*h).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
-                let data = libc::CMSG_DATA(h);
-                for i in 0..bytes / size_of::<i32>() {
-                    let mut fd = -1i32;
-                    core::ptr::copy_nonoverlapping(
-                        data.add(i * size_of::<i32>()),
-                        (&raw mut fd).cast(),
-                        size_of::<i32>(),
-                    );
-                    f(fd);
-                }
-            }
-            h = libc::CMSG_NXTHDR(m, h);
-        }
-    }
+    table::in_use() && (!user::known(m, HEADER, user::Access::Read) || unsafe { (*m).msg_controllen } as u32 != 0)
 }
 
 /// Demotes the descriptors that a message passes to another process. Fails if one of them cannot be demoted: the
@@ -179,7 +148,7 @@ unsafe fn put_inq(m: *mut libc::msghdr, ep: &ShmEndpoint) {
     // SAFETY: the caller guarantees a writable header; no more is written than its buffer has room for (cmsg(3)), and
     // only if that can be written.
     unsafe {
-        let room = (*m).msg_controllen;
+        let room = msg_header::controls(m);
         let whole = libc::CMSG_LEN(size_of::<i32>() as u32) as usize;
         let there = room.min(whole);
         (*m).msg_controllen = 0;

@@ -317,8 +317,8 @@ fn kernel(e: &'static Epoll, call: &Call, from: usize, timeout: i64, masked: boo
         // SAFETY: from < max.
         unsafe { call.events.add(from) }
     };
-    let look = || shared::poll_sets(e, array, room, timeout, mask);
-    let n = match if timeout == 0 { look().map_err(Fail::Errno) } else { cancel::asleep(look) } {
+    let look = |mask| shared::poll_sets(e, array, room, timeout, mask);
+    let n = match if timeout == 0 { look(mask).map_err(Fail::Errno) } else { cancel::asleep(mask, look) } {
         Ok(n) => n,
         // Earlier events of this call must be reported and not be lost to EINTR.
         Err(_) if from > 0 => return Ok(Polled::default()),

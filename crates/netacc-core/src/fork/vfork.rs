@@ -5,7 +5,7 @@ use crate::fd::table;
 use crate::{runtime, timeouts};
 use core::sync::atomic::{AtomicI32, Ordering};
 use netacc_sys::{raw, reserved_fds, time};
-use rustix::fs::{Access, access, lstat};
+use rustix::fs::{Access, access, lstat, stat};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 /// The writing ends (+ 1) of the pipes on which parents wait. A child's own end is here too, so that its children close
@@ -18,6 +18,12 @@ const VFORK_CHECK_INTERVAL: i64 = time::ns(timeouts::VFORK_CHECK_INTERVAL) as i6
 /// no epoll instance.
 pub fn stands_alone() -> bool {
     runtime::get().is_none() && table::is_empty()
+}
+
+/// Whether the kernel knows of no thread beside the calling one. False where proc(5) is not mounted.
+pub fn has_one_thread() -> bool {
+    // The link count of a directory is two plus its subdirectories, of which this one has one per thread.
+    stat(c"/proc/self/task").is_ok_and(|s| s.st_nlink == 3)
 }
 
 /// To be called in the child of any fork: closes all writing ends except `own`, since a parent waits for its own vfork

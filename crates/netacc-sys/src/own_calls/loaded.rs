@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::{OwnCall, contains, find, is_linked};
-use crate::{reserved_fds, symbol, weak};
+use crate::{libc_kind, reserved_fds, symbol, weak};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
 use rustix::fd::OwnedFd;
@@ -133,8 +133,8 @@ fn holds(bytes: &[u8], p: *const u8) -> bool {
     bytes.as_ptr_range().contains(&p)
 }
 
-/// Whether the object is one of the system's: its file lies in the folders of the distribution's libraries, or it is the
-/// kernel's, which has no path.
+/// Whether the object is one of the system's: its file lies in the folders of the distribution's libraries, it is musl, or
+/// it is the kernel's, which has no path.
 ///
 /// # Safety
 /// `info` is the linker's description of a loaded object.
@@ -144,7 +144,8 @@ unsafe fn is_systems(info: &libc::dl_phdr_info) -> bool {
     }
     // SAFETY: the linker's name of the object, which ends with NUL.
     let name = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
-    !name.contains(&b'/') || [&b"/lib"[..], b"/usr/lib"].iter().any(|folder| name.starts_with(folder))
+    let in_its_folders = [&b"/lib"[..], b"/usr/lib"].iter().any(|folder| name.starts_with(folder));
+    !name.contains(&b'/') || in_its_folders || libc_kind::is_musls_loader(name)
 }
 
 /// Whether the object holds this code: the preloaded library, or a program of the project's own that is linked with it. Its

@@ -29,7 +29,10 @@ pub(super) enum RouteLookup {
 /// Whether the calling thread may look for a route.
 fn usable() -> Result<(), Reason> {
     // Not in a handler that has interrupted a thread that holds locks: the handler must not wait for any.
-    if process::available() && !lock::interrupted() { Ok(()) } else { Err(Reason::OtherHost) }
+    if !process::available() {
+        return Err(process::why_unavailable());
+    }
+    if lock::interrupted() { Err(Reason::OtherHost) } else { Ok(()) }
 }
 
 /// The route to a server on another host, as far as it is known.

@@ -3,7 +3,8 @@
 use crate::rdma::engine::{status, sysfs};
 use crate::timeouts;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use netacc_sys::{raw, time};
+use netacc_stats::Reason;
+use netacc_sys::{libc_kind, raw, time};
 
 /// The process that the engines belong to: a vfork(2) child has its parent's memory.
 static PID: AtomicU32 = AtomicU32::new(0);
@@ -48,12 +49,20 @@ pub(super) fn note_no_device() {
 
 /// Whether this host has an RDMA device, and this process may use it.
 pub fn available() -> bool {
-    if status::count() > 0 {
-        return true;
-    }
+    status::count() > 0 || (!INHERITED.load(Ordering::Relaxed) && !libc_kind::is_musl() && has_device())
+}
+
+/// Why this process cannot use RDMA.
+pub(super) fn why_unavailable() -> Reason {
+    // The libraries of RDMA are glibc's.
+    if libc_kind::is_musl() && has_device() { Reason::Musl } else { Reason::OtherHost }
+}
+
+/// Whether this host has an RDMA device. That it has none is believed for a while.
+fn has_device() -> bool {
     let now = time::coarse();
     let asked = NO_DEVICE.load(Ordering::Relaxed);
-    if INHERITED.load(Ordering::Relaxed) || (asked != 0 && now.wrapping_sub(asked) < NO_DEVICE_BELIEVED) {
+    if asked != 0 && now.wrapping_sub(asked) < NO_DEVICE_BELIEVED {
         return false;
     }
     let there = sysfs::host_has_device();
