@@ -29,7 +29,11 @@ def judged(ctx, program, level, *parts, status=None, **extra):
 def by_the_way_they_are_built(ctx):
     judged(ctx, build(ctx, "dynamic"), "ok", "possible")
     judged(ctx, build(ctx, "static", "-static"), "warn", "statically linked", "dynamically linked build")
-    judged(ctx, build(ctx, "musl", "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"), "warn", "ld-musl", "Alpine")
+    answer = judged(ctx, build(ctx, "musl", "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"), "ok", "possible", "musl")
+    expect(answer.one(str(ctx.dir / "musl"), "rdma"), "note", "not possible", "musl")
+    old = ctx.file("ld-musl-old.so.1", b"\x7fELF")
+    judged(ctx, build(ctx, "older", f"-Wl,--dynamic-linker={old}"), "warn", "older than 1.2.2", "Alpine 3.13")
+    judged(ctx, build(ctx, "other", "-Wl,--dynamic-linker=/lib/ld-uClibc.so.0"), "warn", "ld-uClibc", "for glibc or musl")
     foreign = bytearray((ctx.dir / "dynamic").read_bytes())
     foreign[18:20] = struct.pack("<H", 8)  # EM_MIPS
     path = ctx.file("foreign", foreign)

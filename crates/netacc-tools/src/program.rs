@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD};
 
-use netacc_sys::own_calls;
+use netacc_sys::{libc_kind, own_calls};
 
 use crate::elf::{self, Elf};
 
@@ -105,8 +105,10 @@ pub enum Obstacle {
     Static,
     /// Go programs make their system calls themselves.
     Go,
-    /// It asks for a dynamic loader that is not that of glibc.
+    /// It asks for a dynamic loader that is neither that of glibc nor that of musl.
     Loader(OsString),
+    /// The musl that it asks for is older than those that are known.
+    OldMusl,
     /// It is for another kind of machine than NetACC.
     Machine,
     /// It enters the kernel by instructions of its own, for this call.
@@ -131,8 +133,9 @@ impl fmt::Display for Obstacle {
             Obstacle::Go => f.write_str("it is a Go program, which bypasses the C library"),
             Obstacle::Loader(loader) => {
                 let loader = Path::new(loader).display().to_string();
-                write!(f, "it does not use glibc (its loader is {})", loader.escape_debug())
+                write!(f, "it uses neither glibc nor musl (its loader is {})", loader.escape_debug())
             }
+            Obstacle::OldMusl => f.write_str("its C library is a musl older than 1.2.2"),
             Obstacle::OwnCall(name) => {
                 write!(f, "it calls {name} by an instruction of its own, which bypasses the C library")
             }
@@ -165,8 +168,10 @@ pub fn judge(file: &Path) -> Verdict {
             return Verdict { program, obstacle: None };
         };
         if let Some(elf) = elf::parse(&opened) {
-            let obstacle =
-                privileges(&program).or_else(|| judge_elf(&elf, &program)).or_else(|| own_call(&elf, &opened));
+            // musl's loader is musl, which makes its system calls itself.
+            let is_loader = Loader::named(program.as_os_str().as_bytes()).is_some();
+            let own_call = || if is_loader { None } else { own_call(&elf, &opened) };
+            let obstacle = privileges(&program).or_else(|| judge_elf(&elf, &program)).or_else(own_call);
             return Verdict { program, obstacle };
         }
         match interpreter(&opened) {
@@ -191,13 +196,51 @@ fn judge_elf(elf: &Elf, file: &Path) -> Option<Obstacle> {
     }
     match &elf.interpreter {
         // The loader itself, run with a program as its argument, does preload.
-        None if file.file_name().is_some_and(|name| is_glibc_loader(name.as_bytes())) => None,
-        None => Some(Obstacle::Static),
-        Some(path) => {
-            let name = path.rsplit(|b| *b == b'/').next().unwrap_or(path);
-            (!is_glibc_loader(name)).then(|| Obstacle::Loader(OsString::from_vec(path.clone())))
-        }
+        None => match Loader::named(file.as_os_str().as_bytes()) {
+            None => Some(Obstacle::Static),
+            Some(Loader::Glibc) => None,
+            Some(Loader::Musl) => old_musl(file),
+        },
+        Some(path) => match Loader::named(path) {
+            None => Some(Obstacle::Loader(OsString::from_vec(path.clone()))),
+            Some(Loader::Glibc) => None,
+            Some(Loader::Musl) => old_musl(Path::new(OsStr::from_bytes(path))),
+        },
     }
+}
+
+/// A dynamic loader that puts the library before the C library of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loader {
+    /// That of glibc.
+    Glibc,
+    /// That of musl, which is the C library as well.
+    Musl,
+}
+
+impl Loader {
+    /// The loader whose file has this path.
+    pub fn named(path: &[u8]) -> Option<Loader> {
+        let name = path.rsplit(|b| *b == b'/').next().unwrap_or(path);
+        if libc_kind::is_musls_loader(path) {
+            return Some(Loader::Musl);
+        }
+        // On most machines it is `ld-linux*.so.N`, on a few `ld64.so.N`.
+        (name.starts_with(b"ld-linux") || name.starts_with(b"ld64.so")).then_some(Loader::Glibc)
+    }
+
+    /// The loader of a program; `None` for one without, or with another.
+    pub fn of(elf: &Elf) -> Option<Loader> {
+        elf.interpreter.as_deref().and_then(Loader::named)
+    }
+}
+
+/// Whether this is a musl that the library does not know, by what the library looks at. What cannot be read is not judged.
+fn old_musl(loader: &Path) -> Option<Obstacle> {
+    const NAMES_OF_1_2_2: &[u8] = b"\0_Fork\0";
+    let code = File::open(loader).ok().map(|file| piece(&file, 0, MAX_CODE))?;
+    let known = code.windows(NAMES_OF_1_2_2.len()).any(|bytes| bytes == NAMES_OF_1_2_2);
+    (code.starts_with(b"\x7fELF") && !known).then_some(Obstacle::OldMusl)
 }
 
 /// The most code that is read. The library looks for itself in what is loaded.
@@ -235,11 +278,6 @@ const OWN_MACHINE: Option<u16> = if cfg!(target_arch = "x86_64") {
 } else {
     None
 };
-
-/// glibc names its loader `ld-linux*.so.N`, on a few machines `ld64.so.N`.
-fn is_glibc_loader(name: &[u8]) -> bool {
-    name.starts_with(b"ld-linux") || name.starts_with(b"ld64.so")
-}
 
 /// Whether the kernel will start the file in secure-execution mode, in which the loader drops `LD_PRELOAD`.
 fn privileges(file: &Path) -> Option<Obstacle> {

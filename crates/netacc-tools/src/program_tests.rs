@@ -87,9 +87,9 @@ fn verdicts_on_elf_files() {
     assert_eq!(judge_elf(&elf(Some("/nix/store/x-glibc/lib/ld-linux-aarch64.so.1")), file), None);
     assert_eq!(judge_elf(&elf(None), file), Some(Obstacle::Static));
     assert_eq!(judge_elf(&elf(None), Path::new("/lib64/ld-linux-x86-64.so.2")), None);
-    let musl = judge_elf(&elf(Some("/lib/ld-musl-x86_64.so.1")), file).unwrap();
-    assert_eq!(musl.to_string(), "it does not use glibc (its loader is /lib/ld-musl-x86_64.so.1)");
-    assert!(musl.forbids_preload());
+    let other = judge_elf(&elf(Some("/lib/ld-uClibc.so.0")), file).unwrap();
+    assert_eq!(other.to_string(), "it uses neither glibc nor musl (its loader is /lib/ld-uClibc.so.0)");
+    assert!(other.forbids_preload());
     assert_eq!(judge_elf(&Elf { go: true, ..glibc.clone() }, file), Some(Obstacle::Go));
     assert_eq!(judge_elf(&Elf { go: true, ..elf(None) }, file), Some(Obstacle::Go));
     let foreign = Elf { is_64: !glibc.is_64, ..glibc.clone() };
@@ -97,6 +97,20 @@ fn verdicts_on_elf_files() {
     if OWN_MACHINE.is_some() {
         assert_eq!(judge_elf(&Elf { machine: 8, ..glibc }, file), Some(Obstacle::Machine));
     }
+    let dir = directory("musl");
+    for (name, bytes, obstacle) in [
+        ("ld-musl-x86_64.so.1", &b"\x7fELF...\0fork\0_Fork\0..."[..], None),
+        ("ld-musl-aarch64.so.1", b"\x7fELF...\0fork\0...", Some(Obstacle::OldMusl)),
+    ] {
+        let loader = dir.join(name);
+        write(&loader, bytes, 0o755);
+        assert_eq!(judge_elf(&elf(loader.to_str()), file), obstacle);
+        assert_eq!(judge_elf(&elf(None), &loader), obstacle);
+    }
+    // A loader of another host cannot be looked at.
+    assert_eq!(judge_elf(&elf(Some("/absent/ld-musl-x86_64.so.1")), file), None);
+    fs::remove_dir_all(dir).unwrap();
+    assert!(!Obstacle::OldMusl.forbids_preload());
     let hostile = Obstacle::Loader("/lib/\x1b[31m\nx".into());
     assert!(!hostile.to_string().chars().any(char::is_control));
 }

@@ -267,7 +267,8 @@ fn programs_that_cannot_be_accelerated_run_all_the_same() {
     for (command, reason) in [
         ("./static", "it is statically linked"),
         ("./go", "it is a Go program, which bypasses the C library"),
-        ("./musl", "it does not use glibc (its loader is ./ld-musl-test.so.1)"),
+        ("./uclibc", "it uses neither glibc nor musl (its loader is ./ld-uClibc-test.so.0)"),
+        ("./musl", "its C library is a musl older than 1.2.2"),
     ] {
         let output = run(&["-t", "2", command]);
         assert_eq!(output.status.code(), Some(fabricated::STATUS), "{output:?}");
@@ -303,8 +304,10 @@ mod fabricated {
         let note = b"\x04\0\0\0\x04\0\0\0\x04\0\0\0Go\0\0abcd";
         put(&root.join("static"), &program(2, &[]), 0o755);
         put(&root.join("go"), &program(2, &[(4, note)]), 0o755);
-        put(&root.join("musl"), &program(2, &[(3, b"./ld-musl-test.so.1\0")]), 0o755);
-        put(&root.join("ld-musl-test.so.1"), &program(3, &[]), 0o755);
+        for (name, loader) in [("musl", "ld-musl-test.so.1"), ("uclibc", "ld-uClibc-test.so.0")] {
+            put(&root.join(name), &program(2, &[(3, format!("./{loader}\0").as_bytes())]), 0o755);
+            put(&root.join(loader), &program(3, &[]), 0o755);
+        }
         put(&root.join("script"), b"#!./static\n", 0o755);
     }
 

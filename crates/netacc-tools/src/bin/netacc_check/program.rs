@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use netacc_tools::elf::{self, Elf};
-use netacc_tools::program::{self, Obstacle, Verdict};
+use netacc_tools::program::{self, Loader, Obstacle, Verdict};
 use netacc_tools::sanitizer;
 
 use crate::facts::live;
@@ -38,7 +38,7 @@ pub(crate) fn judge(command: &OsString, report: &mut Report) {
     if let Some(obstacle) = &verdict.obstacle {
         report
             .add(Level::Warn, &subject, "acceleration", format!("not possible: {obstacle}"))
-            .why("NetACC is a library that glibc's loader puts before the C library of a program (LD_PRELOAD)")
+            .why("NetACC is a library that the dynamic loader puts before the C library of a program (LD_PRELOAD)")
             .advice(remedy(obstacle));
         return;
     }
@@ -109,7 +109,22 @@ fn accelerated(subject: &str, verdict: &Verdict, elf: &Elf, report: &mut Report)
             .why("its runtime refuses to start behind another library; netacc_run tells it not to look (ASAN_OPTIONS)")
             .advice("where you set LD_PRELOAD yourself, set ASAN_OPTIONS=verify_asan_link_order=0 as well");
     }
-    report.add(Level::Ok, subject, "acceleration", "possible: a dynamic program of glibc; start it with netacc_run");
+    let libc = if Loader::of(elf) == Some(Loader::Musl) {
+        report
+            .add(
+                Level::Note,
+                subject,
+                "rdma",
+                "not possible: its C library is musl; over shared memory it is accelerated",
+            )
+            .why("the libraries of RDMA (libibverbs, librdmacm) are glibc's")
+            .advice("use a build of the program for glibc where it talks to other hosts by RDMA");
+        "musl"
+    } else {
+        "glibc"
+    };
+    let text = format!("possible: a dynamic program of {libc}; start it with netacc_run");
+    report.add(Level::Ok, subject, "acceleration", text);
 }
 
 /// The chain of libraries by which a program comes to liburing.
@@ -150,7 +165,8 @@ fn remedy(obstacle: &Obstacle) -> &'static str {
             "use a build with an event loop that calls the C library (in Rust tokio or mio instead of smol and rustix; \
              liburing as a shared library); this one runs on TCP"
         }
-        Obstacle::Loader(_) => "use a build of the program for glibc (another base image than Alpine)",
+        Obstacle::Loader(_) => "use a build of the program for glibc or musl",
+        Obstacle::OldMusl => "use a newer image (Alpine 3.13 or newer)",
         Obstacle::Machine => "use a build of the program for this machine, or NetACC for that one",
         Obstacle::Privileged(_) => {
             "start it as a user for whom nothing is raised: as the file's owner, as root, or without the capability \
