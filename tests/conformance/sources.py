@@ -27,6 +27,31 @@ def source_lists():
     return found
 
 
+def of_release(places, release):
+    """The places of packages (`deb`, no sources) of another Debian release, without those of security fixes."""
+    found = {}
+    for name, text in places.items():
+        if name.endswith(".sources"):
+            parts = [part for part in re.split(r"\n\s*\n", text) if "debian" in part and "security" not in part]
+            parts = [re.sub(r"(?mi)^Suites:.*$", f"Suites: {release}", part) for part in parts]
+            found[name] = re.sub(r"(?mi)^Types:.*$", "Types: deb", "\n\n".join(parts))
+        else:
+            lines = [line for line in text.splitlines() if "debian" in line and "security" not in line]
+            found[name] = "".join(re.sub(r"^deb-src(\s+(?:\[.*?\]\s+)?\S+\s+)\S+", rf"deb\1{release}", line) + "\n" for line in lines)
+    return {name: text for name, text in found.items() if text.strip()}
+
+
+def without_security(places):
+    """The places without those of security fixes, some mirrors of which have the newest version's name and not its files."""
+    found = {}
+    for name, text in places.items():
+        if name.endswith(".sources"):
+            found[name] = "\n\n".join(part for part in re.split(r"\n\s*\n", text) if "security" not in part)
+        else:
+            found[name] = "".join(line + "\n" for line in text.splitlines() if "security" not in line)
+    return {name: text for name, text in found.items() if text.strip()}
+
+
 def run(argv, cwd, what):
     log = BUILD / "prepare.log"
     with open(log, "ab") as out:
@@ -40,15 +65,17 @@ def run(argv, cwd, what):
         raise Broken(f"{what} failed: {' / '.join(end)} (build/conformance/prepare.log)")
 
 
-def apt(*arguments, cwd):
-    places = APT / "places"
+def apt(*arguments, cwd, kept=APT, lists=None):
+    """Calls apt-get with these lists of places ({file: text}; the sources of this machine's if none are given), and keeps what it
+    knows in a folder of its own."""
+    places = kept / "places"
     shutil.rmtree(places, ignore_errors=True)
-    for folder in (places, APT / "lists" / "partial", APT / "cache" / "archives" / "partial"):
+    for folder in (places, kept / "lists" / "partial", kept / "cache" / "archives" / "partial"):
         folder.mkdir(parents=True, exist_ok=True)
-    for name, text in source_lists().items():
+    for name, text in (source_lists() if lists is None else lists).items():
         (places / name).write_text(text)
-    options = {"Dir::Etc::sourcelist": "/dev/null", "Dir::Etc::sourceparts": places, "Dir::State::lists": APT / "lists",
-               "Dir::Cache": APT / "cache", "APT::Sandbox::User": "", "APT::Get::Only-Source": "true"}
+    options = {"Dir::Etc::sourcelist": "/dev/null", "Dir::Etc::sourceparts": places, "Dir::State::lists": kept / "lists",
+               "Dir::Cache": kept / "cache", "APT::Sandbox::User": "", "APT::Get::Only-Source": "true"}
     run(["apt-get", "-q", *(f"-o{key}={value}" for key, value in options.items()), *arguments], cwd,
         f"apt-get {arguments[0]}")
 

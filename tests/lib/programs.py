@@ -25,9 +25,9 @@ def names():
     return sorted(path.stem for path in SOURCES.glob("*.c"))
 
 
-def command(name, mode):
+def command(name, mode, built=BUILT):
     """The program's command line, and the additions to its environment."""
-    program = str(BUILT / name)
+    program = str(built / name)
     if mode == "plain":
         return [program], {}
     check(os.access(launcher(), os.X_OK), f"the launcher {launcher()} is not there: build NetACC first")
@@ -37,9 +37,9 @@ def command(name, mode):
     return [launcher(), program], found | {"NETACC_EXPECT": os.environ.get("NETACC_EXPECT", "shm")}
 
 
-def run(name, mode, patience=1):
+def run(name, mode, patience=1, built=BUILT):
     """Runs a program and returns if it has passed. `patience` says how many times slower than usual the machine is."""
-    argv, more = command(name, mode)
+    argv, more = command(name, mode, built)
     env = {**os.environ, **more, "T_PATIENCE": str(patience)}
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env,
                                text=True, errors="replace", start_new_session=True)

@@ -127,6 +127,17 @@ class Programs(Suite):
         return matrix.run_one(programs.World, item.entry, item.mode, self.enter, seed)
 
 
+class Musl(Suite):
+    """The suite of programs of musl. Of the small programs each run has a part, which the seed chooses."""
+
+    part = 0.25
+
+    def turn(self, items, chance):
+        rest = [item for item in super().turn(items, chance) if not item.case.startswith("apps.")]
+        small = [item for item in items if item.case.startswith("apps.")]
+        return rest + chance.sample(small, round(len(small) * self.part))
+
+
 class Rdma(Suite):
     """The suite that runs in the virtual machine, which is booted for the first case and ends with the last."""
 
@@ -191,6 +202,8 @@ SUITES = {suite.name: suite for suite in (
     Suite("conformance", "tests of CPython, memcached and redis: what passes on TCP passes accelerated", modes=ONE,
           prepare="judges.prepare"),
     Suite("servers", "real programs", enter=enter_network_of_servers),
+    Musl("musl", "programs of musl: small ones, pairs with glibc, real ones", also=("servers", "conformance"),
+         enter=enter_network_of_servers, prepare="made.prepare", together=False),
     Suite("storm", "fork, exec, kill, demote and promote at once", modes=ONE, enter=shared),
     Suite("security", "peers of another user that do not keep to the rules", also=("servers",)),
     Suite("check", "netacc_check: recorded hosts, programs, peers"),
