@@ -127,7 +127,7 @@ check_system() {
     glibc=$(sed -n 's/^glibc=//p' "$source/REQUIRES")
     [ -z "$root" ] || return 0
     [ "$(uname -m)" = "$machine" ] || fail "the archive is for $machine, this machine is $(uname -m)"
-    here=$(getconf GNU_LIBC_VERSION 2>/dev/null) || fail "this system has no glibc (musl?), which NetACC needs"
+    here=$(getconf GNU_LIBC_VERSION 2>/dev/null) || fail "this system has no glibc, which the tools need; for programs of musl set LD_PRELOAD to the library alone"
     if older "${here#glibc }" "$glibc"; then
         fail "the archive needs glibc $glibc or newer, this system has ${here#glibc }"
     fi

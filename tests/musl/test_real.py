@@ -1,11 +1,13 @@
 """Real programs that are built with musl, among themselves and with programs of glibc. What arrives is compared."""
 
 import json
+import os
 import re
+import subprocess
 
 import host
 import made
-from harness import check, equal, need
+from harness import Skipped, check, equal, need
 from host import wait_until
 from matrix import case
 
@@ -224,6 +226,29 @@ def python_of_musl(ctx):
     for command in (made.python(), [need("python3")]):
         equal(ctx.run([*command, client, server.port]).strip(), "8", command[-1])
     ctx.prove(server, accepts=16)
+
+
+@case(modes=ONE)
+def to_another_host_it_says_why(ctx):
+    """On a host with an RDMA device the reason is musl, without one it is that there is none."""
+    if os.getuid() != 0 or not ctx.own_network:
+        raise Skipped("needs root, for a network and mounts of its own")
+    for command in (("link", "add", "out", "type", "dummy"), ("addr", "add", "192.0.2.1/24", "dev", "out"), ("link", "set", "out", "up")):
+        subprocess.run([need("ip"), *command], check=True)
+    with_device = "mount -t tmpfs classes /sys/class && mkdir -p /sys/class/infiniband/device0 && exec \"$@\""
+    no_device = "mount -t tmpfs classes /sys/class && exec \"$@\""
+    for script, reason in ((with_device, "musl"), (no_device, "other-host")):
+        within = [need("unshare"), "--mount", "sh", "-c", script, "sh"]
+        # Nobody is there: the connect waits.
+        client = ctx.client([made.real("curl"), "-sS", "--max-time", 20, "http://192.0.2.2/"], within=within)
+        shown = [made.ROOT / "build" / "netacc_ss", "-p", client.pid, "-s", "sock", "--json"]
+
+        def reasons():
+            text = ctx.run(shown, role=None, status=None)
+            return [s["reason"] for s in json.loads(text)["sock"]] if text.startswith("{") else []
+
+        wait_until(lambda: reasons() == [reason], 10, f"netacc_ss shows {reason}")
+        client.kill()
 
 
 @case(modes=ONE)

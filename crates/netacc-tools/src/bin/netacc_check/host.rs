@@ -117,7 +117,7 @@ fn system(host: &Host, report: &mut Report) {
             .advice("run the programs on a system with glibc, or in a container that has it"),
         Some(old) if older(old, "2.35") => report
             .add(Level::Note, SUBJECT, "glibc", format!("{old}: without rseq"))
-            .why("a waiter does not know on which CPU its peer runs, and spins where it should yield")
+            .why("a waiter asks the kernel on which CPU it runs (AArch64: it spins where it should yield), which takes longer")
             .advice("use a system with glibc 2.35 or newer where latency counts"),
         Some(version) => report.add(Level::Ok, SUBJECT, "glibc", version.to_owned()),
     };
