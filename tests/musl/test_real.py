@@ -233,7 +233,8 @@ def to_another_host_it_says_why(ctx):
     """On a host with an RDMA device the reason is musl, without one it is that there is none."""
     if os.getuid() != 0 or not ctx.own_network:
         raise Skipped("needs root, for a network and mounts of its own")
-    for command in (("link", "add", "out", "type", "dummy"), ("addr", "add", "192.0.2.1/24", "dev", "out"), ("link", "set", "out", "up")):
+    for command in (("link", "add", "out", "type", "veth", "peer", "name", "nobody"), ("addr", "add", "192.0.2.1/24", "dev", "out"),
+                    ("link", "set", "nobody", "up"), ("link", "set", "out", "up")):
         subprocess.run([need("ip"), *command], check=True)
     with_device = "mount -t tmpfs classes /sys/class && mkdir -p /sys/class/infiniband/device0 && exec \"$@\""
     no_device = "mount -t tmpfs classes /sys/class && exec \"$@\""
