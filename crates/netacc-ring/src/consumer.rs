@@ -1,7 +1,7 @@
 //! The reading end of a ring.
 
 use crate::sync::{AtomicU64, Ordering};
-use crate::{Area, ConsumerLine, LARGE, LAST_POSITION, Layout, ProducerLine, SMALL, Violation, bound, eased};
+use crate::{Area, ConsumerLine, LARGE, LAST_POSITION, Layout, ProducerLine, SMALL, Violation, bound, eased, to_usize};
 use core::ptr::NonNull;
 
 const CAPACITY: u64 = (SMALL + LARGE) as u64;
@@ -105,7 +105,7 @@ impl Consumer {
             }
         }
         let (ptr, to_end) = area.at(layout, pos);
-        Ok(Some((ptr, (end.wrapping_sub(pos) as usize).min(to_end))))
+        Ok(Some((ptr, to_usize(end.wrapping_sub(pos)).min(to_end))))
     }
 
     /// Advances over `n` bytes of the last chunk, which have been copied out.

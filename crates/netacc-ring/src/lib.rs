@@ -10,6 +10,13 @@
 //! `Consumer::refresh`, and only then used. A hostile peer can end its own connection, and do no other harm.
 
 #![cfg_attr(not(test), no_std)]
+#![warn(
+    clippy::cast_lossless,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::ptr_as_ptr
+)]
 
 mod area;
 mod consumer;
@@ -60,6 +67,19 @@ fn eased(bound: u64) -> u64 {
     bound - bound / 4
 }
 
+/// A stream position, or a number of bytes between two of them, as a size in memory. All supported targets have 64-bit
+/// addresses, so that every value is kept.
+#[inline]
+#[must_use]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the assertion refuses targets on which usize has less than 64 bits"
+)]
+pub const fn to_usize(n: u64) -> usize {
+    const { assert!(usize::BITS >= u64::BITS) };
+    n as usize
+}
+
 /// The peer wrote a value that no correct peer writes; the connection must be reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation;
@@ -99,6 +119,6 @@ impl Layout {
 
     /// Offset of stream position `at` in the window: always below [`Layout::size`].
     pub fn offset(self, at: u64) -> usize {
-        (at.wrapping_sub(self.origin) as usize) & (self.size() - 1)
+        to_usize(at.wrapping_sub(self.origin)) & (self.size() - 1)
     }
 }

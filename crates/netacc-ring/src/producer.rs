@@ -1,7 +1,7 @@
 //! The writing end of a ring.
 
 use crate::sync::{AtomicU64, Ordering};
-use crate::{Area, ConsumerLine, LARGE, LAST_POSITION, Layout, ProducerLine, SMALL, Violation, bound, eased};
+use crate::{Area, ConsumerLine, LARGE, LAST_POSITION, Layout, ProducerLine, SMALL, Violation, bound, eased, to_usize};
 use core::ptr::NonNull;
 
 /// Largest number of unread bytes: a full small window and, after it, a full large one.
@@ -88,7 +88,7 @@ impl Producer {
 
     /// Number of bytes that fit into the current window given `tail`.
     fn free_in(layout: Layout, pos: u64, tail: u64) -> usize {
-        layout.size().saturating_sub(pos.wrapping_sub(tail.max(layout.origin)) as usize)
+        layout.size().saturating_sub(to_usize(pos.wrapping_sub(tail.max(layout.origin))))
     }
 
     /// Whether a new layout may begin at `pos`: the consumer must have adopted the one in force,
@@ -256,9 +256,9 @@ impl Producer {
         let layout = self.layout();
         let first = Layout { large: false, origin: 0 };
         if layout.origin > 0 {
-            piece(area.at(first, 0).0, layout.origin.min(SMALL as u64) as usize);
+            piece(area.at(first, 0).0, to_usize(layout.origin).min(SMALL));
         }
-        let n = pos.saturating_sub(layout.origin).min(layout.size() as u64) as usize;
+        let n = to_usize(pos.saturating_sub(layout.origin)).min(layout.size());
         if n > 0 {
             piece(area.at(layout, layout.origin).0, n);
         }

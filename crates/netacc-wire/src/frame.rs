@@ -239,13 +239,12 @@ impl Brief {
     /// Decodes immediate data. Every number is valid.
     #[must_use]
     pub fn decode(number: u32) -> Brief {
-        let bits = |from: u32, count: u32| number >> from & ((1 << count) - 1);
         Brief {
-            conn: bits(0, CONN_BITS) as u16,
-            part: bits(CONN_BITS, 1) != 0,
-            news: bits(NEWS, NEWS_BITS) as u8,
-            large: bits(NEWS + NEWS_BITS, 1) != 0,
-            window: bits(WINDOWS, WINDOW_BITS) as u16,
+            conn: (number & ((1 << CONN_BITS) - 1)) as u16,
+            part: number >> CONN_BITS & 1 != 0,
+            news: (number >> NEWS & ((1 << NEWS_BITS) - 1)) as u8,
+            large: number >> (NEWS + NEWS_BITS) & 1 != 0,
+            window: (number >> WINDOWS & ((1 << WINDOW_BITS) - 1)) as u16,
         }
     }
 }
