@@ -5,6 +5,13 @@
 //! at each end, and its endpoint is that of the ring.
 
 #![cfg_attr(not(test), no_std)]
+#![warn(
+    clippy::cast_lossless,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::ptr_as_ptr
+)]
 
 extern crate alloc;
 
@@ -12,6 +19,7 @@ pub mod endpoint;
 pub mod host;
 pub mod iov;
 mod limits;
+mod num;
 pub mod rdma;
 pub mod shm;
 pub mod timeouts;

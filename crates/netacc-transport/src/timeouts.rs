@@ -2,6 +2,13 @@
 
 use core::time::Duration;
 
+/// A time-out in whole milliseconds, as poll(2) and its relatives take it.
+#[expect(clippy::cast_possible_truncation, reason = "a longer time-out than 49 days was replaced by the longest one")]
+pub(crate) const fn ms(timeout: Duration) -> u32 {
+    let ms = timeout.as_millis();
+    if ms > u32::MAX as u128 { u32::MAX } else { ms as u32 }
+}
+
 /// How long a signal handler waits for a thread that uses a descriptor number of the connection, which takes one system
 /// call. Afterwards it continues: that thread may be the one that it has interrupted.
 pub const HANDLER_NUMBER_WAIT: Duration = Duration::from_millis(10);

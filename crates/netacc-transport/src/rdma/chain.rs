@@ -134,8 +134,12 @@ impl Chain {
 }
 
 /// The field of a frame at `begin` that names a further one at `end`.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "`Chain::room` lets a frame follow only one that is not longer than LONGEST"
+)]
 fn next(begin: usize, end: usize) -> [u8; 2] {
-    // `room` allows no longer frame that another one follows.
+    debug_assert!(end - begin - FRAME <= LONGEST);
     ((end - begin - FRAME) as u16 + 1).to_le_bytes()
 }
 

@@ -1,5 +1,6 @@
 //! A connected queue pair with credits: messages in, messages out.
 
+use crate::num;
 use crate::rdma::bounds::{MOST, SENDS};
 use crate::rdma::chain::Chain;
 use crate::rdma::credits::{Credits, FIRST, Lack};
@@ -337,7 +338,7 @@ impl QpConn {
         len: usize,
         immediate: Option<u32>,
     ) -> Option<Completion> {
-        let n = number as u32 & (RECEIVE as u32 - 1);
+        let n = num::low_half(number) & const { num::low_half(RECEIVE - 1) };
         if number & RECEIVE == 0 {
             for _ in 0..n {
                 if let Some(Some(buffer)) = self.in_flight.pop_front() {
@@ -461,7 +462,7 @@ impl QpConn {
 
 /// The hello of a side that takes messages of `size` bytes.
 pub fn hello(size: usize, companion: CompanionOffer) -> QpHello {
-    QpHello { receives: FIRST, size: size as u32, companion }
+    QpHello { receives: FIRST, size: num::count(size), companion }
 }
 
 fn too_long() -> Error {

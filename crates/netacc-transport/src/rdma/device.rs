@@ -1,5 +1,6 @@
 //! The state that all queue pairs on one device share.
 
+use crate::num;
 use crate::rdma::bounds::COMPLETIONS;
 use crate::rdma::pool::{Pool, Sizes};
 use alloc::sync::Arc;
@@ -158,8 +159,13 @@ impl Device {
         let open = self.open.as_ref().ok_or(Error::NoDevice)?;
         let attr = open.context.query_device()?;
         let entries = entries.min(usize::try_from(attr.max_cqe).unwrap_or(entries));
-        let cq =
-            Cq::create(&open.context, entries as u32, self.cookie_of(at), Some(&open.comp_channel), self.comp_vector)?;
+        let cq = Cq::create(
+            &open.context,
+            num::count(entries),
+            self.cookie_of(at),
+            Some(&open.comp_channel),
+            self.comp_vector,
+        )?;
         cq.req_notify(false)?;
         self.cqs.push((cq.clone(), 1));
         Ok((cq, at))
@@ -192,7 +198,7 @@ impl Device {
 /// The completion vector of the `nth` user of a device, if the first has `wanted`, or the last of the `there` vectors.
 fn vector(wanted: u32, nth: usize, there: u32) -> u32 {
     let there = there.max(1);
-    (wanted.min(there - 1) + (nth % there as usize) as u32) % there
+    (wanted.min(there - 1) + num::count(nth % there as usize)) % there
 }
 
 /// Number of queue pairs that completion queue `at` is for.

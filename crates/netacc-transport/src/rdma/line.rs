@@ -41,7 +41,8 @@ impl Line {
     /// Number of receives at the beginning that are like the first.
     pub fn run(self) -> u16 {
         let run = if self.first() { self.large.trailing_ones() } else { self.large.trailing_zeros() };
-        self.len.min(run as u16)
+        // A run has at most 32 bits, so the compiler removes the check of the conversion.
+        u16::try_from(run).map_or(self.len, |run| self.len.min(run))
     }
 }
 
@@ -62,14 +63,15 @@ mod tests {
             for (push, count, large) in steps {
                 if push {
                     line.push(count, large);
-                    queue.extend(vec![large; usize::from(count.min(MOST - queue.len() as u16))]);
+                    queue.extend(vec![large; usize::from(count.min(MOST - u16::try_from(queue.len()).unwrap()))]);
                 } else {
                     line.pop(count);
                     queue.drain(..queue.len().min(count.into()));
                 }
                 let first = queue.front().copied().unwrap_or(false);
                 let run = queue.iter().take_while(|large| **large == first).count();
-                prop_assert_eq!((line.len(), line.first(), line.run()), (queue.len() as u16, first, run as u16));
+                let found = (line.len().into(), line.first(), line.run().into());
+                prop_assert_eq!(found, (queue.len(), first, run));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The registered buffers of a device, in regions that come when they are needed and go when they are not.
 
 use crate::limits::UNUSED_REGION_TICKS;
+use crate::num;
 use crate::rdma::registered::Registered;
 use alloc::vec::Vec;
 use netacc_stats::{Counter, page};
@@ -174,7 +175,7 @@ impl Pool {
         })?;
         let all = (len / size).min(1 << OFFSET_BITS);
         // The first buffer is taken first.
-        let free = (0..all as u32).rev().collect();
+        let free = (0..num::count(all)).rev().collect();
         if let Some(place) = self.regions.get_mut(at) {
             *place = Some(Region { mr, size, free, all, unused: 0 });
         }
@@ -239,7 +240,7 @@ impl Pool {
             self.regions.iter_mut().enumerate().find_map(|(at, r)| Some((at, r.as_mut().filter(of)?)))?;
         let place = region.free.pop()?;
         page().add(Counter::RegisteredUsed, size as u64);
-        Some((at as u32) << OFFSET_BITS | place)
+        Some(num::index(at) << OFFSET_BITS | place)
     }
 
     /// Makes a buffer free again.
@@ -364,7 +365,7 @@ impl Pool {
     #[cfg(test)]
     pub(super) fn number(&mut self) -> Buffer {
         self.sending += 1;
-        self.sending as Buffer
+        num::index(self.sending)
     }
 
     /// Number of buffers that are taken, and of those among them that stay until their messages are confirmed; for

@@ -1,5 +1,6 @@
 //! Making a queue pair.
 
+use crate::num;
 use crate::rdma::bounds::{LONGEST_INLINE, MOST, SENDS};
 use crate::rdma::device::Device;
 use netacc_verbs::sys::ibv_qp_cap;
@@ -7,7 +8,7 @@ use netacc_verbs::{CmId, Cq, Error, QpInit, Result};
 
 /// Sizes (bytes) of inline messages that are tried: the beginning of a message and 64 bytes or more. Devices differ;
 /// each that we know takes 64 bytes, so that all messages but those with many bytes of a connection need no buffer.
-const INLINE: [u32; 3] = [LONGEST_INLINE as u32, 80, 64];
+const INLINE: [u32; 3] = [num::constant(LONGEST_INLINE), 80, 64];
 
 /// Makes a queue pair with as much inline room as the device gives; returns the room.
 pub(super) fn create_qp(id: &mut CmId, device: &Device, cq: &Cq) -> Result<usize> {
@@ -15,7 +16,7 @@ pub(super) fn create_qp(id: &mut CmId, device: &Device, cq: &Cq) -> Result<usize
     let mut last = Error::NoDevice;
     for max_inline_data in INLINE {
         let cap = ibv_qp_cap {
-            max_send_wr: SENDS as u32,
+            max_send_wr: const { num::constant(SENDS) },
             max_recv_wr: u32::from(MOST),
             max_send_sge: 1,
             max_recv_sge: 1,

@@ -3,8 +3,10 @@
 //! The kernel's socket does what credits do for a queue pair: a message that it does not take waits, and no other one
 //! is written then. Errors are kept for the next read.
 
+use crate::num;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use netacc_ring::to_usize;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds};
 use netacc_wire::companion::LENGTH;
@@ -97,7 +99,7 @@ impl Stream {
     /// Whether all that was sent has been received.
     pub fn is_flushed(&self) -> bool {
         let mut left = 0i32;
-        let asked = raw::ioctl(self.fd, libc::TIOCOUTQ as usize, (&raw mut left).addr());
+        let asked = raw::ioctl(self.fd, to_usize(libc::TIOCOUTQ), (&raw mut left).addr());
         self.error.is_some() || (self.resumed && self.waiting() == 0 && (asked.is_err() || left == 0))
     }
 
@@ -119,7 +121,7 @@ impl Stream {
     fn finish(&mut self) {
         let len = self.out.len() - self.begun - LENGTH;
         if let Some(place) = self.out.get_mut(self.begun..self.begun + LENGTH) {
-            place.copy_from_slice(&(len as u32).to_le_bytes());
+            place.copy_from_slice(&num::count(len).to_le_bytes());
         }
     }
 
@@ -277,7 +279,7 @@ mod tests {
                 let len = sent as usize * 37 % (a.payload() + 1);
                 let frame = Frame { generation: sent, ..HEAD };
                 if sent % 2 == 0 {
-                    a.send(frame, &vec![sent as u8; len]);
+                    a.send(frame, &vec![(sent & 0xff) as u8; len]);
                 } else {
                     a.buffer();
                     a.forget();
@@ -288,7 +290,7 @@ mod tests {
             }
             while let Some(frame) = b.receive(&mut bytes).unwrap() {
                 assert_eq!((frame.generation, bytes.len()), (got, got as usize * 37 % (a.payload() + 1)));
-                assert!(got % 2 == 1 || bytes.iter().all(|byte| *byte == got as u8));
+                assert!(got % 2 == 1 || bytes.iter().all(|byte| u32::from(*byte) == got & 0xff));
                 got += 1;
             }
             a.flush();
@@ -300,7 +302,7 @@ mod tests {
 
     #[test]
     fn an_end_in_the_middle_of_a_message_is_a_reset() {
-        let message = [&(FRAME as u32 + 3).to_le_bytes()[..], &HEAD.encode(), b"abc"].concat();
+        let message = [&(num::constant(FRAME) + 3).to_le_bytes()[..], &HEAD.encode(), b"abc"].concat();
         for len in 0..=message.len() {
             let (a, mut b) = pair(100);
             let _alone = crate::starting();
@@ -333,7 +335,7 @@ mod tests {
         for (comes, sends) in [(false, false), (false, true), (true, false), (true, true)] {
             let (mut a, mut b) = pair_to_reset();
             if comes {
-                b.write_all(&[&(FRAME as u32).to_le_bytes()[..], &HEAD.encode()].concat()).unwrap();
+                b.write_all(&[&num::constant(FRAME).to_le_bytes()[..], &HEAD.encode()].concat()).unwrap();
             }
             let _alone = crate::starting();
             drop(b);
@@ -366,7 +368,7 @@ mod tests {
 
     #[test]
     fn impossible_lengths_are_refused() {
-        for len in [0u32, FRAME as u32 - 1, 101, u32::MAX] {
+        for len in [0u32, num::constant(FRAME) - 1, 101, u32::MAX] {
             let (a, mut b) = pair(100);
             raw::send(a.fd(), len.to_le_bytes().as_ptr(), LENGTH, 0).unwrap();
             assert_eq!(b.receive(&mut Vec::new()), Err(Errno::PROTO), "{len}");

@@ -25,8 +25,8 @@ pub(super) struct Unacked {
     free: Vec<u16>,
     /// Size (bytes) of a place; 0: nothing is kept.
     size: usize,
-    /// Number of messages that are confirmed, which is the number of the oldest one here.
-    acked: usize,
+    /// Number of messages that are confirmed, modulo 2^16, which is the number of the oldest one here.
+    acked: u16,
 }
 
 #[derive(Debug)]
@@ -134,12 +134,12 @@ impl Unacked {
         if self.size == 0 {
             return true;
         }
-        let news = usize::from(heard.wrapping_sub(self.acked as u16));
+        let news = usize::from(heard.wrapping_sub(self.acked));
         if news > self.messages.len() {
             return false;
         }
         self.forget(news, pool);
-        self.acked = self.acked.wrapping_add(news);
+        self.acked = heard;
         true
     }
 
@@ -177,7 +177,7 @@ impl Unacked {
             }
         }
         self.end(pool);
-        (all, self.acked as u16)
+        (all, self.acked)
     }
 }
 
@@ -218,7 +218,7 @@ mod tests {
         const ALL: usize = 60;
         let mut pool = Pool::numbers();
         let mut unacked = Unacked::default();
-        assert!(unacked.begin(ALL as u16, 8));
+        assert!(unacked.begin(ALL.try_into().unwrap(), 8));
         let buffers: Vec<Buffer> = (0..ALL).map(|_| pool.number()).collect();
         for n in &buffers {
             assert!(unacked.buffer(*n, 4, None));
@@ -269,7 +269,7 @@ mod tests {
         assert!(unacked.begin(3, 8));
         for number in 0..70_000u32 {
             assert!(unacked.inline(&number.to_le_bytes(), true));
-            assert!(unacked.confirm(number as u16, &mut pool), "the one before");
+            assert!(unacked.confirm((number & 0xffff) as u16, &mut pool), "the one before");
         }
         let (left, _) = unacked.take(&mut pool);
         assert_eq!(left.into_iter().collect::<Vec<_>>(), [69_999u32.to_le_bytes()]);

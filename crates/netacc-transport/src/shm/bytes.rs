@@ -7,7 +7,7 @@ use crate::shm::sharers::Direction;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{CORKED, CUT, HOLDS, LARGE_USED, MORE, Switch, SwitchEvent};
 use core::sync::atomic::Ordering;
-use netacc_ring::{CLOSED, FIN, GONE, HOLDING, LARGE, RESET, Violation};
+use netacc_ring::{CLOSED, FIN, GONE, HOLDING, LARGE, RESET, Violation, to_usize};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::user::Access;
 
@@ -52,7 +52,7 @@ impl ShmEndpoint {
         if self.peer_closed(v) || (want <= LARGE / 4 - SMALL_WRITE_ROOM && self.has_room(v)) {
             return want;
         }
-        let unread = self.peer_left_unread(v).unwrap_or(0) as usize;
+        let unread = to_usize(self.peer_left_unread(v).unwrap_or(0));
         LARGE.saturating_sub(unread).saturating_sub(SMALL_WRITE_ROOM)
     }
 

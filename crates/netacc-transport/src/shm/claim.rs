@@ -1,5 +1,6 @@
 //! Claiming and queueing a slot at a client, and taking it from the queue at the server.
 
+use crate::num;
 use crate::shm::slots::{CONTROL_SLOT, Claimed};
 use crate::shm::{Link, ShmEndpoint};
 use core::sync::atomic::Ordering;
@@ -27,7 +28,7 @@ impl Claim {
         if pending && let Some(ep) = link.endpoint(claimed.slot) {
             ep.begin_pending();
         }
-        let pushed = link.push(claimed.slot as u32);
+        let pushed = link.push(num::index(claimed.slot));
         drop(order);
         if pushed && let Some(queue) = link.endpoint(CONTROL_SLOT) {
             queue.announce();

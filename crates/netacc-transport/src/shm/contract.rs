@@ -9,7 +9,7 @@ use crate::shm::side_machines::{PEER_GONE, RX_SHUT};
 use crate::shm::waiters::{READS, WRITES};
 use crate::wait::WaitSet;
 use core::sync::atomic::Ordering;
-use netacc_ring::{CLOSED, FIN, Violation};
+use netacc_ring::{CLOSED, FIN, Violation, to_usize};
 use netacc_sys::cpu;
 use netacc_sys::errno::{Errno, Result};
 
@@ -226,7 +226,7 @@ impl Endpoint for ShmEndpoint {
 
     fn unread(&self) -> usize {
         let Some(v) = self.view() else { return 0 };
-        self.waiting_in_all(&v) as usize
+        to_usize(self.waiting_in_all(&v))
     }
 
     fn unsent(&self) -> usize {

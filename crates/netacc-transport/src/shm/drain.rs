@@ -53,6 +53,7 @@ impl Drop for Reading<'_> {
 }
 
 /// Takes or frees this process's record lock of a file without waiting. Returns whether this succeeded.
+#[expect(clippy::cast_possible_truncation, reason = "libc has the small constants of struct flock as i32")]
 fn set_lock(fd: i32, kind: i32) -> bool {
     let lock = libc::flock { l_type: kind as i16, l_whence: libc::SEEK_SET as i16, l_start: 0, l_len: 0, l_pid: 0 };
     raw::fcntl(fd, libc::F_SETLK, (&raw const lock).addr()).is_ok()

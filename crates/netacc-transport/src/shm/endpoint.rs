@@ -1,6 +1,7 @@
 //! One side of one connection in shared memory.
 
 use crate::endpoint::Endpoint;
+use crate::num;
 use crate::shm::delays::Delays;
 use crate::shm::edges::Edges;
 use crate::shm::link::Link;
@@ -101,7 +102,7 @@ pub(super) struct View {
 impl View {
     /// The name of this side in log lines.
     pub(super) fn place(&self) -> Place {
-        Place { link: self.link.id(), slot: self.index as u32 }
+        Place { link: self.link.id(), slot: num::index(self.index) }
     }
 
     pub(super) fn tx_area(&self) -> Option<Area> {
@@ -123,7 +124,7 @@ impl ShmEndpoint {
     /// Sets the endpoint's link and slot, which never change. Several threads may do so at once in fresh memory: they
     /// store the same values.
     pub(crate) fn attach(&self, link: &'static Link, index: usize) {
-        self.index.store(index as u32, Ordering::Relaxed);
+        self.index.store(num::index(index), Ordering::Relaxed);
         // Release: a thread that sees the link sees the index.
         self.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
     }
@@ -149,7 +150,7 @@ impl ShmEndpoint {
 
     /// The name of this side in log lines.
     pub(super) fn place(&self) -> Place {
-        Place { link: self.link().id(), slot: self.slot_index() as u32 }
+        Place { link: self.link().id(), slot: self.index.load(Ordering::Relaxed) }
     }
 
     /// Applies an event to one of the state machines of this side. Returns the previous state.

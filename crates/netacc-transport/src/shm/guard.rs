@@ -47,7 +47,7 @@ impl<const N: usize> Control<N> {
         let mut at = 0;
         while at + HEAD <= used {
             // The length is a size_t, of which only the lower half matters for a buffer of this size.
-            let len = self.word(at)?.max(HEAD as i32) as usize;
+            let len = usize::try_from(self.word(at)?).unwrap_or(0).max(HEAD);
             if (self.word(at + 8)?, self.word(at + 12)?) == (libc::SOL_SOCKET, kind) {
                 return Some((at + HEAD, len - HEAD));
             }
@@ -96,7 +96,7 @@ pub(super) fn first_message(fd: i32) -> FirstMessage {
         Ok((n, used, more)) => {
             let descriptors = control.take_descriptors(used, reserved_fds::drop_raw) > 0 || more;
             let at = control.find(used, libc::SCM_CREDENTIALS);
-            let uid = at.and_then(|(at, _)| control.word(at + 4)).map(|uid| uid as u32);
+            let uid = at.and_then(|(at, _)| control.word(at + 4)).map(i32::cast_unsigned);
             // An empty message can be told from the end only by its credentials or descriptors.
             if n == 0 && uid.is_none() && !descriptors {
                 FirstMessage::End

@@ -1,5 +1,6 @@
 //! A link, which joins a client process and a server process, however many connections they have.
 
+use crate::num;
 use crate::shm::blocks::Blocks;
 use crate::shm::endpoint::ShmEndpoint;
 use crate::shm::guard::dismiss_reserved;
@@ -185,7 +186,7 @@ impl Link {
         link.know_peer_process(control);
         link.set_peer_uid(if trusted { getuid().as_raw() } else { u32::MAX });
         link.id.store(next_id(), Ordering::Relaxed);
-        link.next_waker.store(READY_SETS as u32, Ordering::Relaxed);
+        link.next_waker.store(const { num::constant(READY_SETS) }, Ordering::Relaxed);
         // Number 0 means "no ready set" in shared memory.
         link.ready_sets.store(1, Ordering::Relaxed);
         link.checked.store(0, Ordering::Relaxed);

@@ -15,6 +15,7 @@
 //! token first.
 
 use crate::limits::ACCEPTS_PER_LOOK;
+use crate::num;
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::View;
 use crate::shm::guard::{FirstMessage, dismiss_shared, first_message, refuse_descriptors};
@@ -195,7 +196,7 @@ impl ShmEndpoint {
         if !self.liveness_listens() || self.accepted_fd() >= 0 {
             return false;
         }
-        let now = (time::now() >> 24) as u32;
+        let now = num::low_half(time::now() >> 24);
         if self.dialed.swap(now, Ordering::Relaxed) == now || self.accept_peer() {
             return false;
         }

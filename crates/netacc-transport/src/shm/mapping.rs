@@ -101,7 +101,10 @@ impl Segment {
         // A memfd of huge pages (MFD_HUGETLB) can be sealed as well, but an access to it faults if the host has none
         // left.
         let ordinary = fstatfs(fd)?.f_type == libc::TMPFS_MAGIC;
-        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) || stat.st_size != SEGMENT as i64 || !ordinary {
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW)
+            || usize::try_from(stat.st_size) != Ok(SEGMENT)
+            || !ordinary
+        {
             return Err(Errno::PROTO);
         }
         Ok(Mapped { seg: Segment::map_own(fd)?, file: stat.st_ino })
@@ -181,11 +184,12 @@ mod tests {
             a.reach(slot).unwrap();
             let ends = [0, PAIR - 1];
             let at = |s: &Segment, end: usize| s.blocks.windows(slot).unwrap().as_ptr().wrapping_add(end);
+            let byte = u8::try_from(slot % 256).unwrap() | 1;
             for end in ends {
                 // SAFETY: the range is mapped, and no other code uses it.
                 unsafe {
-                    at(&a, end).write_volatile(slot as u8 | 1);
-                    assert_eq!(at(&b, end).read_volatile(), slot as u8 | 1, "slot {slot}");
+                    at(&a, end).write_volatile(byte);
+                    assert_eq!(at(&b, end).read_volatile(), byte, "slot {slot}");
                     at(&b, end).write_volatile(0);
                 }
             }

@@ -12,6 +12,7 @@ use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::View;
 use crate::shm::side::Side;
 use core::sync::atomic::Ordering;
+use netacc_ring::to_usize;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds};
 
@@ -118,8 +119,8 @@ impl ShmEndpoint {
         // The end is checked first, so that all bytes before it are counted.
         let ended = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1);
         let mut n = 0i32;
-        let asked = raw::ioctl(fd, libc::FIONREAD as usize, &raw mut n as usize);
-        (if asked.is_ok() { n.max(0) as usize } else { 0 }, ended)
+        let asked = raw::ioctl(fd, to_usize(libc::FIONREAD), &raw mut n as usize);
+        (if asked.is_ok() { usize::try_from(n).unwrap_or(0) } else { 0 }, ended)
     }
 
     /// Number of bytes that can be read, including those of the old subflow.

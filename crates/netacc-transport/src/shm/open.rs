@@ -1,5 +1,6 @@
 //! Reading and writing the description of a connect ([`Open`]).
 
+use crate::num;
 use crate::shm::segment::Open;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering;
@@ -21,15 +22,18 @@ impl Open {
             let (words, family) = match a.ip() {
                 IpAddr::V4(ip) => ([u32::from(ip), 0, 0, 0], libc::AF_INET),
                 IpAddr::V6(ip) => {
-                    let n = u128::from(ip);
-                    ([(n >> 96) as u32, (n >> 64) as u32, (n >> 32) as u32, n as u32], libc::AF_INET6)
+                    let mut words = [0; 4];
+                    for (word, octets) in words.iter_mut().zip(ip.octets().as_chunks().0) {
+                        *word = u32::from_be_bytes(*octets);
+                    }
+                    (words, libc::AF_INET6)
                 }
             };
             if let (Some(ip), Some(fp)) = (self.ip.get(i), self.family_port.get(i)) {
                 for (w, n) in ip.iter().zip(words) {
                     w.store(n, Ordering::Relaxed);
                 }
-                fp.store((family as u32) << 16 | u32::from(a.port()), Ordering::Relaxed);
+                fp.store(family.cast_unsigned() << 16 | u32::from(a.port()), Ordering::Relaxed);
             }
         }
     }
@@ -39,7 +43,7 @@ impl Open {
     pub fn write_remote(&self, client: SocketAddr, server: SocketAddr, engine: usize) {
         self.write(client, server);
         let [fp, _] = &self.family_port;
-        fp.fetch_or((engine as u32 + 1) << REMOTE_SHIFT, Ordering::Relaxed);
+        fp.fetch_or((num::index(engine) + 1) << REMOTE_SHIFT, Ordering::Relaxed);
     }
 
     /// Stores the index of the entry on the stats page that shows the queue pair of the connection.
@@ -70,7 +74,7 @@ impl Open {
             *out = cell.load(Ordering::Relaxed);
         }
         let [a, b, c, d] = w;
-        let ip: IpAddr = match (fp >> 16 & AF_MASK) as i32 {
+        let ip: IpAddr = match (fp >> 16 & AF_MASK).cast_signed() {
             libc::AF_INET => Ipv4Addr::from(a).into(),
             libc::AF_INET6 => {
                 let n = u128::from(a) << 96 | u128::from(b) << 64 | u128::from(c) << 32 | u128::from(d);
@@ -78,6 +82,6 @@ impl Open {
             }
             _ => return None,
         };
-        Some(SocketAddr::new(ip, fp as u16))
+        Some(SocketAddr::new(ip, (fp & 0xffff) as u16))
     }
 }

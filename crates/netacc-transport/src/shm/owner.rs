@@ -3,6 +3,7 @@
 //! A query is one message each way over a netlink socket, which is kept for the next query. It takes about three
 //! microseconds. A connect over an existing link makes one query.
 
+use crate::num;
 use crate::shm::users::is_one_user;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -185,7 +186,7 @@ fn open() -> Result<OwnedFd> {
 fn exchange_over(fd: i32, question: &mut [u8; REQUEST]) -> Result<Reply> {
     // The sequence number comes from a clock, since a counter would have the same values in another process that shares
     // the socket.
-    let number = (cpu::ticks() as u32).to_ne_bytes();
+    let number = num::low_half(cpu::ticks()).to_ne_bytes();
     put(question, 8, &number);
     raw::send(fd, question.as_ptr(), question.len(), libc::MSG_DONTWAIT)?;
     let mut reply: Reply = [0; 512];
@@ -204,11 +205,11 @@ fn put(message: &mut [u8], at: usize, bytes: &[u8]) {
 fn request(dest: SocketAddr, remote: Option<SocketAddr>) -> [u8; REQUEST] {
     let mut r = [0u8; REQUEST];
     let mut put = |at: usize, b: &[u8]| put(&mut r, at, b);
-    put(0, &(REQUEST as u32).to_ne_bytes());
+    put(0, &const { num::constant(REQUEST) }.to_ne_bytes());
     put(4, &SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     put(6, &NLM_F_REQUEST.to_ne_bytes());
     let family = if dest.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    put(16, &[family as u8, libc::IPPROTO_TCP as u8, 0, 0]);
+    put(16, &[byte(family), byte(libc::IPPROTO_TCP), 0, 0]);
     put(20, &u32::MAX.to_ne_bytes());
     // `idiag_sport` and `idiag_src` describe the socket that is looked up; a listener has no remote end.
     put(24, &dest.port().to_be_bytes());
@@ -236,10 +237,16 @@ fn word(reply: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(reply.get(at..at + 4)?.try_into().ok()?))
 }
 
+/// The number of an address family or a protocol in the byte that the message has for it.
+fn byte(number: i32) -> u8 {
+    // 0 stands for no family and no protocol. The kernel answers with an error.
+    u8::try_from(number).unwrap_or(0)
+}
+
 /// The error code of the answer, if it is an error.
 fn error(reply: &[u8]) -> Option<i32> {
     let code = word(reply, 16).filter(|_| kind(reply) == Some(NLMSG_ERROR))?;
-    Some((code as i32).wrapping_neg())
+    Some(code.cast_signed().wrapping_neg())
 }
 
 /// Reads the state and the socket's values from a `struct inet_diag_msg`.
@@ -274,7 +281,7 @@ mod tests {
             #[allow(unsafe_code)]
             // SAFETY: the descriptor is open as long as the listener lives.
             let fd = unsafe { rustix::fd::BorrowedFd::borrow_raw(std::os::fd::AsRawFd::as_raw_fd(&l)) };
-            let inode = rustix::fs::fstat(fd).unwrap().st_ino as u32;
+            let inode = u32::try_from(rustix::fs::fstat(fd).unwrap().st_ino).unwrap();
             let cookie = rustix::net::sockopt::socket_cookie(fd).unwrap();
             let Word::Listener(found) = listener(None, at) else { panic!("{bind}: nobody") };
             let expected = Word::Listener(Owned { cookie, uid: me, inode, ..found });

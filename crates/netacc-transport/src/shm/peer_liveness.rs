@@ -1,5 +1,6 @@
 //! The peer liveness socket, whose end shows that the peer's last sharer has ended: its receipt and its lifetime.
 
+use crate::num::low_half;
 use crate::shm::ShmEndpoint;
 use crate::shm::control::Unread;
 use crate::shm::endpoint::View;
@@ -169,10 +170,10 @@ impl ShmEndpoint {
 
     /// Makes the reserved descriptor `fd` the peer liveness socket.
     pub(super) fn learn_peer_liveness(&self, generation: u32, fd: i32) {
-        let new = u64::from(generation) << 32 | (fd + 1) as u64;
+        let new = u64::from(generation) << 32 | u64::from((fd + 1).cast_unsigned());
         // A connection has one peer liveness socket. A second one is refused, so that a peer cannot make this process
         // close a descriptor that another thread reads.
-        let first = |old: u64| (old as u32 == 0 || (old >> 32) as u32 != generation).then_some(new);
+        let first = |old: u64| (low_half(old) == 0 || (old >> 32) as u32 != generation).then_some(new);
         match self.peer_liveness.fetch_update(Ordering::AcqRel, Ordering::Acquire, first) {
             Ok(old) => self.close_word(old),
             Err(_) => reserved_fds::close(fd),
@@ -190,7 +191,7 @@ impl ShmEndpoint {
     /// The generation of the connection that the peer liveness socket belongs to, if there is one.
     pub(super) fn peer_liveness_generation(&self) -> Option<u32> {
         let word = self.peer_liveness.load(Ordering::Acquire);
-        (word as u32 != 0).then_some((word >> 32) as u32)
+        (low_half(word) != 0).then_some((word >> 32) as u32)
     }
 
     /// Called when the connection ends here: closes the peer liveness socket, except at a client. If the server has
@@ -235,7 +236,7 @@ impl ShmEndpoint {
     /// Closes the socket of a word of `peer_liveness`, in which a stranger may have put a descriptor whose close
     /// blocks.
     fn close_word(&self, w: u64) {
-        let fd = w as u32 as i32 - 1;
+        let fd = low_half(w).cast_signed() - 1;
         if fd >= 0 {
             if self.link().trusts_peer() { reserved_fds::close(fd) } else { dismiss_shared(fd) }
         }
@@ -256,6 +257,6 @@ impl ShmEndpoint {
 
     /// The descriptor of the peer liveness socket, or -1.
     pub fn peer_liveness_fd(&self) -> i32 {
-        self.peer_liveness.load(Ordering::Acquire) as u32 as i32 - 1
+        low_half(self.peer_liveness.load(Ordering::Acquire)).cast_signed() - 1
     }
 }

@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn a_stopped_process_is_seen_to_go_on() {
         let mut child = start(Command::new("sleep").arg("100"));
-        let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
+        let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
         let signal = |s| rustix::process::kill_process(pid, s).unwrap();
         assert!(!is_stopped(child.id()));
         signal(rustix::process::Signal::STOP);
@@ -175,7 +175,7 @@ mod tests {
         assert!(has_open(sleeper.id(), c.as_fd()));
         assert!(!has_open(sleeper.id(), d.as_fd()));
         assert!(has_open(std::process::id(), a.as_fd()));
-        let [held, not] = [c.as_fd(), d.as_fd()].map(|fd| fstat(fd).unwrap().st_ino as u32);
+        let [held, not] = [c.as_fd(), d.as_fd()].map(|fd| u32::try_from(fstat(fd).unwrap().st_ino).unwrap());
         assert!(has_socket(sleeper.id(), held) && !has_socket(sleeper.id(), not));
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();

@@ -1,6 +1,7 @@
 //! Links to servers on other hosts. Both sides are in this process: the client's side belongs to the socket layer, and
 //! the server's side to an RDMA engine, which sends the rings' bytes over the network.
 
+use crate::num;
 use crate::shm::Link;
 use crate::shm::ShmEndpoint;
 use crate::shm::mapping::Mapped;
@@ -44,9 +45,9 @@ impl Link {
             client.mate.store(ptr::from_ref(server).cast_mut(), Ordering::Relaxed);
             server.mate.store(ptr::from_ref(client).cast_mut(), Ordering::Relaxed);
         }
-        client.remote.store(engine as u32 + 1, Ordering::Relaxed);
+        client.remote.store(num::index(engine) + 1, Ordering::Relaxed);
         if let Some(seg) = server.segment() {
-            seg.header().backlog.store(SLOTS as u32 + 1, Ordering::Relaxed);
+            seg.header().backlog.store(const { num::constant(SLOTS) + 1 }, Ordering::Relaxed);
             seg.header().server.store(SERVER_OPEN, Ordering::SeqCst);
         }
         Ok((client, server))

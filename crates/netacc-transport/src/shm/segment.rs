@@ -11,7 +11,7 @@ use crate::shm::side::Side;
 use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use netacc_ring::{Area, ConsumerLine, LARGE, OwnLine, ReadySet, SLOTS, SMALL};
+use netacc_ring::{Area, ConsumerLine, LARGE, OwnLine, ReadySet, SLOTS, SMALL, to_usize};
 use netacc_sys::cpu;
 use netacc_sys::mem::LARGEST_PAGE;
 
@@ -289,7 +289,7 @@ impl Segment {
         if self.waiting(SLOTS as u64 - 1, seen) >= SLOTS as u64 {
             return false;
         }
-        let Some(cell) = c.queue.get(at as usize % SLOTS) else {
+        let Some(cell) = c.queue.get(to_usize(at) % SLOTS) else {
             return false;
         };
         cell.store(slot, Ordering::Relaxed);
@@ -328,7 +328,7 @@ impl Segment {
         }
         let c = self.control();
         let at = c.header.popped.load(Ordering::Relaxed);
-        let slot = c.queue.get(at as usize % SLOTS)?.load(Ordering::Relaxed);
+        let slot = c.queue.get(to_usize(at) % SLOTS)?.load(Ordering::Relaxed);
         Some(c.slots.get(slot as usize).map(|s| &s.open))
     }
 
@@ -336,7 +336,7 @@ impl Segment {
     pub fn withdrawn_between(&self, from: u64, to: u64) -> u64 {
         let c = self.control();
         let given_up = |at: &u64| {
-            let slot = c.queue.get(*at as usize % SLOTS).map(|cell| cell.load(Ordering::Relaxed) as usize);
+            let slot = c.queue.get(to_usize(*at) % SLOTS).map(|cell| cell.load(Ordering::Relaxed) as usize);
             let open = slot.and_then(|slot| c.slots.get(slot)).map(|s| &s.open);
             open.is_some_and(|open| open.outcome.load(Ordering::Acquire) == CONNECT_WITHDRAWN)
         };
@@ -360,11 +360,11 @@ impl Segment {
     pub fn pop(&self, seen: &AtomicU64, batch: &[AtomicU32; BATCH]) -> Option<(u32, Option<u32>)> {
         let c = self.control();
         let at = c.header.popped.load(Ordering::Relaxed);
-        let read = |at: u64| Some(batch.get(at as usize % BATCH)?.load(Ordering::Relaxed));
+        let read = |at: u64| Some(batch.get(to_usize(at) % BATCH)?.load(Ordering::Relaxed));
         if !self.known(seen) {
             let n = self.queued().min(BATCH as u64);
             for i in 0..n {
-                let i = at.wrapping_add(i) as usize;
+                let i = to_usize(at.wrapping_add(i));
                 batch.get(i % BATCH)?.store(c.queue.get(i % SLOTS)?.load(Ordering::Relaxed), Ordering::Relaxed);
             }
             seen.store(at.wrapping_add(n), Ordering::Relaxed);
@@ -422,7 +422,7 @@ mod tests {
         ranges.sort();
         assert!(ranges.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));
         assert!(s.slot(SLOTS).is_none() && s.area(SLOTS, Side::Client).is_none());
-        assert!(s.ready_set(Side::Client, READY_SETS as u32).is_none());
+        assert!(s.ready_set(Side::Client, crate::num::constant(READY_SETS)).is_none());
     }
 
     #[test]
@@ -433,11 +433,11 @@ mod tests {
         let batch = [const { AtomicU32::new(0) }; BATCH];
         let pop = || s.pop(&server, &batch).map(|(slot, _)| slot);
         for round in 0..3 {
-            for i in 0..SLOTS as u32 {
+            for i in 0..crate::num::constant(SLOTS) {
                 assert!(s.push(i + round, &client));
             }
             assert!(!s.push(9, &client));
-            for i in 0..SLOTS as u32 {
+            for i in 0..crate::num::constant(SLOTS) {
                 assert_eq!(pop(), Some(i + round));
             }
             assert_eq!(pop(), None);

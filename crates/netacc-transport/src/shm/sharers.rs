@@ -10,6 +10,7 @@
 //! woken by a byte on its liveness socket.
 
 use crate::limits::{OWNER_PAUSES, OWNER_YIELDS};
+use crate::num;
 use crate::shm::ShmEndpoint;
 use crate::shm::delays::{Next, Wait};
 use crate::shm::drain::LivenessEvent;
@@ -210,7 +211,8 @@ impl ShmEndpoint {
             return Ok(None);
         }
         let (ours, theirs, token) = self.liveness_pair(&v).inspect_err(|_| self.reset_in_child())?;
-        let m = Message::Liveness { slot: v.index as u32, generation: self.generation.load(Ordering::Relaxed), token };
+        let m =
+            Message::Liveness { slot: num::index(v.index), generation: self.generation.load(Ordering::Relaxed), token };
         let sent = v.link.send_patiently(m, theirs.as_ref().map(AsRawFd::as_raw_fd), budget);
         if let Some(theirs) = theirs {
             reserved_fds::drop_raw(theirs);

@@ -1,8 +1,10 @@
 //! Allocation of a link's slots. Only the client side allocates; a slot is free again when both sides have closed it.
 
+use crate::num;
 use crate::shm::segment::{Segment, WIPED};
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering};
 pub use netacc_ring::SLOTS;
+use netacc_ring::to_usize;
 use netacc_sys::{Lock, lock_rank, reserved_fds};
 
 /// The slot that stands for the connect queue; never used for a connection.
@@ -34,7 +36,7 @@ pub struct Slots {
 #[derive(Debug)]
 struct Port {
     fd: AtomicI32,
-    number: AtomicU32,
+    number: AtomicU16,
 }
 
 /// A slot to connect with.
@@ -84,7 +86,7 @@ impl Slots {
         self.open.fetch_add(1, Ordering::Relaxed);
         let generation = self.generation.load(Ordering::Relaxed).wrapping_add(1) & !WIPED;
         self.generation.store(generation, Ordering::Relaxed);
-        let port = self.ports.get(slot).map_or(0, |p| p.number.load(Ordering::Relaxed)) as u16;
+        let port = self.ports.get(slot).map_or(0, |p| p.number.load(Ordering::Relaxed));
         Some(Claimed { slot, generation, port })
     }
 
@@ -93,14 +95,14 @@ impl Slots {
         let to = self.closing_to.load(Ordering::Relaxed);
         // A slot behind the oldest one is only taken if the server is slow to close those before it.
         for at in from..to.min(from + 8) {
-            let cell = self.closing.get(at as usize % SLOTS)?;
+            let cell = self.closing.get(to_usize(at) % SLOTS)?;
             let slot = cell.load(Ordering::Relaxed) as usize;
             let open = &seg.slot(slot)?.open;
             // Acquire: the server's last accesses to the slot come before its mark.
             if open.server_done.load(Ordering::Acquire) & !WIPED == open.generation.load(Ordering::Relaxed)
                 || ended(slot)
             {
-                let oldest = self.closing.get(from as usize % SLOTS)?.load(Ordering::Relaxed);
+                let oldest = self.closing.get(to_usize(from) % SLOTS)?.load(Ordering::Relaxed);
                 cell.store(oldest, Ordering::Relaxed);
                 self.closing_from.store(from + 1, Ordering::Relaxed);
                 return Some(slot);
@@ -109,7 +111,7 @@ impl Slots {
         if to - from > 8 {
             // The server may keep these slots for the life of a process. So the oldest one moves to the end, and later
             // searches reach the slots behind these.
-            let first = self.closing.get(from as usize % SLOTS)?.load(Ordering::Relaxed);
+            let first = self.closing.get(to_usize(from) % SLOTS)?.load(Ordering::Relaxed);
             self.closing_from.store(from + 1, Ordering::Relaxed);
             self.append(first);
         }
@@ -118,7 +120,7 @@ impl Slots {
 
     fn append(&self, slot: u32) {
         let to = self.closing_to.load(Ordering::Relaxed);
-        if let Some(cell) = self.closing.get(to as usize % SLOTS) {
+        if let Some(cell) = self.closing.get(to_usize(to) % SLOTS) {
             cell.store(slot, Ordering::Relaxed);
             self.closing_to.store(to + 1, Ordering::Relaxed);
         }
@@ -140,7 +142,7 @@ impl Slots {
     pub fn closed(&self, slot: usize) {
         let _g = self.lock.lock();
         self.open.fetch_sub(1, Ordering::Relaxed);
-        self.append(slot as u32);
+        self.append(num::index(slot));
     }
 
     /// Notes that our side of the slot is closed, and that other processes of ours may look at its words until
@@ -157,8 +159,9 @@ impl Slots {
     pub fn is_closing(&self, slot: usize) -> bool {
         let _g = self.lock.lock();
         let (from, to) = (self.closing_from.load(Ordering::Relaxed), self.closing_to.load(Ordering::Relaxed));
-        (from..to)
-            .any(|at| self.closing.get(at as usize % SLOTS).is_some_and(|c| c.load(Ordering::Relaxed) as usize == slot))
+        (from..to).any(|at| {
+            self.closing.get(to_usize(at) % SLOTS).is_some_and(|c| c.load(Ordering::Relaxed) as usize == slot)
+        })
     }
 
     /// The parked slots, if there are any. To be called before the check for other sharers: a process that is forked in
@@ -178,7 +181,7 @@ impl Slots {
         for (i, (w, found)) in self.parked.iter().zip(left.0).enumerate() {
             let mut bits = found & w.fetch_and(!found, Ordering::Relaxed);
             while bits != 0 {
-                self.append(i as u32 * 64 + bits.trailing_zeros());
+                self.append(num::index(i) * 64 + bits.trailing_zeros());
                 bits &= bits - 1;
             }
         }
@@ -195,7 +198,7 @@ impl Slots {
         if let Some(p) = self.ports.get(slot) {
             self.ports_kept.fetch_add(1, Ordering::Relaxed);
             p.fd.store(fd + 1, Ordering::Relaxed);
-            p.number.store(port.into(), Ordering::Relaxed);
+            p.number.store(port, Ordering::Relaxed);
         }
     }
 

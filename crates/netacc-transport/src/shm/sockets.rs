@@ -6,7 +6,7 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds};
 
 /// Time (ms) for which [`send_all`] and [`empty`] wait for one socket; see [`timeouts::SWITCH_DRAIN`].
-pub(super) const SWITCH_DRAIN: u32 = timeouts::SWITCH_DRAIN.as_millis() as u32;
+pub(super) const SWITCH_DRAIN: u32 = timeouts::ms(timeouts::SWITCH_DRAIN);
 
 /// Stores a descriptor (+ 1) and closes the one that was there.
 pub(super) fn replace(cell: &AtomicI32, new: i32) {

@@ -7,6 +7,7 @@ use crate::shm::endpoint::View;
 use crate::shm::side::Side;
 use crate::shm::side_machines::Ends;
 use core::sync::atomic::{Ordering, fence};
+use netacc_ring::to_usize;
 use netacc_sys::errno::Errno;
 
 /// Number of unread bytes that count as sent. In TCP, bytes in the peer's receive buffer are no longer "unsent". A ring
@@ -144,7 +145,7 @@ impl ShmEndpoint {
 
     /// Number of bytes that a TCP socket would still have to send (SIOCOUTQ).
     pub(super) fn outstanding(&self, unread: u64) -> usize {
-        unread.saturating_sub(DELIVERED) as usize
+        to_usize(unread.saturating_sub(DELIVERED))
     }
 
     /// Whether the peer's program has read all that we have written.

@@ -1,5 +1,6 @@
 //! A link's entry on the stats page.
 
+use crate::num;
 use crate::shm::link::Link;
 use crate::shm::side::Side;
 use core::sync::atomic::Ordering;
@@ -21,7 +22,7 @@ impl Link {
             peer_pid: self.peer_pid(),
             now_ns: time::realtime(),
             // Slot 0 is the connect queue's.
-            capacity: SLOTS as u32 - 1,
+            capacity: const { num::constant(SLOTS) - 1 },
             address: self.segment().map_or(0, |seg| seg.as_ptr() as u64),
         });
         self.entry.store(place.map_or(0, |place| place + 1), Ordering::Relaxed);

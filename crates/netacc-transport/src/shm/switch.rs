@@ -17,6 +17,7 @@
 //! peek at messages on their liveness socket, which duplicates the descriptors (unix(7)), and leave them there for the
 //! others. The copy of the local socket must not stay there, so it is [`enclosed`].
 
+use crate::num;
 use crate::shm::ShmEndpoint;
 use crate::shm::control::patiently;
 use crate::shm::endpoint::View;
@@ -308,7 +309,7 @@ impl ShmEndpoint {
         if over >= 0 {
             return patiently(|| pass_descriptors(over, &[peer_end], old_subflow));
         }
-        let (slot, generation) = (v.index as u32, self.generation.load(Ordering::Relaxed));
+        let (slot, generation) = (num::index(v.index), self.generation.load(Ordering::Relaxed));
         if let Some(old_subflow) = old_subflow {
             // The old subflow is sent first, since a peer that has the socket uses it at once.
             v.link.send_patiently(

@@ -1,5 +1,6 @@
 //! Waking threads over a link: ready sets and the wakers of both sides.
 
+use crate::num;
 use crate::shm::link::{Link, WAKERS};
 use crate::shm::segment::{LIVENESS_WAKER, READY_SETS};
 use crate::wait::{WaitSet, WakerSource};
@@ -135,7 +136,7 @@ impl Link {
             let word = w.load(Ordering::Relaxed);
             if word != 0 {
                 w.store(word & (word - 1), Ordering::Relaxed);
-                return Ok(i as u32 * 64 + word.trailing_zeros());
+                return Ok(num::index(i) * 64 + word.trailing_zeros());
             }
         }
         let id = self.next_waker.load(Ordering::Relaxed);
@@ -233,7 +234,7 @@ impl Link {
 
     /// Writes all of our wakers.
     pub(crate) fn ring_all_own(&self) {
-        for id in 0..WAKERS as u32 {
+        for id in 0..const { num::constant(WAKERS) } {
             self.ring_own(id);
         }
     }

@@ -1,6 +1,7 @@
 //! The messages that go out by a queue pair: frames are put together to messages, and messages are posted.
 
 use super::{QpConn, too_long};
+use crate::num;
 use crate::rdma::bounds::{LONGEST_INLINE, SENDS};
 use crate::rdma::chain::{CHAIN, Message};
 use crate::rdma::pool::{Buffer, Pool};
@@ -238,7 +239,7 @@ impl QpConn {
     }
 
     fn post_as_they_are(&mut self, requests: &mut [SendWr<'_>]) -> Result<()> {
-        let count = requests.len() as u32;
+        let count = num::count(requests.len());
         let qp = self.id.qp().ok_or(Error::NoDevice)?;
         let posted = qp.post_send(requests).map_err(Error::from);
         // The messages are numbered already: a later one in their place would be taken for one of them.

@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn of_too_many_in_all_the_address_with_most_gives_way() {
-        let mut all: Vec<Silent> = (0..6).map(|n| silent(n, n as u8, n as u64)).collect();
+        let mut all: Vec<Silent> = (0..6u8).map(|n| silent(n.into(), n, n.into())).collect();
         all.extend([silent(6, 9, 20), silent(7, 9, 10)]);
         assert_eq!(evicted(&all, host(77), BOUNDS), Some(silent(7, 9, 10)));
     }
@@ -82,7 +82,7 @@ mod tests {
     fn the_bounds_hold() {
         let mut all: Vec<Silent> = Vec::new();
         for n in 0..2_000usize {
-            let newcomer = silent(n, (n * 7 % (1 + n % 40)) as u8, n as u64);
+            let newcomer = silent(n, u8::try_from(n * 7 % (1 + n % 40)).unwrap(), n as u64);
             if let Some(victim) = evicted(&all, newcomer.ip, BOUNDS) {
                 all.retain(|s| s.id != victim.id);
             }

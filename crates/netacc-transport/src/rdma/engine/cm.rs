@@ -2,6 +2,7 @@
 
 use crate::host::Reachability;
 use crate::limits::CM_EVENTS_PER_PASS;
+use crate::num;
 use crate::rdma::engine::listeners::LISTENER;
 use crate::rdma::engine::probe::Answer;
 use crate::rdma::engine::qp::{QP_CONNECT, QpRecord, Stage, tag};
@@ -56,8 +57,8 @@ impl Engine {
                 }
                 continue;
             }
-            let at = event.cookie as usize & 0xff_ffff;
-            if tag(&self.mux.qps.table, at) == event.cookie as u32
+            let at = (event.cookie & 0xff_ffff) as usize;
+            if tag(&self.mux.qps.table, at) == num::low_half(event.cookie)
                 && let Some(qp) = self.mux.qps.table.get(at)
             {
                 let device = qp.device_if_known();

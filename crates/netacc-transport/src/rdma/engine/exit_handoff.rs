@@ -10,6 +10,7 @@
 
 use crate::Endpoint;
 use crate::host::host;
+use crate::num;
 use crate::rdma::Device;
 use crate::rdma::engine::cell::{self, EngineCell};
 use crate::rdma::engine::qp::Stage;
@@ -42,7 +43,7 @@ const EXEC_RETURN: u64 = time::ns(timeouts::EXEC_RETURN);
 const EXIT_RETURN: u64 = time::ns(timeouts::EXIT_RETURN);
 /// Stack (bytes) of a thread of the copy.
 const ENGINE_STACK: usize = 2 << 20;
-const HANDED_OVER_CHECK: i64 = timeouts::HANDED_OVER_CHECK.as_millis() as i64;
+const HANDED_OVER_CHECK: u32 = timeouts::ms(timeouts::HANDED_OVER_CHECK);
 
 /// Whether processes were made since the last call, of which the program was not to hear.
 pub(super) fn has_forked() -> bool {
@@ -82,7 +83,7 @@ pub(super) fn hand_off(fork: Fork, ends: bool) {
     reserved_fds::close(reading);
     FORKED.store(child > 0, Ordering::Relaxed);
     // If the child's exit status is not available (SIGCHLD is ignored), the copy is assumed to exist.
-    if child < 0 || raw::reap(child as u32).is_some_and(|status| status != 0) {
+    if u32::try_from(child).map_or(true, |child| raw::reap(child).is_some_and(|status| status != 0)) {
         reserved_fds::close(writing);
         return netacc_log::log!(
             Warn,
@@ -116,7 +117,7 @@ pub(super) fn take_back() {
 
 /// For an engine's thread that finds no engine: waits a moment. This thread finds out that no other program runs.
 pub(super) fn wait_aside() {
-    sleep_ms(HANDED_OVER_CHECK);
+    sleep_ms(HANDED_OVER_CHECK.into());
     let since = SINCE.load(Ordering::Relaxed);
     let wanted = !ENDS.load(Ordering::Relaxed) || cell::was_wanted();
     if time::now().saturating_sub(since) > if wanted { EXEC_RETURN } else { EXIT_RETURN } {
@@ -193,11 +194,11 @@ fn close_others(mut held: Vec<i32>) {
     held.sort_unstable();
     held.dedup();
     let mut from = 0u32;
-    for fd in held.into_iter().map(|fd| fd as u32).chain([reserved_fds::MAX_FDS as u32]) {
+    for fd in held.into_iter().map(i32::cast_unsigned).chain([const { num::constant(reserved_fds::MAX_FDS) }]) {
         if from < fd && raw::close_range(from, fd - 1, 0).is_err() {
             // This is for kernels before Linux 5.9, which have no close_range(2).
             for fd in from..fd {
-                let _ = raw::close(fd as i32);
+                let _ = raw::close(fd.cast_signed());
             }
         }
         from = fd + 1;

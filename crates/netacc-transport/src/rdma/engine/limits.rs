@@ -3,6 +3,7 @@
 use crate::rdma::Sizes;
 use crate::rdma::engine::admission::Bounds;
 use netacc_conf::Config;
+use netacc_sys::time;
 
 /// What the configuration says.
 #[derive(Clone, Copy, Debug)]
@@ -27,9 +28,9 @@ const SILENT: Bounds = Bounds { per_address: 64, all: 256 };
 const SILENT_LEAST: usize = 4;
 
 /// What engine `index` of `engines` may have if all together may have `all`.
-fn share(all: u32, engines: u32, index: usize) -> usize {
-    let engines = engines.max(1);
-    (all / engines) as usize + usize::from(index < (all % engines) as usize)
+fn share(all: usize, engines: u32, index: usize) -> usize {
+    let engines = engines.max(1) as usize;
+    all / engines + usize::from(index < all % engines)
 }
 
 impl Limits {
@@ -42,14 +43,14 @@ impl Limits {
             largest_region: conf.mr_max_inc_size as usize,
             comp_vector: conf.comp_vector,
             poll_ns: u64::from(conf.poll_cq_ms) * 1_000_000,
-            idle_ns: conf.empty_qp_expire().map(|d| d.as_nanos() as u64),
-            idle_all: share(conf.empty_qp_max_all, conf.io_threads, index),
-            idle_per: share(conf.empty_qp_max_per, conf.io_threads, index),
+            idle_ns: conf.empty_qp_expire().map(time::ns),
+            idle_all: share(conf.empty_qp_max_all as usize, conf.io_threads, index),
+            idle_per: share(conf.empty_qp_max_per as usize, conf.io_threads, index),
             // A user who wants fast connects does not want a second connection beside each queue pair.
             tcp_companion: conf.tcp_companion && !conf.fast_connect,
             silent: Bounds {
-                per_address: share(SILENT.per_address as u32, conf.io_threads, index).max(SILENT_LEAST),
-                all: share(SILENT.all as u32, conf.io_threads, index).max(SILENT_LEAST),
+                per_address: share(SILENT.per_address, conf.io_threads, index).max(SILENT_LEAST),
+                all: share(SILENT.all, conf.io_threads, index).max(SILENT_LEAST),
             },
         }
     }
@@ -69,7 +70,7 @@ mod tests {
     fn shares_add_up() {
         for (all, engines) in [(0, 1), (10, 1), (10, 4), (3, 4), (100, 64), (65535, 7)] {
             let shares: Vec<usize> = (0..engines as usize).map(|n| share(all, engines, n)).collect();
-            assert_eq!(shares.iter().sum::<usize>(), all as usize);
+            assert_eq!(shares.iter().sum::<usize>(), all);
             let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
             assert!(most - least <= 1 && shares[0] == *most, "{shares:?}");
         }

@@ -9,6 +9,7 @@
 //! An answer proves only that the datagram has arrived at a listener. Everything else is proved by the queue pair.
 
 use crate::limits::PROBES_PER_PASS;
+use crate::num;
 use crate::rdma::port_of;
 use crate::shm::rendezvous::SourceProbe;
 use core::ffi::c_void;
@@ -82,7 +83,10 @@ fn exchange(fd: i32, there: SocketAddr, end: u64) -> Result<Answer> {
             return Ok(Answer::Silence);
         }
         let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut ts = libc::timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 };
+        let mut ts = libc::timespec {
+            tv_sec: (left / 1_000_000_000).cast_signed(),
+            tv_nsec: (left % 1_000_000_000).cast_signed(),
+        };
         match raw::ppoll(&raw mut p, 1, &raw mut ts, ptr::null()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(e) => return Err(e),
@@ -148,7 +152,7 @@ pub(super) fn answer(fd: i32) {
 fn header(from: &mut [u64; 4], control: &mut Control, iov: &mut libc::iovec) -> libc::msghdr {
     libc::msghdr {
         msg_name: ptr::from_mut(from).cast::<c_void>(),
-        msg_namelen: size_of_val(from) as u32,
+        msg_namelen: const { num::constant(size_of::<[u64; 4]>()) },
         msg_iov: iov,
         msg_iovlen: 1,
         msg_control: ptr::from_mut(control).cast::<c_void>(),

@@ -1,5 +1,6 @@
 //! What an engine knows of a queue pair.
 
+use crate::num;
 use crate::rdma::engine::companions::companion::Companion;
 use crate::rdma::engine::failed::Failover;
 use crate::rdma::engine::state::{State, machine};
@@ -289,7 +290,7 @@ impl QpRecord {
 
 /// The upper half of the numbers of a queue pair's work requests: 24 bits for its place, 8 for the use of that place.
 pub(super) fn tag(qps: &Table<QpRecord>, at: usize) -> u32 {
-    (qps.generation(at) & 0xff) << 24 | at as u32
+    (qps.generation(at) & 0xff) << 24 | num::index(at)
 }
 
 /// The queue pair that a work request belongs to.

@@ -2,6 +2,7 @@
 //! what it sends and receives.
 
 use crate::host::host;
+use crate::num;
 use crate::rdma::engine::qp::{QP_CONNECT, QpRecord, Stage};
 use crate::rdma::engine::qps::Qps;
 use crate::shm::{Link, ShmEndpoint};
@@ -24,9 +25,9 @@ impl Qps {
     pub(super) fn count_up(&mut self, at: usize) {
         let Some(qp) = self.table.get_mut(at) else { return };
         let server = qp.route.is_none();
-        let capacity = if server { 0 } else { self.limits.conn_per_qp as u32 };
+        let capacity = if server { 0 } else { num::count(self.limits.conn_per_qp) };
         if let Some((qp_index, device)) = qp.parts(&mut self.devices) {
-            qp_index.show(device, server, capacity, self.index as u16);
+            qp_index.show(device, server, capacity, u16::try_from(self.index).unwrap_or(u16::MAX));
         }
         self.count_idle(at);
     }

@@ -12,7 +12,7 @@ use netacc_stats::Reason;
 use netacc_sys::time;
 use netacc_sys::{cpu, raw, thread};
 
-const QUEUED_CONNECT_CHECK: i64 = timeouts::QUEUED_CONNECT_CHECK.as_millis() as i64;
+const QUEUED_CONNECT_CHECK: u32 = timeouts::ms(timeouts::QUEUED_CONNECT_CHECK);
 
 /// Makes the engines and their threads, unless they are there.
 pub(super) fn start() -> Result<(), Reason> {
@@ -73,8 +73,7 @@ fn run(cell: &EngineCell, cpus: &[u32]) {
                     let _ = cell.with(Engine::stay_awake);
                 })
             });
-        let soon =
-            if tended { Some(soon.map_or(QUEUED_CONNECT_CHECK, |ms: i64| ms.min(QUEUED_CONNECT_CHECK))) } else { soon };
+        let soon = if tended { Some(soon.unwrap_or(i64::MAX).min(QUEUED_CONNECT_CHECK.into())) } else { soon };
         let soon = if drain::serve(cell) { Some(0) } else { soon };
         match step {
             Step::Again => {}

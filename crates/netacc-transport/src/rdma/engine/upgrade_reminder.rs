@@ -43,5 +43,5 @@ pub(super) fn remind() -> Option<i64> {
         }
         NEXT.store(now.saturating_add(EVERY), Ordering::Relaxed);
     }
-    Some(1 + NEXT.load(Ordering::Relaxed).saturating_sub(now).min(EVERY) as i64 / 1_000_000)
+    Some(1 + NEXT.load(Ordering::Relaxed).saturating_sub(now).min(EVERY).cast_signed() / 1_000_000)
 }

@@ -13,6 +13,11 @@ pub(super) struct UserTimeout {
     keepalive: Option<[u32; 3]>,
 }
 
+/// The value of a socket option, which the kernel takes as an int. A negative one would be refused.
+fn int(value: u32) -> i32 {
+    i32::try_from(value).unwrap_or(i32::MAX)
+}
+
 impl UserTimeout {
     /// Time-out of an idle companion connection, without which the end of the other host would not be noticed.
     pub const OF_NOBODY: UserTimeout = UserTimeout { ms: 0, keepalive: Some([60, 15, 4]) };
@@ -37,10 +42,10 @@ impl UserTimeout {
 
     /// Tells the kernel.
     pub fn apply(self, fd: i32) {
-        let _ = raw::setsockopt_int(fd, IPPROTO_TCP, libc::TCP_USER_TIMEOUT, self.ms as i32);
+        let _ = raw::setsockopt_int(fd, IPPROTO_TCP, libc::TCP_USER_TIMEOUT, int(self.ms));
         let names = [libc::TCP_KEEPIDLE, libc::TCP_KEEPINTVL, libc::TCP_KEEPCNT];
         for (name, value) in names.into_iter().zip(self.keepalive.into_iter().flatten()) {
-            let _ = raw::setsockopt_int(fd, IPPROTO_TCP, name, value as i32);
+            let _ = raw::setsockopt_int(fd, IPPROTO_TCP, name, int(value));
         }
         let _ = raw::setsockopt_int(fd, SOL_SOCKET, libc::SO_KEEPALIVE, self.keepalive.is_some().into());
     }

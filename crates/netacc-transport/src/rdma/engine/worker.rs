@@ -401,7 +401,7 @@ impl Engine {
             (true, true) => 2 * MAINTENANCE_MS,
             (false, _) => 50 * MAINTENANCE_MS,
         };
-        if now.saturating_sub(self.maintained) > often as u64 * 1_000_000 {
+        if now.saturating_sub(self.maintained) > often.unsigned_abs() * 1_000_000 {
             self.maintained = now;
             self.maintain(now);
         }

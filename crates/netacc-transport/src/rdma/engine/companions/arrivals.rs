@@ -5,7 +5,7 @@
 //! Anybody may connect there, so the engine's lock is held for a few of them at a time.
 
 use crate::rdma::engine::admission::{Bounds, Silent, evicted};
-use crate::rdma::engine::companions::watch::{KIND, Watch, without_delay};
+use crate::rdma::engine::companions::watch::{Watch, of_fd, without_delay};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -71,7 +71,7 @@ impl Arrivals {
         let opened = addr::with(SocketAddr::new(ip, 0), |p, n| raw::bind(fd, p, n))
             .and_then(|()| raw::listen(fd, 128))
             .and_then(|()| addr::local_of(fd).ok_or(Errno::NOTCONN))
-            .and_then(|local| watch.ctl(EPOLL_CTL_ADD, fd, EPOLLIN, KIND | fd as u64).map(|()| local.port()));
+            .and_then(|local| watch.ctl(EPOLL_CTL_ADD, fd, EPOLLIN, of_fd(1, fd)).map(|()| local.port()));
         let port = opened.inspect_err(|_| reserved_fds::close(fd))?;
         netacc_log::log!(Debug, "{}: listening for companion connections of QPs", SocketAddr::new(ip, port));
         self.listening.push(Listening { ip, fd, port });
@@ -90,7 +90,7 @@ impl Arrivals {
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => None,
             // Without a descriptor for the client, the socket would wake the thread over and over.
             Err(_) => {
-                self.deaf = watch.ctl(EPOLL_CTL_MOD, listener, 0, KIND | listener as u64).is_ok();
+                self.deaf = watch.ctl(EPOLL_CTL_MOD, listener, 0, of_fd(1, listener)).is_ok();
                 None
             }
         }
@@ -102,13 +102,13 @@ impl Arrivals {
             return;
         }
         for l in &self.listening {
-            let _ = raw::epoll_ctl(watch.epoll, EPOLL_CTL_MOD, l.fd, EPOLLIN as u32, KIND | l.fd as u64);
+            let _ = raw::epoll_ctl(watch.epoll, EPOLL_CTL_MOD, l.fd, EPOLLIN as u32, of_fd(1, l.fd));
         }
     }
 
     /// Lets a client in until it has identified itself. False: that is not possible, and the client is closed.
     pub fn admit(&mut self, watch: &mut Watch, fd: i32, ip: IpAddr) -> bool {
-        if watch.ctl(EPOLL_CTL_ADD, fd, EPOLLIN, (2 * KIND) | fd as u64).is_err() {
+        if watch.ctl(EPOLL_CTL_ADD, fd, EPOLLIN, of_fd(2, fd)).is_err() {
             reserved_fds::close(fd);
             return false;
         }
@@ -119,9 +119,9 @@ impl Arrivals {
 
     /// The client that makes room for one from `ip`, if there are too many.
     pub fn evicted_by(&self, ip: IpAddr) -> Option<i32> {
-        let silent = |s: &Stranger| Silent { id: s.fd as usize, ip: s.ip, since: s.since };
-        let all: Vec<Silent> = self.strangers.iter().map(silent).collect();
-        evicted(&all, ip, STRANGERS).map(|s| s.id as i32)
+        let silent = |(id, s): (usize, &Stranger)| Silent { id, ip: s.ip, since: s.since };
+        let all: Vec<Silent> = self.strangers.iter().enumerate().map(silent).collect();
+        self.strangers.get(evicted(&all, ip, STRANGERS)?.id).map(|s| s.fd)
     }
 
     /// Drops the clients for which `stays` is false.

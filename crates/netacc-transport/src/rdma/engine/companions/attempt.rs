@@ -1,6 +1,7 @@
 //! Client's host: a companion connection that is being made: its port, how far it has come, and the calls that make the
 //! companion's first bytes go with the handshake.
 
+use crate::num;
 use crate::rdma::engine::companions::watch::without_delay;
 use crate::rdma::engine::state::{State, machine};
 use crate::timeouts;
@@ -191,8 +192,9 @@ pub(in crate::rdma::engine) fn was_too_slow(fd: i32) -> bool {
     /// Where `tcp_info` has them (linux/tcp.h): `tcpi_total_retrans`, `tcpi_segs_out`.
     const REPEATED: usize = 100;
     const SENT: usize = 136;
-    let mut info = [0u8; 144];
-    let mut len = info.len() as u32;
+    const ALL: u32 = 144;
+    let mut info = [0u8; ALL as usize];
+    let mut len = ALL;
     if raw::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len).is_err() {
         return false;
     }
@@ -205,7 +207,13 @@ pub(in crate::rdma::engine) fn was_too_slow(fd: i32) -> bool {
 pub(in crate::rdma::engine) fn reset(fd: i32) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     let value = core::ptr::from_ref(&linger).cast();
-    let _ = raw::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, value, size_of::<libc::linger>() as u32);
+    let _ = raw::setsockopt(
+        fd,
+        libc::SOL_SOCKET,
+        libc::SO_LINGER,
+        value,
+        const { num::constant(size_of::<libc::linger>()) },
+    );
     reserved_fds::close(fd);
 }
 

@@ -6,7 +6,8 @@
 //! connection with one message, and are done. Each side asks the kernel for the other one's user: only processes of one
 //! user, or of root, pass each other connections. The engine checks the token, of which the board has one half.
 
-use crate::rdma::engine::companions::watch::{KIND, Watch};
+use crate::num;
+use crate::rdma::engine::companions::watch::{Watch, of_fd};
 use crate::shm::guard;
 use crate::shm::users::trusted;
 use alloc::format;
@@ -38,7 +39,7 @@ pub(in crate::rdma::engine) struct Owner {
 /// Makes calls on a descriptor answer at once.
 pub(in crate::rdma::engine) fn without_blocking(fd: i32) -> Result<()> {
     let flags = raw::fcntl(fd, libc::F_GETFL, 0)?;
-    raw::fcntl(fd, libc::F_SETFL, (flags | libc::O_NONBLOCK) as usize).map(drop)
+    raw::fcntl(fd, libc::F_SETFL, (flags | libc::O_NONBLOCK).cast_unsigned() as usize).map(drop)
 }
 
 /// Where an engine gets what others have accepted for it.
@@ -145,8 +146,8 @@ impl Handover {
             // SAFETY: it is open, and ours.
             let fd = unsafe { BorrowedFd::borrow_raw(socket) };
             bind(fd, &name)?;
-            listen(fd, COURIERS as i32)?;
-            watch.ctl(EPOLL_CTL_ADD, socket, EPOLLIN, (4 * KIND) | socket as u64)
+            listen(fd, const { num::constant(COURIERS).cast_signed() })?;
+            watch.ctl(EPOLL_CTL_ADD, socket, EPOLLIN, of_fd(4, socket))
         });
         opened.inspect_err(|_| reserved_fds::close(socket))?;
         self.socket = socket;
@@ -178,7 +179,7 @@ impl Handover {
                 return None;
             }
         }
-        if watch.ctl(EPOLL_CTL_ADD, fd, EPOLLIN, (5 * KIND) | fd as u64).is_err() {
+        if watch.ctl(EPOLL_CTL_ADD, fd, EPOLLIN, of_fd(5, fd)).is_err() {
             self.end_courier(watch, fd);
             return None;
         }

@@ -21,6 +21,7 @@ pub(super) mod watch;
 
 use crate::host::host;
 use crate::limits::COMPANIONS_PER_PASS;
+use crate::num;
 use crate::rdma::engine::companions::arrivals::{Arrivals, Stranger};
 use crate::rdma::engine::companions::attempt::COMPANION_CONNECT;
 use crate::rdma::engine::companions::companion::Companion;
@@ -94,9 +95,10 @@ impl Companions {
 
     /// Handles an event of the epoll instance.
     pub fn on_event(&mut self, qps: &mut Qps, what: u64) -> Heard {
-        let fd = (what % KIND) as i32;
+        let low = num::low_half(what);
+        let fd = low.cast_signed();
         match what / KIND {
-            0 => return self.on_companion_event(qps, what as u32),
+            0 => return self.on_companion_event(qps, low),
             1 => self.accept(qps, fd),
             // It may have been closed since, and the number be another one's.
             3 => return Heard::Door(fd),

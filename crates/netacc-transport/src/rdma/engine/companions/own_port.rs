@@ -14,6 +14,7 @@
 //! A token is looked for until its companion has come, also where the queue pair gave it up meanwhile: the program must not
 //! see it later either.
 
+use crate::num;
 use crate::rdma::engine::companions::handover::{self, Owner, without_blocking};
 use crate::rdma::engine::{process, status};
 use crate::timeouts;
@@ -190,7 +191,7 @@ impl Board {
         };
         place.half.store(first_half(token), Ordering::Relaxed);
         place.process.store(owner.process, Ordering::Relaxed);
-        place.engine.store(owner.engine as u32, Ordering::Relaxed);
+        place.engine.store(num::index(owner.engine), Ordering::Relaxed);
         place.since.store(time::coarse(), Ordering::Relaxed);
         // Release: an accept that claims the place sees the token.
         place.state.store(AWAITED, Ordering::Release);

@@ -9,6 +9,11 @@ use netacc_sys::{raw, reserved_fds};
 /// where other processes pass companions, one that does.
 pub(in crate::rdma::engine) const KIND: u64 = 1 << 32;
 
+/// The word by which the epoll instance names an event of this kind at a descriptor.
+pub(in crate::rdma::engine) fn of_fd(kind: u64, fd: i32) -> u64 {
+    (kind * KIND) | u64::from(fd.cast_unsigned())
+}
+
 /// What goes by a companion connection is whole messages: none waits until the one before is acknowledged (tcp(7)).
 pub(in crate::rdma::engine) fn without_delay(fd: i32) {
     let _ = raw::setsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
@@ -33,7 +38,7 @@ impl Watch {
         if self.epoll < 0 {
             self.epoll = reserved_fds::raise(raw::epoll_create1(libc::EPOLL_CLOEXEC)?);
         }
-        raw::epoll_ctl(self.epoll, op, fd, events as u32, what)
+        raw::epoll_ctl(self.epoll, op, fd, events.cast_unsigned(), what)
     }
 
     /// Closes a watched descriptor. Closing it alone would leave it watched as long as a child that is about to execute a
@@ -45,6 +50,6 @@ impl Watch {
 
     /// Makes the thread answer the probes at this door.
     pub fn door(&mut self, door: i32) -> Result<()> {
-        self.ctl(EPOLL_CTL_ADD, door, EPOLLIN, (3 * KIND) | door as u64)
+        self.ctl(EPOLL_CTL_ADD, door, EPOLLIN, of_fd(3, door))
     }
 }

@@ -28,7 +28,12 @@ impl Mux {
             return None;
         };
         self.status.carried.fetch_add(1, Ordering::Relaxed);
-        let (id, generation) = name.unwrap_or((at as u16, self.conns.table.generation(at)));
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the table has at most CONNS places, and a u16 can name as many"
+        )]
+        let own_id = at as u16;
+        let (id, generation) = name.unwrap_or((own_id, self.conns.table.generation(at)));
         if let Some(conn) = self.conns.table.get_mut(at) {
             (conn.id, conn.generation) = (id, generation);
         }

@@ -1,6 +1,7 @@
 //! One connection: from its ring to the queue pair, and back.
 
 use crate::limits::MESSAGES_PER_PASS;
+use crate::num;
 use crate::rdma::MsgPath;
 use crate::rdma::engine::mux::state::{RxState, Sched, TxState};
 use crate::rdma::engine::mux::upgrade_pending::PendingUpgrade;
@@ -215,7 +216,7 @@ impl Conn {
                 Err(_) => return None,
             }
         }
-        self.delivered = self.delivered.saturating_add(done as u32);
+        self.delivered = self.delivered.saturating_add(num::count(done));
         Some(done)
     }
 
@@ -319,7 +320,7 @@ impl Conn {
                 Err(e)
             }
             Ok(n) => {
-                self.credit -= n as u32;
+                self.credit -= num::count(n);
                 let known = self.tx.is_named();
                 let frame = self.frame_of(n, there, room, path);
                 path.send_placed(frame, place, n, known).map(|()| Some(true)).map_err(|_| Errno::IO)
@@ -340,7 +341,7 @@ impl Conn {
         if n == 0 {
             return Ok(None);
         }
-        self.credit -= n as u32;
+        self.credit -= num::count(n);
         let frame = self.frame_of(n, there, room, path);
         let bytes = bytes.get(..n).unwrap_or_default();
         path.add(frame, bytes).map(|()| Some(true)).map_err(|_| Errno::IO)

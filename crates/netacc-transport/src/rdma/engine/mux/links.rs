@@ -1,6 +1,7 @@
 //! The links of an engine: to programs of this host, and to itself for destinations on other hosts.
 
 use crate::host::host;
+use crate::num;
 use crate::rdma::engine::mux::conn::Conn;
 use crate::rdma::engine::mux::state::TxState;
 use crate::rdma::engine::process;
@@ -11,6 +12,7 @@ use crate::shm::{Link, ShmEndpoint};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
+use netacc_ring::to_usize;
 
 /// Most connections: as many as their numbers can name.
 pub(in crate::rdma::engine) const CONNS: usize = 1 << 16;
@@ -128,7 +130,7 @@ impl Links {
     pub fn place(&mut self, local: usize, ep: &ShmEndpoint, conn: usize) {
         if let Some(local) = self.table.get_mut(local) {
             if let Some(place) = local.slots.get_mut(ep.slot_index()) {
-                *place = conn as u32 + 1;
+                *place = num::index(conn) + 1;
             }
             ep.subscribe(local.ready_set);
         }
@@ -137,7 +139,7 @@ impl Links {
     /// Connection `conn` is in this slot no longer.
     pub fn clear(&mut self, local: usize, slot: usize, conn: usize) {
         if let Some(place) = self.table.get_mut(local).and_then(|l| l.slots.get_mut(slot))
-            && *place == conn as u32 + 1
+            && *place == num::index(conn) + 1
         {
             *place = 0;
         }
@@ -146,7 +148,7 @@ impl Links {
     /// Counts the connects that are left there, for the thread that chooses the engine of the next one.
     pub fn count_waiting(&mut self, local: usize) {
         let Some(l) = self.table.get_mut(local) else { return };
-        let queued = l.link.segment().filter(|_| l.route.is_some()).map_or(0, |s| s.queued() as usize);
+        let queued = l.link.segment().filter(|_| l.route.is_some()).map_or(0, |s| to_usize(s.queued()));
         let before = core::mem::replace(&mut l.waiting, queued.min(SLOTS));
         self.status.waiting.fetch_add(l.waiting.wrapping_sub(before), Ordering::Relaxed);
     }

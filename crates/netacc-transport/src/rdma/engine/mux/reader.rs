@@ -2,6 +2,7 @@
 
 use crate::Iov;
 use crate::host::{ConnToken, Direction, host};
+use crate::num;
 use crate::rdma::engine::mux::conn::Conn;
 use crate::rdma::engine::mux::state::TxState;
 use crate::shm::ShmEndpoint;
@@ -42,7 +43,7 @@ impl Reader<'_, '_> {
         };
         let v = libc::iovec { iov_base: bytes.cast_mut().cast(), iov_len: len };
         let n = Iov::one(&v).copy_into(self.to);
-        conn.delivered = conn.delivered.saturating_add(n as u32);
+        conn.delivered = conn.delivered.saturating_add(num::count(n));
         n
     }
 }

@@ -8,6 +8,7 @@ use crate::rdma::engine::routes::RouteEntry;
 use crate::rdma::engine::routes::Routes;
 use crate::shm::ShmEndpoint;
 use crate::shm::claim::take_slot;
+use netacc_ring::to_usize;
 use netacc_sys::time;
 use netacc_verbs::{Error, Result};
 use netacc_wire::frame::encode_addresses;
@@ -39,7 +40,7 @@ impl Routes {
         let Some(dest) = self.table.get(route).map(|r| r.dest) else { return };
         self.pass_ticket(mux, route);
         while let Some(queued) = link.segment().map(|s| s.queued()).filter(|n| *n > 0) {
-            let Some(qp_index) = self.choose_qp(mux, route, queued as usize) else {
+            let Some(qp_index) = self.choose_qp(mux, route, to_usize(queued)) else {
                 // If there is no queue pair to wait for, the connects that wait go by TCP, and the next one asks which
                 // process listens there now.
                 if self.table.get(route).is_some_and(|r| r.qps.is_empty() || self.all_doubted(mux, r)) {
