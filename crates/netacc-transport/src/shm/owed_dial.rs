@@ -1,5 +1,6 @@
 //! What a connection owes its peer's liveness socket: a dial ([`super::redial`]) that could not be made yet.
 
+use crate::num::low_half;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_sys::time;
 
@@ -7,7 +8,7 @@ use netacc_sys::time;
 static OWED: AtomicU32 = AtomicU32::new(0);
 /// The time in units of 17 ms.
 pub(super) fn tick() -> u32 {
-    (time::now() >> 24) as u32
+    low_half(time::now() >> 24)
 }
 
 /// Whether any dial is owed.

@@ -5,6 +5,7 @@
 //! listen. So such a *dial* is owed: threads make it again when they look at the connection or are about to sleep.
 //! Meanwhile the end of the previous connection is not reported to the sleeping threads again and again.
 
+use crate::num::low_half;
 use crate::shm::liveness::{Dialed, dial};
 pub use crate::shm::owed_dial::is_owed;
 use crate::shm::owed_dial::tick;
@@ -21,7 +22,7 @@ const DIALS: u32 = 256;
 
 const REDIAL: u64 = time::ns(timeouts::REDIAL);
 /// [`timeouts::REDIAL_WITHOUT_PEER`] in units of [`tick`].
-const WITHOUT_PEER: u32 = (time::ns(timeouts::REDIAL_WITHOUT_PEER) >> 24) as u32;
+const WITHOUT_PEER: u32 = low_half(time::ns(timeouts::REDIAL_WITHOUT_PEER) >> 24);
 
 /// Time ([`time::now`]) at which the owed dials are made again.
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -77,7 +78,7 @@ fn redial(ep: &ShmEndpoint) {
         }
         Dialed::Connected(fd) => ep.learn_peer_liveness(generation, fd),
         // Nobody may be left who could tell, and a thread must not wait for ever.
-        Dialed::NotNow if tick().wrapping_sub(word as u32) <= WITHOUT_PEER || ep.link().has_peer_process() => {}
+        Dialed::NotNow if tick().wrapping_sub(low_half(word)) <= WITHOUT_PEER || ep.link().has_peer_process() => {}
         Dialed::NotNow | Dialed::Gone => {
             lose_peer(ep);
             settle();
