@@ -87,7 +87,7 @@ __attribute__((unused)) static const char *own_rules(void)
 {
 	static char conf[300];
 	const char *dir = getenv("TMPDIR");
-	snprintf(conf, sizeof conf, "%.200s/netacc-rules-%d.conf", dir ? dir : "/tmp", (int)getpid());
+	snprintf(conf, sizeof conf, "%.200s/rules-%d.conf", dir ? dir : "/tmp", (int)getpid());
 	write_rules(conf, "");
 	setenv("NACC_CONFIG_FILE", conf, 1);
 	return conf;
