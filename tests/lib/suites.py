@@ -137,6 +137,11 @@ class Musl(Suite):
         small = [item for item in items if item.case.startswith("apps.")]
         return rest + chance.sample(small, round(len(small) * self.part))
 
+    def run(self, item, seed):
+        context = programs.World if item.case.startswith("apps.") else harness.Ctx
+        with self.names():
+            return matrix.run_one(context, item.entry, item.mode, self.enter, seed)
+
 
 class Rdma(Suite):
     """The suite that runs in the virtual machine, which is booted for the first case and ends with the last."""

@@ -7,9 +7,9 @@ from matrix import case
 
 
 def registered(name):
-    def small_program(ctx):
+    def small_program(world):
         made.app(name)
-        programs.run(name, ctx.mode, built=made.APPS)
+        programs.run(name, world.mode, built=made.APPS)
 
     small_program.__name__ = name
     case(modes=("netacc", "tcp-first"), limit=programs.LIMIT + 10)(small_program)
