@@ -72,8 +72,8 @@ pub fn key(name: &str) -> Option<&'static Key> {
 
 /// Checks one value of one key as it would be written in a file, without its quotes.
 ///
-/// Returns the value in its canonical form, or what is wrong with it and what is allowed. Relations between keys are not
-/// checked here; [`Config::finish`] does that.
+/// Returns the value in its canonical form, or what is wrong with it and what is allowed. Relations between keys are
+/// not checked here; [`Config::finish`] does that.
 pub fn check_value(name: &str, value: &[u8]) -> Result<alloc::string::String, alloc::string::String> {
     use alloc::{format, string::ToString};
     let Some(key) = key(name) else {

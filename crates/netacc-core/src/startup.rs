@@ -88,8 +88,8 @@ fn start() -> Option<&'static Runtime> {
     Some(rt)
 }
 
-/// Whether an operator has switched the process off before it had a page. The mark is taken back: programs that this one
-/// executes are not meant.
+/// Whether an operator has switched the process off before it had a page. The mark is taken back: programs that this
+/// one executes are not meant.
 fn switched_off() -> bool {
     let limit = getrlimit(Resource::Locks);
     let off = limit.current == Some(OFF_BEFORE_THE_PAGE);

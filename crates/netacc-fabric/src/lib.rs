@@ -1,9 +1,9 @@
 //! A libibverbs and a librdmacm for tests, on machines that have no RDMA device and no kernel module for one.
 //!
 //! One file is both libraries: the tests put it into `LD_LIBRARY_PATH` under both names. Its devices are files in a
-//! folder (`device`), its queue pairs are TCP connections that a thread of its own serves (`thread`), and its connection
-//! manager's port P is TCP's port P, as on iWARP. So the hosts of a test are network namespaces, what a test does to
-//! their network affects the queue pairs too, and no kernel module, emulator or root file system is needed.
+//! folder (`device`), its queue pairs are TCP connections that a thread of its own serves (`thread`), and its
+//! connection manager's port P is TCP's port P, as on iWARP. So the hosts of a test are network namespaces, what a test
+//! does to their network affects the queue pairs too, and no kernel module, emulator or root file system is needed.
 //!
 //! It keeps to what the verbs manual promises and no more: a message that finds no receive fails the queue pair, and
 //! memory is reached only through registered keys. A completion queue that overflows ends the process with a message,

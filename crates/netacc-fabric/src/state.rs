@@ -83,8 +83,8 @@ extern "C" fn after_fork_in_parent() {
 extern "C" fn after_fork_in_child() {
     // SAFETY: this thread forks and holds the lock, so no other thread accesses the cell.
     if let Some(mut guard) = unsafe { (*HELD.0.get()).take() } {
-        // A device's objects belong to the process that made them. The child closes its copies of the sockets and leaves the
-        // memory alone, since wrappers that the child inherited may still point into it.
+        // A device's objects belong to the process that made them. The child closes its copies of the sockets and
+        // leaves the memory alone, since wrappers that the child inherited may still point into it.
         if let Some(mut old) = guard.take() {
             for id in old.ids.values() {
                 // SAFETY: the identifier is listed, so it exists, and the lock is held.

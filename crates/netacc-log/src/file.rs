@@ -63,8 +63,8 @@ fn is_log(stat: &Stat) -> bool {
 }
 
 fn write_line(fd: OwnedFd, line: &[u8]) -> bool {
-    // Beyond RLIMIT_FSIZE the kernel refuses, and sends a signal that would end the program. Other processes write to the file
-    // as well, so its size says nothing here.
+    // Beyond RLIMIT_FSIZE the kernel refuses, and sends a signal that would end the program. Other processes write to
+    // the file as well, so its size says nothing here.
     let done = signals::without(libc::SIGXFSZ, || raw::write(fd.as_raw_fd(), line.as_ptr(), line.len()));
     reserved_fds::drop_raw(fd);
     done.is_ok()

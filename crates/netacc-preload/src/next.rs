@@ -72,8 +72,8 @@ pub fn fail(e: netacc_sys::Errno) -> isize {
     -1
 }
 
-/// Sets errno and gives -1 for a call in which the thread was cancelled, but which does not end the thread: only the calls
-/// inside `sleeps!` do.
+/// Sets errno and gives -1 for a call in which the thread was cancelled, but which does not end the thread: only the
+/// calls inside `sleeps!` do.
 #[cold]
 pub fn interrupted() -> isize {
     fail(netacc_sys::Errno::INTR)

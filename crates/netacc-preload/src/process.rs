@@ -232,8 +232,8 @@ pub fn at_quick_exit() {
         finish();
     }
     static REGISTER: Next = Next::new(c"__cxa_at_quick_exit");
-    // at_quick_exit(3) of glibc is linked into each program; this is the function of glibc that it calls. If libc has no
-    // room for another function, the handler is missing, and nothing can be done about that.
+    // at_quick_exit(3) of glibc is linked into each program; this is the function of glibc that it calls. If libc has
+    // no room for another function, the handler is missing, and nothing can be done about that.
     if !REGISTER.get().is_null() {
         call_at!(REGISTER, (finish_quickly => extern "C" fn(*mut c_void), core::ptr::null_mut() => *mut c_void) -> c_int);
     } else if libc_kind::is_musl() {

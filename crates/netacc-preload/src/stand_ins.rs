@@ -1,5 +1,5 @@
-//! System calls for which the program's libc may have no function, since it is older than the call or leaves it out. The
-//! program finds ours under that name, or makes the call by syscall(2), and it is to work as without us.
+//! System calls for which the program's libc may have no function, since it is older than the call or leaves it out.
+//! The program finds ours under that name, or makes the call by syscall(2), and it is to work as without us.
 
 use core::ffi::{CStr, c_long, c_void};
 use netacc_sys::{raw, weak};

@@ -60,8 +60,8 @@ pub unsafe fn timeval(t: *const libc::timeval) -> Option<Deadline> {
     Some(Deadline::after(t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_usec.saturating_mul(1000))))
 }
 
-/// Makes `call` with a copy of the time-out `t` and writes what is left of it to `t` afterwards, as the kernel's ppoll and
-/// pselect6 do.
+/// Makes `call` with a copy of the time-out `t` and writes what is left of it to `t` afterwards, as the kernel's ppoll
+/// and pselect6 do.
 ///
 /// # Safety
 /// `t` is null or valid, and may be written to.

@@ -144,8 +144,8 @@ impl Page {
     ///
     /// The variant of the error says why this is impossible.
     pub fn control(&self) -> Result<Controller, Refusal> {
-        // The page is a file whose size is sealed. No other file must be written to: a hostile process may present any file that
-        // it has been passed as its page, and root may write to all of them.
+        // The page is a file whose size is sealed. No other file must be written to: a hostile process may present any
+        // file that it has been passed as its page, and root may write to all of them.
         let seals = fcntl_get_seals(&self.file).map_err(|_| Refusal::NoPage)?;
         let about = fstat(&self.file)?;
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) || about.st_size.cast_unsigned() != PAGE_SIZE as u64 {
@@ -204,8 +204,8 @@ impl Controller {
         Ok(())
     }
 
-    /// Wakes the process. A process without a pipe has no thread asleep: it makes the pipe before its first sleep, and then
-    /// checks for a request.
+    /// Wakes the process. A process without a pipe has no thread asleep: it makes the pipe before its first sleep, and
+    /// then checks for a request.
     fn wake(&self, control: &Control) {
         let Some(fd) = control.wake_pipe.checked_sub(1) else { return };
         let path = format!("/proc/{}/fd/{fd}", self.pid);

@@ -1,16 +1,16 @@
 //! An operator's request to a process (`netacc_ctl`), and how far the process is with it.
 //!
-//! The page belongs to the process. A controller of the same user, or of root, opens it through `/proc/PID/fd` and writes one
-//! byte, so the kernel decides who may do that, and no other file is needed. The process trusts nothing that is written there:
-//! an unknown request has no effect, and all decisions depend on words of the process's own memory.
+//! The page belongs to the process. A controller of the same user, or of root, opens it through `/proc/PID/fd` and
+//! writes one byte, so the kernel decides who may do that, and no other file is needed. The process trusts nothing that
+//! is written there: an unknown request has no effect, and all decisions depend on words of the process's own memory.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU16, AtomicU32};
 
 use crate::table::numbered;
 
-/// The soft limit RLIMIT_LOCKS of a process that an operator has switched off before it opened its first TCP socket. Such a
-/// process has no page yet, and NetACC must not cost it one. The kernel keeps this limit and has enforced
+/// The soft limit RLIMIT_LOCKS of a process that an operator has switched off before it opened its first TCP socket.
+/// Such a process has no page yet, and NetACC must not cost it one. The kernel keeps this limit and has enforced
 /// nothing by it since Linux 2.4.25 (getrlimit(2)), prlimit(2) lets the same user and root change it, and a child of
 /// fork(2) and a program that is executed inherit it.
 pub const OFF_BEFORE_THE_PAGE: u64 = 0xACC_0FF;
@@ -144,8 +144,8 @@ impl Control {
         self.request.load(Relaxed)
     }
 
-    /// The current request. A thread that has emptied the pipe before sees each request that was stored before a byte that it
-    /// took out.
+    /// The current request. A thread that has emptied the pipe before sees each request that was stored before a byte
+    /// that it took out.
     #[must_use]
     pub fn request_now(&self) -> u16 {
         self.request.load(SeqCst)

@@ -5,10 +5,10 @@
 //! call comes back with [`Fail::Cancelled`], and the exported function, which holds nothing, calls
 //! pthread_testcancel(3).
 //!
-//! In musl pthread_cancel(3) sends a signal itself. Where the thread is in none of musl's own calls, the handler only sends
-//! the signal to the thread again and blocks it, so that it waits there: a second one would wake nobody. So under musl a
-//! thread blocks the signal before it sleeps, and the call in which it sleeps admits it; if the signal waits afterwards,
-//! the thread is cancelled.
+//! In musl pthread_cancel(3) sends a signal itself. Where the thread is in none of musl's own calls, the handler only
+//! sends the signal to the thread again and blocks it, so that it waits there: a second one would wake nobody. So under
+//! musl a thread blocks the signal before it sleeps, and the call in which it sleeps admits it; if the signal waits
+//! afterwards, the thread is cancelled.
 
 #![allow(unsafe_code)]
 
@@ -56,8 +56,9 @@ pub fn forget() {
         .for_each(|s| s.thread.store(0, Ordering::Relaxed));
 }
 
-/// Sleeps by `sleep`, from which cancelling wakes the thread: the result is then [`Fail::Cancelled`]. `sleep` gets the set
-/// of signals that are to be blocked meanwhile (ppoll(2)): `sigmask`, or one with the same effect where that is null.
+/// Sleeps by `sleep`, from which cancelling wakes the thread: the result is then [`Fail::Cancelled`]. `sleep` gets the
+/// set of signals that are to be blocked meanwhile (ppoll(2)): `sigmask`, or one with the same effect where that is
+/// null.
 pub fn asleep<T>(sigmask: *const c_void, sleep: impl FnOnce(*const c_void) -> Result<T>) -> Answer<T> {
     if libc_kind::is_musl() {
         return asleep_in_musl(sigmask, sleep);
@@ -166,12 +167,13 @@ pub fn number_of(thread: usize) -> u32 {
         let clock_of: unsafe extern "C" fn(usize, *mut c_int) -> c_int = core::mem::transmute(function);
         clock_of(thread, &raw mut clock)
     };
-    // The clock of a thread's CPU time is its number with all bits inverted, above three bits of flags (clock_getres(2)).
+    // The clock of a thread's CPU time is its number with all bits inverted, above three bits of flags
+    // (clock_getres(2)).
     if error == 0 && clock < 0 { !(clock >> 3) as u32 } else { 0 }
 }
 
-/// Wakes `thread`, which is cancelled, if it sleeps; `tid` is its number for the kernel, as [`number_of`] said before it
-/// was cancelled.
+/// Wakes `thread`, which is cancelled, if it sleeps; `tid` is its number for the kernel, as [`number_of`] said before
+/// it was cancelled.
 pub fn wake(thread: usize, tid: u32) {
     if tid == 0 || !is_handled(SIGCANCEL) {
         return;

@@ -1,10 +1,10 @@
 //! Closing descriptors in a thread of its own where the close may block its caller.
 //!
-//! The last close of a file runs in the thread that closes it, and a file that somebody else has made may block there: a
-//! TCP socket with `SO_LINGER` waits for its peer (socket(7)), a file of a FUSE file system for its server. That holds for
-//! descriptors under way over a UNIX socket too, which end with the socket (unix(7)). So a socket that holds descriptors
-//! of a stranger is given to [`close`], which takes it to a thread that does nothing else. No thread exists before the
-//! first such socket, and none stays longer than it needs.
+//! The last close of a file runs in the thread that closes it, and a file that somebody else has made may block there:
+//! a TCP socket with `SO_LINGER` waits for its peer (socket(7)), a file of a FUSE file system for its server. That
+//! holds for descriptors under way over a UNIX socket too, which end with the socket (unix(7)). So a socket that holds
+//! descriptors of a stranger is given to [`close`], which takes it to a thread that does nothing else. No thread exists
+//! before the first such socket, and none stays longer than it needs.
 //!
 //! # Safety
 //! The threads are made by clone(2) without libc, since libc's functions may not be called in signal handlers and small
@@ -49,8 +49,8 @@ static QUEUE: [AtomicI32; WAITING] = [const { AtomicI32::new(0) }; WAITING];
 /// In [`ThreadSlot::thread`] before the kernel has written the thread's number.
 const STARTING: u32 = u32::MAX;
 
-/// Closes `fd`, one of our own descriptors ([`reserved_fds`]), in another thread. Where no thread can be had it is closed
-/// together with the next one, and stays open until then; one for which there is no place stays open for good.
+/// Closes `fd`, one of our own descriptors ([`reserved_fds`]), in another thread. Where no thread can be had it is
+/// closed together with the next one, and stays open until then; one for which there is no place stays open for good.
 pub fn close(fd: i32) {
     enter(fd + 1);
 }
@@ -62,8 +62,8 @@ pub fn close_as_it_is(fd: i32) {
 
 /// Leaves a word for a thread: the number + 1, negative for a socket that is left as it is.
 fn enter(word: i32) {
-    // SeqCst: a thread looks through all cells once more after it has closed something, and so does a thread that starts
-    // afterwards.
+    // SeqCst: a thread looks through all cells once more after it has closed something, and so does a thread that
+    // starts afterwards.
     let queued = QUEUE.iter().any(|c| c.compare_exchange(0, word, Ordering::SeqCst, Ordering::Relaxed).is_ok());
     if queued {
         start();

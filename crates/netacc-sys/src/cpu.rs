@@ -90,12 +90,13 @@ fn rseq_cpu(off: isize) -> u32 {
     cpu
 }
 
-/// Where libc keeps what belongs to the calling thread: its own block, and the table of its thread-local variables, to which
-/// the first word or the second of that block points (glibc's `tcbhead_t`).
+/// Where libc keeps what belongs to the calling thread: its own block, and the table of its thread-local variables, to
+/// which the first word or the second of that block points (glibc's `tcbhead_t`).
 pub fn thread_memory() -> [usize; 2] {
     let (own, table): (usize, usize);
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: `fs:0` holds the thread pointer itself (the x86-64 ABI's thread-local storage), the word after it the table.
+    // SAFETY: `fs:0` holds the thread pointer itself (the x86-64 ABI's thread-local storage), the word after it the
+    // table.
     unsafe {
         core::arch::asm!("mov {0}, fs:[0]", "mov {1}, fs:[8]", out(reg) own, out(reg) table,
             options(nostack, readonly, preserves_flags));

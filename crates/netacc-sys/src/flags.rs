@@ -1,7 +1,8 @@
 //! Flags that share one word.
 
-/// Constants with a bit of a `u32` each, in the order in which they stand: no two can have the same bit, and one that finds no
-/// room in the word does not compile. For words of the process alone, since a bit changes its place with the list.
+/// Constants with a bit of a `u32` each, in the order in which they stand: no two can have the same bit, and one that
+/// finds no room in the word does not compile. For words of the process alone, since a bit changes its place with the
+/// list.
 #[macro_export]
 macro_rules! flags {
     ($bits:ident: $($(#[$about:meta])* $vis:vis const $name:ident;)*) => {

@@ -1,10 +1,11 @@
 //! The memory in which the preloaded library keeps what it allocates: dlmalloc over mappings of our own.
 //!
-//! The program's malloc(3) may be what has called us, and may hold its lock meanwhile; so it is not used. What we allocate
-//! is rare and small: tables and texts, not the bytes of connections.
+//! The program's malloc(3) may be what has called us, and may hold its lock meanwhile; so it is not used. What we
+//! allocate is rare and small: tables and texts, not the bytes of connections.
 //!
-//! The lock is one of [`crate::lock`], so a signal handler that interrupts an allocation finds that this thread is inside
-//! ([`crate::lock::interrupted`]). Around a fork the forking thread has it, so that the child finds the memory at rest.
+//! The lock is one of [`crate::lock`], so a signal handler that interrupts an allocation finds that this thread is
+//! inside ([`crate::lock::interrupted`]). Around a fork the forking thread has it, so that the child finds the memory
+//! at rest.
 //!
 //! # Safety
 //! The state is reached with the lock held alone, or by the thread that has it for a fork. What the kernel maps is given
@@ -114,13 +115,14 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// Called by the thread that is about to fork, at the latest moment there is: other threads allocate nothing from here on.
+/// Called by the thread that is about to fork, at the latest moment there is: other threads allocate nothing from here
+/// on.
 pub fn before_fork() {
     if FORKING.load(Ordering::Relaxed) == lock::thread_mark() {
         return;
     }
-    // A handler that interrupted an allocation of its own thread has the lock below it. In the child that allocation goes
-    // on as in the parent.
+    // A handler that interrupted an allocation of its own thread has the lock below it. In the child that allocation
+    // goes on as in the parent.
     let guard = if lock::interrupted() { LOCK.lock_within(PATIENCE) } else { Some(LOCK.lock()) };
     if let Some(guard) = guard {
         FORKING.store(lock::thread_mark(), Ordering::Relaxed);

@@ -25,8 +25,9 @@ impl<const RANK: u8> Lock<RANK> {
         Lock { word: Word(AtomicU32::new(FREE)) }
     }
 
-    /// Takes the lock, sleeping in the kernel if another thread keeps it. A debug build panics if the thread holds a lock
-    /// that comes after this one in the order: two threads that took them in different orders would wait for each other.
+    /// Takes the lock, sleeping in the kernel if another thread keeps it. A debug build panics if the thread holds a
+    /// lock that comes after this one in the order: two threads that took them in different orders would wait for each
+    /// other.
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> Guard<'_> {
@@ -279,8 +280,8 @@ mod tests {
     #[allow(unsafe_code)]
     fn try_lock_and_reset() {
         let mut status = 0;
-        // SAFETY: the child neither allocates nor locks anything but a lock of its own, and ends by _exit(2). It is a process
-        // of its own, since the counts of all threads are forgotten, and other tests run meanwhile.
+        // SAFETY: the child neither allocates nor locks anything but a lock of its own, and ends by _exit(2). It is a
+        // process of its own, since the counts of all threads are forgotten, and other tests run meanwhile.
         let pid = unsafe {
             let pid = libc::fork();
             if pid == 0 {

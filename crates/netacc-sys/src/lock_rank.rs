@@ -3,8 +3,8 @@
 //!
 //! `docs/internals/locks.md` says what each lock protects.
 
-/// A lock that is only tried, or taken within a time limit: the thread then goes on without it, so it has no place in the
-/// order.
+/// A lock that is only tried, or taken within a time limit: the thread then goes on without it, so it has no place in
+/// the order.
 pub const NONE: u8 = 0;
 /// Adopting listeners that the process has inherited.
 pub const ADOPTION: u8 = 1;

@@ -1,4 +1,5 @@
-//! Memory straight from the kernel: anonymous zeroed regions, which live as long as the process unless somebody owns them.
+//! Memory straight from the kernel: anonymous zeroed regions, which live as long as the process unless somebody owns
+//! them.
 //!
 //! # Safety
 //! The regions are never unmapped, so `&'static` references into them stay valid; they are zeroed,
@@ -15,7 +16,8 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 use rustix::process::{Resource, getrlimit};
 
 /// The largest size (bytes) that the kernel's pages can have on this processor, and so a multiple of every other one: a
-/// kernel for AArch64 has pages of 4, 16 or 64 KiB. A mapping may begin at each multiple of it, whichever size they have.
+/// kernel for AArch64 has pages of 4, 16 or 64 KiB. A mapping may begin at each multiple of it, whichever size they
+/// have.
 pub const LARGEST_PAGE: usize = if cfg!(target_arch = "x86_64") { 4096 } else { 65536 };
 
 /// A type for which all-zero memory is a valid, initial value, and which needs no drop.

@@ -28,7 +28,8 @@ unsafe extern "C" fn prefault_object(info: *mut libc::dl_phdr_info, _size: usize
         let end = start.saturating_add(h.p_memsz as usize);
         if (start..end).contains(&here) {
             let first = start & !(page_size() - 1);
-            // SAFETY: a mapping of ours, whose pages are only made present. An older kernel says that it does not know how.
+            // SAFETY: a mapping of ours, whose pages are only made present. An older kernel says that it does not know
+            // how.
             let _ = unsafe { madvise(ptr::without_provenance_mut(first), end - first, Advice::LinuxPopulateRead) };
             return 1;
         }

@@ -47,8 +47,8 @@ pub unsafe fn syscall6(nr: i64, a: [usize; 6]) -> isize {
 
 #[inline(always)]
 fn call(nr: i64, a: [usize; 6]) -> Result<usize> {
-    // SAFETY: each pointer is the application's own, which its call would have given to the kernel in any case and which
-    // the kernel validates, or it points to a local variable that outlives the call.
+    // SAFETY: each pointer is the application's own, which its call would have given to the kernel in any case and
+    // which the kernel validates, or it points to a local variable that outlives the call.
     let r = unsafe { syscall6(nr, a) };
     if r < 0 { Err(Errno(-(r as i32))) } else { Ok(r as usize) }
 }
@@ -161,8 +161,8 @@ pub fn write(n: i32, buf: *const u8, len: usize) -> Result<usize> {
     call(libc::SYS_write, [fd(n), buf as usize, len, 0, 0, 0])
 }
 
-/// `preadv2(2)` of one piece from where the descriptor stands, which never waits (`RWF_NOWAIT`). `EOPNOTSUPP`: this kernel
-/// cannot tell for such a descriptor (pipes: since Linux 6.4).
+/// `preadv2(2)` of one piece from where the descriptor stands, which never waits (`RWF_NOWAIT`). `EOPNOTSUPP`: this
+/// kernel cannot tell for such a descriptor (pipes: since Linux 6.4).
 pub fn read_now(n: i32, buf: *mut u8, len: usize) -> Result<usize> {
     let piece = libc::iovec { iov_base: buf.cast(), iov_len: len };
     call(libc::SYS_preadv2, [fd(n), (&raw const piece).addr(), 1, usize::MAX, 0, fd(libc::RWF_NOWAIT)])

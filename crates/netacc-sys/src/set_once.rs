@@ -17,7 +17,8 @@ pub struct SetOnce<T: Copy> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: the value is written by the one thread that has changed the state from `EMPTY`, and read once the state is `SET`.
+// SAFETY: the value is written by the one thread that has changed the state from `EMPTY`, and read once the state is
+// `SET`.
 unsafe impl<T: Copy + Send + Sync> Sync for SetOnce<T> {}
 
 impl<T: Copy> SetOnce<T> {

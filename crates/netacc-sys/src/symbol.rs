@@ -1,7 +1,7 @@
 //! Symbols by name: the next definition after ours, or the first one anywhere.
 //!
-//! Before glibc 2.34 dlsym(3) is in a library that the program need not have, and allocates memory at its first use in a
-//! thread. A hook that looks its libc function up may have been called by an allocator that is just being set up
+//! Before glibc 2.34 dlsym(3) is in a library that the program need not have, and allocates memory at its first use in
+//! a thread. A hook that looks its libc function up may have been called by an allocator that is just being set up
 //! (jemalloc reads files then), which would wait for itself for ever. musl's allocates where it finds nothing. So under
 //! these the tables of the loaded objects are read here: no allocation, no lock but the linker's own for its list.
 

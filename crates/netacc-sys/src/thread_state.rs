@@ -1,10 +1,11 @@
-//! How many locks of ours each thread holds, without a thread-local variable: those need a place in every thread's memory,
-//! which a loader has to make, and a program without libc has nowhere.
+//! How many locks of ours each thread holds, without a thread-local variable: those need a place in every thread's
+//! memory, which a loader has to make, and a program without libc has nowhere.
 //!
-//! A thread is known by its thread pointer, the register by which libc finds a thread's memory. A table has a line for each
-//! thread pointer that was ever seen; the line's count is written by that thread alone, so it needs no atomic addition. A
-//! line stays with its thread pointer: the next thread whose memory lies at the same place has it then. Where the lines
-//! around its own place are taken, a thread has a word in a second table, and only as long as it holds something.
+//! A thread is known by its thread pointer, the register by which libc finds a thread's memory. A table has a line for
+//! each thread pointer that was ever seen; the line's count is written by that thread alone, so it needs no atomic
+//! addition. A line stays with its thread pointer: the next thread whose memory lies at the same place has it then.
+//! Where the lines around its own place are taken, a thread has a word in a second table, and only as long as it holds
+//! something.
 #![allow(unsafe_code)]
 
 #[cfg(debug_assertions)]

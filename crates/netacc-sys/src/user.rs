@@ -30,8 +30,8 @@ pub enum Access {
 /// question.
 static PAGES: [AtomicUsize; KNOWN] = [const { AtomicUsize::new(0) }; KNOWN];
 
-/// Whether the `len` bytes at `p`, of which there is one at least, are known to be accessible, as far as their first and last
-/// page tell. No function is called: a call that is not ours is passed on without a frame of ours.
+/// Whether the `len` bytes at `p`, of which there is one at least, are known to be accessible, as far as their first
+/// and last page tell. No function is called: a call that is not ours is passed on without a frame of ours.
 #[inline(always)]
 pub fn known<T>(p: *const T, len: usize, access: Access) -> bool {
     let first = p as usize;

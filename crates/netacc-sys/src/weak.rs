@@ -45,8 +45,8 @@ macro_rules! address {
     }};
 }
 
-/// Calls `visit` for the loaded objects until it returns something else than 0, as dl_iterate_phdr(3) does. Without that
-/// function there are none.
+/// Calls `visit` for the loaded objects until it returns something else than 0, as dl_iterate_phdr(3) does. Without
+/// that function there are none.
 ///
 /// # Safety
 /// `visit` gets `data` and may do with it what it does.

@@ -235,7 +235,8 @@ impl Loader {
     }
 }
 
-/// Whether this is a musl that the library does not know, by what the library looks at. What cannot be read is not judged.
+/// Whether this is a musl that the library does not know, by what the library looks at. What cannot be read is not
+/// judged.
 fn old_musl(loader: &Path) -> Option<Obstacle> {
     const NAMES_OF_1_2_2: &[u8] = b"\0_Fork\0";
     let code = File::open(loader).ok().map(|file| piece(&file, 0, MAX_CODE))?;

@@ -1,6 +1,6 @@
-//! Programs built with AddressSanitizer: its runtime refuses to start where another library comes before it, unless it is
-//! told not to look (`verify_asan_link_order`). With the runtime in front of ours in `LD_PRELOAD` every program that the
-//! command starts would have it as well, so it is told by its environment.
+//! Programs built with AddressSanitizer: its runtime refuses to start where another library comes before it, unless it
+//! is told not to look (`verify_asan_link_order`). With the runtime in front of ours in `LD_PRELOAD` every program that
+//! the command starts would have it as well, so it is told by its environment.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

@@ -116,8 +116,8 @@ pub const LISTEN_RETRY: Duration = Duration::from_secs(1);
 /// How long a queue pair with unacknowledged messages may be silent before the peer is probed ([`KEEPALIVE_ANSWER`]).
 pub const SILENCE_BUSY: Duration = Duration::from_secs(3);
 
-/// How long a queue pair may leave all of its sends uncompleted while its companion connection stands by. A driver reports a
-/// send that the peer's device does not take within seconds. Afterwards the queue pair has failed.
+/// How long a queue pair may leave all of its sends uncompleted while its companion connection stands by. A driver
+/// reports a send that the peer's device does not take within seconds. Afterwards the queue pair has failed.
 pub const COMPLETION_STALL: Duration = Duration::from_secs(10);
 
 /// How long a queue pair with connections and without unacknowledged messages may be silent before the peer is probed.

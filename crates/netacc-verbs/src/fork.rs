@@ -9,10 +9,11 @@
 //! them writes, the parent may end up with a copy, and the device with the page that it no longer looks
 //! at. There are three answers:
 //!
-//! - Linux 5.9 and later copies pinned ordinary pages during the fork, and splits pinned huge ones that it has made by itself;
-//!   hugetlb pages follow in 5.12, and from then on [`status`] says `Unneeded` (rdma-core 32 and later asks the kernel).
-//!   NetACC registers ordinary pages only, so it needs 5.9, and uses no RDMA elsewhere ([`is_safe`]). The kernel counts pages
-//!   that are pinned during a fork in another thread from 5.11 on, and in 5.10's later releases; NetACC pins none then.
+//! - Linux 5.9 and later copies pinned ordinary pages during the fork, and splits pinned huge ones that it has made by
+//!   itself; hugetlb pages follow in 5.12, and from then on [`status`] says `Unneeded` (rdma-core 32 and later asks the
+//!   kernel). NetACC registers ordinary pages only, so it needs 5.9, and uses no RDMA elsewhere ([`is_safe`]). The
+//!   kernel counts pages that are pinned during a fork in another thread from 5.11 on, and in 5.10's later releases;
+//!   NetACC pins none then.
 //! - [`init`] (`ibv_fork_init`) withholds registered pages from every child. It has to come before the
 //!   first registration, makes each registration slower, and a child that touches any byte on such
 //!   a page dies. **NetACC never calls it**: the pages are its own, but the children are not.

@@ -20,9 +20,9 @@
 //! are handed out, because destroying an object waits for its unacknowledged events: a caller that
 //! held an event while it dropped the object would wait for ever.
 //!
-//! **Descriptors.** Each source of events has a `fd()` to wait on, which can be made non-blocking
-//! ([`fd`]). The libraries open them close-on-exec. Those of channels, and on request those of a context, are moved to
-//! private numbers ([`netacc_sys::reserved_fds`]), so that a program that closes every number it does not know leaves them.
+//! **Descriptors.** Each source of events has a `fd()` to wait on, which can be made non-blocking ([`fd`]). The
+//! libraries open them close-on-exec. Those of channels, and on request those of a context, are moved to private
+//! numbers ([`netacc_sys::reserved_fds`]), so that a program that closes every number it does not know leaves them.
 //!
 //! **fork**: see [`fork`]. **errno**: any call may change the calling thread's errno, as the libraries do.
 

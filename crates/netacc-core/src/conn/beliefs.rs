@@ -138,8 +138,8 @@ impl<const N: usize> Beliefs<N> {
         }
     }
 
-    /// Called in the child of a fork: drops the entries that a thread of the parent, which does not exist here, was just
-    /// changing.
+    /// Called in the child of a fork: drops the entries that a thread of the parent, which does not exist here, was
+    /// just changing.
     pub fn after_fork(&self) {
         for cell in self.0.iter().filter(|c| c.seq.load(Ordering::Relaxed) & 1 != 0) {
             cell.family_port.store(0, Ordering::Relaxed);

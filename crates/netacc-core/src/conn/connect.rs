@@ -372,8 +372,8 @@ fn occupy(
     }
     // The server may be another thread of this process, and may use this end as soon as it accepts: so the socket is
     // connected before the connect is queued. If the connect is not queued after all, no thread has touched the
-    // endpoint, since other calls wait for the locks. The claim holds the pool's lock, which comes after these two in the
-    // order. But a call that has the locks of a socket which is not connected does not look for a link.
+    // endpoint, since other calls wait for the locks. The claim holds the pool's lock, which comes after these two in
+    // the order. But a call that has the locks of a socket which is not connected does not look for a link.
     let locks = (s.rx.lock_out_of_order(), s.tx.lock_out_of_order());
     take_state(s, ConnState::Shm);
     let pushed = claim.push();

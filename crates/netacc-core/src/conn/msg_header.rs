@@ -1,8 +1,8 @@
 //! The lengths in a message header (`struct msghdr`) and in its control messages, as the program's libc has them.
 //!
 //! In the kernel and in glibc each has 64 bits. In musl it has 32 bits and as many of padding, of which a program says
-//! nothing: musl's sendmsg(3) clears the padding in a copy for the kernel. So in a process of musl only the lower half of
-//! each word counts, which is the first on the little-endian machines that NetACC is for.
+//! nothing: musl's sendmsg(3) clears the padding in a copy for the kernel. So in a process of musl only the lower half
+//! of each word counts, which is the first on the little-endian machines that NetACC is for.
 //!
 //! # Safety
 //! The application's structures are read as the kernel would do it.

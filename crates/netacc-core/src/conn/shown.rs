@@ -30,8 +30,8 @@ pub(crate) fn carrier(e: &SockEntry, ep: &'static ShmEndpoint) {
     }
     // The peer of a connection to another host is the engine in our own process, so no process number is shown.
     e.set_peer_pid(0);
-    // SeqCst: the engine shows the queue pair in the slot, or that it has failed, and then looks for the sockets; the socket
-    // can be found, and then looks at the slot. One of them sees the other.
+    // SeqCst: the engine shows the queue pair in the slot, or that it has failed, and then looks for the sockets; the
+    // socket can be found, and then looks at the slot. One of them sees the other.
     fence(Ordering::SeqCst);
     e.set_link(ep.stats_link());
     if shm::has_failed_over(ep) {

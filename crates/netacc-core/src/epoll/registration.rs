@@ -104,7 +104,8 @@ pub(crate) fn link(
     Ok(reg)
 }
 
-/// What stands for an application's value in the kernel's set: itself, unless it looks like ours or we must see the event.
+/// What stands for an application's value in the kernel's set: itself, unless it looks like ours or we must see the
+/// event.
 pub(crate) fn kernel_data(s: &Socket, reg: &'static Registration, data: u64) -> u64 {
     if s.is_candidate() {
         cookie(Kind::Candidate, reg)

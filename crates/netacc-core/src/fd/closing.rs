@@ -186,8 +186,8 @@ pub fn replaced(fd: i32, stale: Option<Entry>) {
     }
 }
 
-/// Only our side of the descriptor is dropped: the kernel's is closed or replaced by the caller, or was. The caller drops the
-/// result after that.
+/// Only our side of the descriptor is dropped: the kernel's is closed or replaced by the caller, or was. The caller
+/// drops the result after that.
 pub fn forget(fd: i32, file: File) -> Option<Leaving> {
     remove(fd, file).and_then(|(_, leaving)| leaving)
 }

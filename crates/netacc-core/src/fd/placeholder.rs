@@ -118,8 +118,8 @@ pub fn materialize(fd: i32, s: &Socket) -> Result<()> {
     Ok(())
 }
 
-/// Puts `real` under every number that the application has for this socket; each keeps its own FD_CLOEXEC. The caller holds
-/// both direction locks.
+/// Puts `real` under every number that the application has for this socket; each keeps its own FD_CLOEXEC. The caller
+/// holds both direction locks.
 pub fn replace_everywhere(s: &Socket, real: i32) -> Result<()> {
     // Signals are blocked, since a handler of this thread must not close a number or replace its file in between.
     let _b = Blocked::all();

@@ -123,8 +123,8 @@ pub fn wake(fd: i32, r: Ref<Socket>) -> bool {
     s.path() == Path::Listener
 }
 
-/// The process is accelerated again: opens a rendezvous for a listener that was left to the kernel. Which other processes have
-/// the listener by now is not known.
+/// The process is accelerated again: opens a rendezvous for a listener that was left to the kernel. Which other
+/// processes have the listener by now is not known.
 #[cold]
 pub(crate) fn reopen(fd: i32, s: &'static Socket) {
     let _g = WAKING.lock();

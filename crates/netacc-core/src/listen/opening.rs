@@ -56,8 +56,8 @@ pub fn adopt(fd: i32, s: &'static Socket, backlog: i32) {
     open(fd, s, backlog, 0..rendezvous::PLACES);
 }
 
-/// Opens a rendezvous for a listener that was left to the kernel. Its place is not the first one, so that a client knows
-/// from the start that a thread may accept in the kernel alone, and does not rely on its place in a link's queue.
+/// Opens a rendezvous for a listener that was left to the kernel. Its place is not the first one, so that a client
+/// knows from the start that a thread may accept in the kernel alone, and does not rely on its place in a link's queue.
 pub(crate) fn reopen(fd: i32, s: &'static Socket, backlog: i32) {
     open(fd, s, backlog, 1..rendezvous::PLACES);
 }
@@ -247,9 +247,9 @@ pub fn take_all() {
     });
 }
 
-/// Whether the companion of a queue pair may connect to this address of this host, at whose port the program listens. The
-/// library can remove it from the results of accept(2), but not from a report of poll(2), nor from accept(2) in a process
-/// without this library.
+/// Whether the companion of a queue pair may connect to this address of this host, at whose port the program listens.
+/// The library can remove it from the results of accept(2), but not from a report of poll(2), nor from accept(2) in a
+/// process without this library.
 pub fn takes_companions(at: SocketAddr) -> OwnPort {
     let mut answer = None;
     table::each(0, usize::MAX, |fd, e| {
@@ -282,8 +282,9 @@ pub fn takes_companions(at: SocketAddr) -> OwnPort {
     answer.unwrap_or(OwnPort::Closed)
 }
 
-/// Whether a connection to `at` may come to the listener with the kernel socket `fd`, which is bound to `local`. A program
-/// often has one listener for IPv4 and one for IPv6 at the same port, and each gets the connections of its family.
+/// Whether a connection to `at` may come to the listener with the kernel socket `fd`, which is bound to `local`. A
+/// program often has one listener for IPv4 and one for IPv6 at the same port, and each gets the connections of its
+/// family.
 fn is_reached(fd: i32, local: SocketAddr, at: SocketAddr) -> bool {
     let by_address = match (scope_of(fd, local.ip()), at.ip().to_canonical()) {
         (Scope::Any4, ip) => ip.is_ipv4(),
@@ -332,8 +333,9 @@ pub(crate) fn follow_sharer(fd: i32, s: &'static Socket) {
     abandon(fd, s);
 }
 
-/// The process is accelerated no further, for `why`: leaves a listener to the kernel, which connects that wait here go to as
-/// well. Processes that share the rendezvous after a fork leave it too: clients would wait there for one that may never accept.
+/// The process is accelerated no further, for `why`: leaves a listener to the kernel, which connects that wait here go
+/// to as well. Processes that share the rendezvous after a fork leave it too: clients would wait there for one that may
+/// never accept.
 #[cold]
 pub(crate) fn give_up(fd: i32, s: &'static Socket, why: Reason) {
     let Some(l) = s.listener() else { return };

@@ -90,7 +90,8 @@ pub struct Socket {
     pub rcvtimeo: AtomicU64,
     /// SO_SNDTIMEO in nanoseconds; 0: none.
     pub sndtimeo: AtomicU64,
-    /// The cookie of the kernel's listener that its connection goes to, if the kernel was asked; see [`crate::conn::reuseport`].
+    /// The cookie of the kernel's listener that its connection goes to, if the kernel was asked; see
+    /// [`crate::conn::reuseport`].
     pub(crate) member: AtomicU64,
     /// Number of calls that were made while the connection was a candidate for promotion.
     pub(crate) calls: AtomicU32,

@@ -1,9 +1,9 @@
-//! Carries out an operator's request (`netacc_ctl`): the whole process switches to the kernel while its connections live, or is
-//! accelerated again, or it loads its rules anew.
+//! Carries out an operator's request (`netacc_ctl`): the whole process switches to the kernel while its connections
+//! live, or is accelerated again, or it loads its rules anew.
 //!
-//! The thread that receives the request does the work, for a slice of time in each of its calls, so that no call of the program
-//! takes much longer. A connection that cannot switch yet delays no other one: it is tried again later, in a later call of any
-//! thread.
+//! The thread that receives the request does the work, for a slice of time in each of its calls, so that no call of the
+//! program takes much longer. A connection that cannot switch yet delays no other one: it is tried again later, in a
+//! later call of any thread.
 
 use crate::fd::table::Entry;
 use crate::fd::{fd_cache, placeholder, table};
@@ -122,8 +122,8 @@ fn on() {
     );
 }
 
-/// Switches connections to the kernel for a slice of time. `None`: all have switched; else the time at which the next slice is
-/// due.
+/// Switches connections to the kernel for a slice of time. `None`: all have switched; else the time at which the next
+/// slice is due.
 fn slice() -> Option<u64> {
     let began = time::now();
     let mut next = None;

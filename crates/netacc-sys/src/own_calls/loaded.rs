@@ -29,11 +29,11 @@ fn file_of_program() -> Option<OwnedFd> {
     open(c"/proc/self/exe", OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty()).ok()
 }
 
-/// Searches a part of a file's code, in a mapping that goes away afterwards: a large program would have all of its code among
-/// its resident memory otherwise. None if it cannot be mapped.
+/// Searches a part of a file's code, in a mapping that goes away afterwards: a large program would have all of its code
+/// among its resident memory otherwise. None if it cannot be mapped.
 ///
-/// Started by way of the linker (`ld.so PROGRAM`) the process has the linker's file, so the beginning is compared. That file
-/// may also be too short: pages behind its end must not be touched.
+/// Started by way of the linker (`ld.so PROGRAM`) the process has the linker's file, so the beginning is compared. That
+/// file may also be too short: pages behind its end must not be touched.
 fn found_in_file(file: &OwnedFd, offset: u64, loaded: &[u8]) -> Option<Option<OwnCall>> {
     let size = u64::try_from(fstat(file).ok()?.st_size).ok()?;
     if offset.checked_add(loaded.len() as u64)? > size {
@@ -119,8 +119,8 @@ unsafe extern "C" fn look_for(info: *mut libc::dl_phdr_info, _size: usize, data:
     // SAFETY: the linker gives a valid description of a loaded object.
     unsafe {
         each_segment(info, |header, bytes| {
-            // Constants may lie in pages that can be executed, where a linker does not keep them apart; not in those that can
-            // be written.
+            // Constants may lie in pages that can be executed, where a linker does not keep them apart; not in those
+            // that can be written.
             if header.p_flags & libc::PF_W == 0 && !search.found && !holds(bytes, search.text.as_ptr()) {
                 search.found = contains(bytes, search.text);
             }
@@ -133,8 +133,8 @@ fn holds(bytes: &[u8], p: *const u8) -> bool {
     bytes.as_ptr_range().contains(&p)
 }
 
-/// Whether the object is one of the system's: its file lies in the folders of the distribution's libraries, it is musl, or
-/// it is the kernel's, which has no path.
+/// Whether the object is one of the system's: its file lies in the folders of the distribution's libraries, it is musl,
+/// or it is the kernel's, which has no path.
 ///
 /// # Safety
 /// `info` is the linker's description of a loaded object.
@@ -148,8 +148,8 @@ unsafe fn is_systems(info: &libc::dl_phdr_info) -> bool {
     !name.contains(&b'/') || in_its_folders || libc_kind::is_musls_loader(name)
 }
 
-/// Whether the object holds this code: the preloaded library, or a program of the project's own that is linked with it. Its
-/// system calls are our own work.
+/// Whether the object holds this code: the preloaded library, or a program of the project's own that is linked with it.
+/// Its system calls are our own work.
 ///
 /// # Safety
 /// `info` is the linker's description of a loaded object.
@@ -173,8 +173,8 @@ unsafe fn each_segment(info: &libc::dl_phdr_info, mut f: impl FnMut(&libc::Elf64
     let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
     for h in headers.iter().filter(|h| h.p_type == libc::PT_LOAD && h.p_flags & libc::PF_R != 0) {
         let start = (info.dlpi_addr as usize).wrapping_add(h.p_vaddr as usize);
-        // SAFETY: what a segment has of its file is mapped as long as the object is loaded. Code and constants are not written
-        // by anybody; of a segment that is, only the place is looked at.
+        // SAFETY: what a segment has of its file is mapped as long as the object is loaded. Code and constants are not
+        // written by anybody; of a segment that is, only the place is looked at.
         let bytes = unsafe { core::slice::from_raw_parts(ptr::with_exposed_provenance(start), h.p_filesz as usize) };
         f(h, bytes);
     }

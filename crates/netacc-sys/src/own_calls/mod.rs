@@ -27,8 +27,8 @@ pub struct OwnCall {
     pub kind: Kind,
 }
 
-/// A text that every program which is linked with this crate has among its constants, as the project's own tools are. They
-/// make raw system calls for their own work, and connections through libc.
+/// A text that every program which is linked with this crate has among its constants, as the project's own tools are.
+/// They make raw system calls for their own work, and connections through libc.
 #[used]
 static LINKED: [u8; 32] = *b"netacc-sys makes these calls...\0";
 
@@ -81,7 +81,8 @@ struct Callees {
 }
 
 impl Callees {
-    /// Notes that the function at `target` is called with `number`. Whether it has been called with the other one as well.
+    /// Notes that the function at `target` is called with `number`. Whether it has been called with the other one as
+    /// well.
     fn pairs(&mut self, target: usize, number: u32, control: u32, waits: &[u32]) -> bool {
         let (own, other) = if number == control {
             (&mut self.controls, &self.waits)

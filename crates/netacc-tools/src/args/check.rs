@@ -89,7 +89,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub drivers: Option<PathBuf>,
 
-    /// Say which rule of the configuration file decides for PROGRAM, when it connects to HOST:PORT and when it listens there
+    /// Say which rule of the configuration file decides for PROGRAM, when it connects to HOST:PORT and when it listens
+    /// there
     ///
     /// With `:PORT` it listens at every address. Nothing is connected, and whether a peer is there is not looked at.
     #[arg(long, conflicts_with_all = ["facts", "record", "interface", "all", "drivers"])]

@@ -49,8 +49,8 @@ pub struct Args {
 
     /// Wait this long for the processes to follow
     ///
-    /// A process follows at once if it sleeps in a call that NetACC knows, or makes one. After SECONDS, from 0 to 3600, those
-    /// that have not followed are named; they follow all the same at their next call.
+    /// A process follows at once if it sleeps in a call that NetACC knows, or makes one. After SECONDS, from 0 to 3600,
+    /// those that have not followed are named; they follow all the same at their next call.
     #[arg(short = 'w', long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub wait: Duration,
 

@@ -12,8 +12,8 @@ use netacc_wire::frame::{ENOUGH, Frame, Kind, larger};
 /// Number of receives of a queue pair that has little to do. With fewer, each message of a conversation could be
 /// followed by one that only brings credits, for ever: see [`Credits::owes`].
 pub(super) const FIRST: u16 = 4;
-/// Number of times that the other side has to use up half of them between two looks ([`Credits::tick`]) before there are
-/// more.
+/// Number of times that the other side has to use up half of them between two looks ([`Credits::tick`]) before there
+/// are more.
 const SHORT: u32 = 4;
 /// Number of messages of which more than half have to fill no more than usual receives to show that large ones are of
 /// no use.

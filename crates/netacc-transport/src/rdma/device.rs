@@ -10,8 +10,8 @@ use netacc_verbs::{AsyncEvent, CmId, CompChannel, Context, Cq, Error, Pd, Result
 
 extern crate alloc;
 
-/// Number of queue pairs per completion queue: the first queue is small, since making a large one is half the cost of a first
-/// connection on some devices, and each further one holds twice as many, so that there are few to look at.
+/// Number of queue pairs per completion queue: the first queue is small, since making a large one is half the cost of a
+/// first connection on some devices, and each further one holds twice as many, so that there are few to look at.
 const QPS_PER_CQ: core::ops::RangeInclusive<usize> = 8..=128;
 
 /// An RDMA device, opened.
@@ -28,7 +28,8 @@ pub struct Device {
     pub pool: Pool,
 }
 
-/// A number that a device shares with its queue pairs. Relaxed: it is used under the lock of the engine that has them all.
+/// A number that a device shares with its queue pairs. Relaxed: it is used under the lock of the engine that has them
+/// all.
 pub(super) type Awaited = Arc<AtomicU32>;
 
 /// What the completion channel of a device is to report.

@@ -2,7 +2,8 @@
 //!
 //! A [`QpConn`] is a connected queue pair that carries messages ([`netacc_wire::frame`]) of many connections, by SEND
 //! into buffers that the other side has posted: no peer gets a key to our memory. It never sends what the other side
-//! has no buffer for, since that would end an iWARP connection. A [`Device`] is what all queue pairs on one RDMA device share.
+//! has no buffer for, since that would end an iWARP connection. A [`Device`] is what all queue pairs on one RDMA device
+//! share.
 //!
 //! If a queue pair fails, its messages go on over a [`Stream`]; a [`MsgPath`] is one of the two.
 //!

@@ -21,8 +21,8 @@ const STAYING: usize = 24;
 const _: () = assert!(SENDING_LARGE + STAYING < SENDING);
 /// Number of large buffers that are registered when there is none to send from.
 const LARGE: usize = 4;
-/// A region that is larger than what is missing is at most this part of what there is: a thousand queue pairs are not to
-/// pay for two thousand, nor have a thousand regions.
+/// A region that is larger than what is missing is at most this part of what there is: a thousand queue pairs are not
+/// to pay for two thousand, nor have a thousand regions.
 const GROWTH_LIMIT: usize = 8;
 /// Bytes up to which a region may yet be as large as all that there is: to register is a good part of what a queue pair
 /// costs, and a program that has several of them soon has more.

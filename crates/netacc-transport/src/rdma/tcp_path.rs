@@ -134,8 +134,8 @@ impl Stream {
         self.flush();
     }
 
-    /// Where a message may be put: [`FRAME`] bytes and [`Stream::payload`] after them. It is sent by [`Stream::send_placed`]
-    /// or forgotten by [`Stream::forget`].
+    /// Where a message may be put: [`FRAME`] bytes and [`Stream::payload`] after them. It is sent by
+    /// [`Stream::send_placed`] or forgotten by [`Stream::forget`].
     pub fn buffer(&mut self) -> *mut u8 {
         self.begin();
         let start = self.out.len();

@@ -113,7 +113,8 @@ pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
 }
 
 /// Size (bytes) of the buffer that is requested for messages to a peer which does not read them. The kernel doubles it,
-/// and net.core.wmem_max limits it: with the usual limit of 208 KiB there is room for a message for each slot of a link.
+/// and net.core.wmem_max limits it: with the usual limit of 208 KiB there is room for a message for each slot of a
+/// link.
 const CONTROL_BUFFER: i32 = 512 * 1024;
 
 const UNRESPONSIVE_PEER: u64 = time::ns(timeouts::UNRESPONSIVE_PEER);

@@ -1,7 +1,7 @@
 //! Copies of this program, started with the library or without it.
 //!
-//! They speak by lines over their standard streams, which no library touches, and end when their standard input does: so
-//! none stays behind, whatever becomes of us.
+//! They speak by lines over their standard streams, which no library touches, and end when their standard input does:
+//! so none stays behind, whatever becomes of us.
 
 use std::env;
 use std::ffi::OsStr;

@@ -1,7 +1,7 @@
 //! The bytes of a stream that is compared.
 
-/// The number of bytes after which the stream repeats itself. It is a prime, so a byte that is lost, doubled or moved by the size of any
-/// buffer is noticed.
+/// The number of bytes after which the stream repeats itself. It is a prime, so a byte that is lost, doubled or moved
+/// by the size of any buffer is noticed.
 const PERIOD: usize = 1_048_573;
 
 /// A period and the beginning of the next one: no piece of the stream has to be put together.

@@ -89,8 +89,8 @@ pub(crate) fn run(args: &ServerArgs) -> Result<(), String> {
     Err("the control port is lost".into())
 }
 
-/// Asks the kernel to end us with the process that started us: with its thread, to be exact, which is its main one. SIGTERM,
-/// so that redis removes its UNIX socket.
+/// Asks the kernel to end us with the process that started us: with its thread, to be exact, which is its main one.
+/// SIGTERM, so that redis removes its UNIX socket.
 pub(crate) fn end_with_parent() -> Result<(), String> {
     let parent = getppid();
     set_parent_process_death_signal(Some(Signal::TERM)).map_err(|error| error.to_string())?;

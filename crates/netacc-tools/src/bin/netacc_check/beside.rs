@@ -1,6 +1,6 @@
-//! What a server's host has to let in beside the queue pair itself: the datagram that is sent before, and the TCP connection
-//! by which connections go on when the queue pair fails, the companion. Both are tried the way the library does it; a
-//! program that accepts connections there does not see the companion.
+//! What a server's host has to let in beside the queue pair itself: the datagram that is sent before, and the TCP
+//! connection by which connections go on when the queue pair fails, the companion. Both are tried the way the library
+//! does it; a program that accepts connections there does not see the companion.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -68,8 +68,8 @@ fn is_answered(server: SocketAddr) -> std::io::Result<bool> {
     Ok(false)
 }
 
-/// Whether a queue pair to `server`, the address that programs connect to, gets its companion; `offered` is what the server has
-/// said of it.
+/// Whether a queue pair to `server`, the address that programs connect to, gets its companion; `offered` is what the
+/// server has said of it.
 pub(crate) fn companion(
     pipe: &mut QpConn,
     device: &mut Device,

@@ -73,7 +73,8 @@ fn driver(host: &Host, facts: &Interface, entry: Option<&Driver>, report: &mut R
     }
 }
 
-/// Another interface with the same address and another driver: on Hyper-V one of them is the virtual function of the other.
+/// Another interface with the same address and another driver: on Hyper-V one of them is the virtual function of the
+/// other.
 fn passed_through<'a>(host: &'a Host, facts: &Interface) -> Option<&'a Interface> {
     let same = |other: &&Interface| other.device && other.mac == facts.mac && other.driver != facts.driver;
     host.interfaces.iter().filter(|_| facts.mac.is_some()).find(same)

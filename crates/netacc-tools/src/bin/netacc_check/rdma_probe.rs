@@ -38,8 +38,8 @@ fn tcp(text: impl Into<String>, advice: impl Into<String>) -> Verdict {
     Verdict { level: Level::Warn, text: format!("TCP: {}", text.into()), advice: Some(advice.into()) }
 }
 
-/// Judges a destination that is not of this host: the transport; and, where that is RDMA, what else the server's host has to
-/// let in, each with the name of its check.
+/// Judges a destination that is not of this host: the transport; and, where that is RDMA, what else the server's host
+/// has to let in, each with the name of its check.
 pub(crate) fn judge(target: SocketAddr, config: &Config, host: &Host) -> (Verdict, Vec<(&'static str, Verdict)>) {
     let (verdict, port, beside) = match reach(target, config, host) {
         Ok((verdict, port, beside)) => (verdict, port, beside),

@@ -1,5 +1,5 @@
-//! Processes that have NetACC loaded and no page yet. Such a process finds the request when it opens its first TCP socket, in a
-//! limit that the kernel keeps and does not enforce (see [`OFF_BEFORE_THE_PAGE`]).
+//! Processes that have NetACC loaded and no page yet. Such a process finds the request when it opens its first TCP
+//! socket, in a limit that the kernel keeps and does not enforce (see [`OFF_BEFORE_THE_PAGE`]).
 
 use netacc_stats::{ControlCommand, OFF_BEFORE_THE_PAGE};
 use rustix::io::Errno;
@@ -9,7 +9,8 @@ fn process(pid: u32) -> Option<Pid> {
     Pid::from_raw(pid.cast_signed())
 }
 
-/// The soft and the hard limit. They are read from /proc, since rustix has no call that only reads the limit of another process.
+/// The soft and the hard limit. They are read from /proc, since rustix has no call that only reads the limit of another
+/// process.
 fn limit(pid: u32) -> Option<(Option<u64>, Option<u64>)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Max file locks"))?;

@@ -15,8 +15,9 @@ use netacc_tools::time;
 
 /// Where the kernel shows its RDMA devices.
 const DEVICES: &str = "/sys/class/infiniband";
-/// What the counters of devices are called that tell of repeated messages: all that we know of drivers have one of these
-/// in their names. A queue pair does not say how often it had to try again; the devices count that for all of theirs.
+/// What the counters of devices are called that tell of repeated messages: all that we know of drivers have one of
+/// these in their names. A queue pair does not say how often it had to try again; the devices count that for all of
+/// theirs.
 const RETRIES: [&str; 6] = ["retry", "rnr", "timeout", "duplicate", "out_of_seq", "packet_seq"];
 
 /// Appends a line for each queue pair, and what their devices counted.

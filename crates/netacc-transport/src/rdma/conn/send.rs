@@ -82,8 +82,8 @@ impl QpConn {
         (frame.encode(), Brief::of(&frame, before))
     }
 
-    /// Sends a message without a buffer: at most [`QpConn::payload_inline`] bytes belong to it. Behind messages that wait
-    /// for [`QpConn::post`] it waits too.
+    /// Sends a message without a buffer: at most [`QpConn::payload_inline`] bytes belong to it. Behind messages that
+    /// wait for [`QpConn::post`] it waits too.
     pub fn send(&mut self, frame: Frame, payload: &[u8]) -> Result<()> {
         self.send_short(frame, payload, false)
     }
@@ -137,8 +137,8 @@ impl QpConn {
         if kept { Ok(()) } else { Err(no_room()) }
     }
 
-    /// Puts buffer `n` of `pool`, with `len` bytes after the room for the beginning, behind those that are to be sent by
-    /// [`QpConn::post`]. With `known` the other side knows which use of the connection's number it is.
+    /// Puts buffer `n` of `pool`, with `len` bytes after the room for the beginning, behind those that are to be sent
+    /// by [`QpConn::post`]. With `known` the other side knows which use of the connection's number it is.
     pub fn send_buffer(&mut self, pool: &Pool, frame: Frame, n: Buffer, len: usize, known: bool) -> Result<()> {
         let (head, brief) = self.head(frame);
         // The beginning is in the buffer as well: if the queue pair fails, the message goes out again by TCP.
@@ -155,7 +155,8 @@ impl QpConn {
         self.immediate && Brief::of(&frame, self.ack_sent).is_some()
     }
 
-    /// Sends a buffer that has `len` bytes from its beginning on, for a frame that [can be brief](QpConn::can_be_brief).
+    /// Sends a buffer that has `len` bytes from its beginning on, for a frame that [can be
+    /// brief](QpConn::can_be_brief).
     pub fn send_whole(&mut self, pool: &Pool, frame: Frame, n: Buffer, len: usize) -> Result<()> {
         let (head, brief) = self.head(frame);
         self.push(pool, Message::Whole(n, len, brief.ok_or(too_long())?, head))

@@ -102,8 +102,8 @@ pub(super) fn start<E>(
     Ok(())
 }
 
-/// The locks of the engines that are at rest, which this thread holds until the value is dropped. It allocates nothing: the
-/// thread that forks may be in a signal handler that has interrupted malloc(3).
+/// The locks of the engines that are at rest, which this thread holds until the value is dropped. It allocates nothing:
+/// the thread that forks may be in a signal handler that has interrupted malloc(3).
 #[derive(Debug, Default)]
 #[must_use]
 pub(super) struct AtRest {
@@ -115,8 +115,9 @@ const _: () = assert!(MOST <= u64::BITS as usize, "AtRest has a bit for each eng
 
 const HANDLER_LOCK_WAIT: u64 = time::ns(timeouts::HANDLER_LOCK_WAIT);
 
-/// Before a fork: all engines are at rest until the result is dropped, in parent and child. `in_handler`: a signal handler
-/// forks that has interrupted a holder of locks; an engine in the middle of whose work it does so is not at rest.
+/// Before a fork: all engines are at rest until the result is dropped, in parent and child. `in_handler`: a signal
+/// handler forks that has interrupted a holder of locks; an engine in the middle of whose work it does so is not at
+/// rest.
 pub(super) fn stop(in_handler: bool) -> AtRest {
     let mut stopped = AtRest::default();
     for (n, place) in all().iter().enumerate() {
@@ -151,8 +152,9 @@ impl Drop for AtRest {
     }
 }
 
-/// In the child of a fork, which has one thread: the engines that were the parent's. Whether there were any. One that was not
-/// at rest may be in any state: nothing of it is looked at, and its descriptors stay open until the child executes or ends.
+/// In the child of a fork, which has one thread: the engines that were the parent's. Whether there were any. One that
+/// was not at rest may be in any state: nothing of it is looked at, and its descriptors stay open until the child
+/// executes or ends.
 pub(super) fn abandon(stopped: &AtRest) -> bool {
     STARTING.reset();
     let count = status::forget();
@@ -272,8 +274,8 @@ impl EngineCell {
     /// Makes progress; `work` is what the engine does in each pass.
     pub fn progress_with(&self, mut work: impl FnMut(&mut Engine)) {
         let wanted = &self.status.progress_wanted;
-        // A signal handler that has interrupted the thread in the middle of a call of ours leaves the work to that call,
-        // which ends with a pass over all work.
+        // A signal handler that has interrupted the thread in the middle of a call of ours leaves the work to that
+        // call, which ends with a pass over all work.
         if lock::interrupted() {
             return wanted.store(true, Ordering::SeqCst);
         }

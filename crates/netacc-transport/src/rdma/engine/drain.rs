@@ -1,9 +1,9 @@
 //! Before the process ends, or executes another program: what it has written goes out, and connections that others have
 //! go on without it.
 //!
-//! The calling thread may be in a handler that has interrupted malloc (`_exit` is allowed there): so it only waits, and the
-//! first engine's thread does the work, which allocates and forks. Where libc's fork waits for what was interrupted, the
-//! caller gives up after a while, and nothing is handed over.
+//! The calling thread may be in a handler that has interrupted malloc (`_exit` is allowed there): so it only waits, and
+//! the first engine's thread does the work, which allocates and forks. Where libc's fork waits for what was
+//! interrupted, the caller gives up after a while, and nothing is handed over.
 
 use crate::host::host;
 use crate::rdma::MsgPath;

@@ -22,8 +22,8 @@ pub(super) struct Failover {
 }
 
 impl Failover {
-    /// What is left of a queue pair, which goes on by the companion connection `fd`. What we had received is told at once
-    /// if `unsaid` is 0.
+    /// What is left of a queue pair, which goes on by the companion connection `fd`. What we had received is told at
+    /// once if `unsaid` is 0.
     pub fn new(fd: i32, left: FailoverState, unsaid: u64) -> Failover {
         let mut stream = Stream::new(fd, left.most, left.size);
         if unsaid == 0 {

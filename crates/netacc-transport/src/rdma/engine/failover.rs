@@ -24,7 +24,8 @@ use netacc_verbs::Element;
 use netacc_wire::frame::Kind;
 
 impl Engine {
-    /// To be called when a queue pair has failed. Its connections go on by TCP if it has a companion connection, else they end.
+    /// To be called when a queue pair has failed. Its connections go on by TCP if it has a companion connection, else
+    /// they end.
     pub(super) fn qp_failed(&mut self, at: usize, how: &str) {
         self.fail_over(at, how, 0);
     }
@@ -69,8 +70,8 @@ impl Engine {
         for _ in &conns {
             page().demoted(Reason::QpFailed);
         }
-        // SeqCst: the entry of the queue pair says that it has failed, and then the sockets are looked for; a socket that gets
-        // its connection meanwhile can be found, and then looks at that entry.
+        // SeqCst: the entry of the queue pair says that it has failed, and then the sockets are looked for; a socket
+        // that gets its connection meanwhile can be found, and then looks at that entry.
         fence(Ordering::SeqCst);
         self.mux.for_each_conn_of_program(&conns, |conn| {
             if let Some(e) = conn.stats {
@@ -145,7 +146,8 @@ impl Engine {
         self.mux.conns.unstall(&mut self.mux.qps, at);
     }
 
-    /// To be called when the companion connection has ended: with the other side's process, or because the kernel has given up.
+    /// To be called when the companion connection has ended: with the other side's process, or because the kernel has
+    /// given up.
     fn lost(&mut self, at: usize, error: Errno) {
         match error {
             Errno(0) => self.end_qp(at, "the other side has ended it"),

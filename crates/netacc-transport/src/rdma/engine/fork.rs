@@ -30,8 +30,8 @@ pub fn before_fork(in_handler: bool) -> AtRest {
     AtRest { engines: cell::stop(in_handler), loading }
 }
 
-/// For the child of a fork: the engines are the parent's. Their memory is left alone, their descriptors are closed, so that
-/// the parent's end is the end of its queue pairs.
+/// For the child of a fork: the engines are the parent's. Their memory is left alone, their descriptors are closed, so
+/// that the parent's end is the end of its queue pairs.
 pub fn after_fork(stopped: &AtRest) {
     order::after_fork();
     own_port::after_fork();

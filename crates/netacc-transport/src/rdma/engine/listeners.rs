@@ -246,7 +246,8 @@ impl Listeners {
         listener.filter(|l| l.id.is_some()).map(|l| l.local.port())
     }
 
-    /// The device of the listener that the connection manager calls `cookie` is removed: returns which of `devices` it is.
+    /// The device of the listener that the connection manager calls `cookie` is removed: returns which of `devices` it
+    /// is.
     pub fn forget(&mut self, watch: &Watch, cookie: u64, devices: &[Device]) -> Option<usize> {
         let l = self.all.get_mut((cookie & !LISTENER) as usize)?;
         let device = l.id.as_ref().and_then(|id| devices.iter().position(|d| d.has(id)));

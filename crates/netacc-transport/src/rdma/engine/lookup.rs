@@ -136,8 +136,8 @@ pub fn connect_timeout() -> u64 {
     host().and_then(|host| host.config()).map_or(0, |conf| u64::from(conf.connect_rdma_ms)) * 1_000_000
 }
 
-/// Whether a connect for which a promise was made ([`RouteHandle::optimistic`]) has waited long enough for its queue pair at
-/// `now` (ns), if it has waited since `since`.
+/// Whether a connect for which a promise was made ([`RouteHandle::optimistic`]) has waited long enough for its queue
+/// pair at `now` (ns), if it has waited since `since`.
 pub fn is_late(since: u64, now: u64) -> bool {
     // As in `reach`, counted from the question to the connection manager.
     let (since, whole) = match manager::there_since() {

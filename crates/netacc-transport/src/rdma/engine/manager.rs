@@ -25,8 +25,9 @@ pub(super) fn there_since() -> u64 {
     THERE.load(Ordering::Relaxed)
 }
 
-/// Before a fork: none is being loaded until the guard is dropped. `in_handler`: the thread has locks of ours, as it has in a
-/// handler, or in the constructor of a library that is being loaded, which may have interrupted what it would wait for.
+/// Before a fork: none is being loaded until the guard is dropped. `in_handler`: the thread has locks of ours, as it
+/// has in a handler, or in the constructor of a library that is being loaded, which may have interrupted what it would
+/// wait for.
 pub(super) fn at_rest(in_handler: bool) -> Option<Guard<'static>> {
     LOADING.lock_within(if in_handler { 0 } else { LIBRARY_LOAD })
 }

@@ -1,37 +1,40 @@
 //! Connections to other hosts: their bytes are carried between rings and queue pairs.
 //!
-//! For the socket layer such a connection is one over shared memory ([`crate::shm`]), whose other side is in
-//! the same process: the *engine*. On the client's host the engine is the server of a link ([`Link::pair`](crate::shm::Link::pair)); on the
-//! server's host it is a client of the listener's rendezvous, like any other client, so that several processes can serve
-//! the listener. What comes by a ring it sends over a queue pair, and the other way round:
+//! For the socket layer such a connection is one over shared memory ([`crate::shm`]), whose other side is in the same
+//! process: the *engine*. On the client's host the engine is the server of a link
+//! ([`Link::pair`](crate::shm::Link::pair)); on the server's host it is a client of the listener's rendezvous, like any
+//! other client, so that several processes can serve the listener. What comes by a ring it sends over a queue pair, and
+//! the other way round:
 //!
 //! ```text
 //! program | ring | engine | queue pair ... queue pair | engine | ring | program
 //! ```
 //!
-//! - `worker`: one round of the work, and what to sleep on when there is none; `cell`: all of them; `thread`: their threads;
-//!   `progress`: which thread does the work; `status`: what other threads look at without the lock; `sleep`: what a
-//!   thread sleeps on.
-//! - `qps`: the queue pairs (`qp`: one of them) and the devices that they are on; `cm`: queue pairs that come and go; `manager`:
-//!   where that is loaded; `removal`: devices that go; `stats`: what the stats page says; `sysfs`: the host's devices.
-//! - `mux`: the connections between their rings and the queue pairs; `message`: what has come by a queue pair; `local`: what
-//!   links report; `ring_bypass`: bytes that go past the ring.
-//! - `routes`: servers on other hosts, and the connects that wait for them; `lookup`: what a connect asks; `probe`: whether a
-//!   server is reached at all; `order`: which connect is next; `upgrade_client`, `upgrade_reminder`, `upgrade_server`: those that
-//!   began on kernel TCP.
-//! - `listeners`: listeners that clients on other hosts find; `listen`: how those get queue pairs; `admission`: how many peers
-//!   there may be that have said nothing.
-//! - `companions`: the TCP connections beside queue pairs; `failover`: what goes on over one when the queue pair has failed
-//!   (`failed`, `user_timeout`); `keepalive`: whether the other side is still there.
-//! - `fork`, `after_fork`: what a fork leaves to the child; `drain`: what is done before the process ends; `exit_handoff`: what
-//!   goes on afterwards; `process`: what this process is to its engines; `maintenance`: what grows old.
+//! - `worker`: one round of the work, and what to sleep on when there is none; `cell`: all of them; `thread`: their
+//!   threads; `progress`: which thread does the work; `status`: what other threads look at without the lock; `sleep`:
+//!   what a thread sleeps on.
+//! - `qps`: the queue pairs (`qp`: one of them) and the devices that they are on; `cm`: queue pairs that come and go;
+//!   `manager`: where that is loaded; `removal`: devices that go; `stats`: what the stats page says; `sysfs`: the
+//!   host's devices.
+//! - `mux`: the connections between their rings and the queue pairs; `message`: what has come by a queue pair; `local`:
+//!   what links report; `ring_bypass`: bytes that go past the ring.
+//! - `routes`: servers on other hosts, and the connects that wait for them; `lookup`: what a connect asks; `probe`:
+//!   whether a server is reached at all; `order`: which connect is next; `upgrade_client`, `upgrade_reminder`,
+//!   `upgrade_server`: those that began on kernel TCP.
+//! - `listeners`: listeners that clients on other hosts find; `listen`: how those get queue pairs; `admission`: how
+//!   many peers there may be that have said nothing.
+//! - `companions`: the TCP connections beside queue pairs; `failover`: what goes on over one when the queue pair has
+//!   failed (`failed`, `user_timeout`); `keepalive`: whether the other side is still there.
+//! - `fork`, `after_fork`: what a fork leaves to the child; `drain`: what is done before the process ends;
+//!   `exit_handoff`: what goes on afterwards; `process`: what this process is to its engines; `maintenance`: what grows
+//!   old.
 //!
 //! A thread that writes or waits does the work on the way; for what is left, each engine has a thread of ours, with all
 //! signals blocked, which starts with the first listener or destination that an RDMA device leads to. Each engine is
 //! under a lock of its own, which is never held during a sleep.
 //!
-//! **fork**: the threads and the queue pairs stay the parent's, and go on carrying for the child, which shares the rings.
-//! The child opens no queue pairs of its own: librdmacm would use what it inherited.
+//! **fork**: the threads and the queue pairs stay the parent's, and go on carrying for the child, which shares the
+//! rings. The child opens no queue pairs of its own: librdmacm would use what it inherited.
 
 mod admission;
 mod after_fork;

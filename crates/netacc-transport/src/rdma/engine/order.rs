@@ -1,15 +1,15 @@
-//! Connects to one destination reach it in the order in which the program made them, whichever queue pairs and engines carry
-//! them: a program that connects twice expects to be accepted in that order.
+//! Connects to one destination reach it in the order in which the program made them, whichever queue pairs and engines
+//! carry them: a program that connects twice expects to be accepted in that order.
 //!
 //! One queue pair keeps an order, but two do not: a packet may be lost, and at the other side they may belong to
 //! different threads. So a connect goes by another queue pair than the one before only when the server is known to have
 //! dealt with that one. Each message says how many its sender has dealt with; if no message comes the other side is
 //! probed, which costs a round trip.
 //!
-//! Where there are several engines, each connect takes a ticket before it is queued on its engine's link. An engine takes a
-//! connect from there when it has a queue pair for it and the ticket is the oldest to that destination. It keeps the
-//! ticket of the last connect that it took until the server has heard of the connect, or until its own next one; then
-//! it tells the engine whose turn is next. If there is one engine, its queue has the order.
+//! Where there are several engines, each connect takes a ticket before it is queued on its engine's link. An engine
+//! takes a connect from there when it has a queue pair for it and the ticket is the oldest to that destination. It
+//! keeps the ticket of the last connect that it took until the server has heard of the connect, or until its own next
+//! one; then it tells the engine whose turn is next. If there is one engine, its queue has the order.
 
 use crate::rdma::engine::status;
 use alloc::collections::VecDeque;
@@ -139,8 +139,8 @@ fn drop_ticket(tickets: &mut Tickets, engine: usize, dest: SocketAddr, mut count
     next
 }
 
-/// Whether the next connect to a server is `engine`'s, which has kept `held` tickets of connects that it has taken. If it is
-/// not, the engine that has the turn is told to go on.
+/// Whether the next connect to a server is `engine`'s, which has kept `held` tickets of connects that it has taken. If
+/// it is not, the engine that has the turn is told to go on.
 pub(super) fn has_turn(engine: usize, dest: SocketAddr, held: usize) -> bool {
     let (front, next) = with(|tickets| oldest_tickets(tickets, engine, dest, held));
     if next != engine {

@@ -1,9 +1,9 @@
-//! Whether a server can be reached by RDMA at all, before anything is loaded or made for that: a datagram to the port where
-//! it listens for RDMA, and one back (`netacc-wire/src/probe.rs`).
+//! Whether a server can be reached by RDMA at all, before anything is loaded or made for that: a datagram to the port
+//! where it listens for RDMA, and one back (`netacc-wire/src/probe.rs`).
 //!
-//! To learn it from the connection manager takes libraries, memory and time, many times what a connect by TCP costs, and a
-//! program that starts, asks a plain server one question and ends would have paid for nothing. So a client that is
-//! refused goes by TCP at once. The connection manager is asked if an answer comes, and also if none does, since a
+//! To learn it from the connection manager takes libraries, memory and time, many times what a connect by TCP costs,
+//! and a program that starts, asks a plain server one question and ends would have paid for nothing. So a client that
+//! is refused goes by TCP at once. The connection manager is asked if an answer comes, and also if none does, since a
 //! packet filter may know nothing of such datagrams.
 //!
 //! An answer proves only that the datagram has arrived at a listener. Everything else is proved by the queue pair.

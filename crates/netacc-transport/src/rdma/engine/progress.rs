@@ -1,18 +1,18 @@
 //! The program's threads do the work while they call us anyway, so that a message needs no other thread.
 //!
-//! A call that writes, or that is about to wait, makes progress (`EngineCell::progress`): it looks at the completion queues
-//! and carries what there is. A thread that has to sleep takes the *poller token* if nobody has it: it sleeps on the
-//! completion channels too ([`arm`]). Meanwhile the engine's own thread keeps away, as its `SleepOn` says, and looks
-//! every few milliseconds whether the program still does the work. All this is per engine: a thread that works on one
-//! connection does it for that connection's engine only ([`ProgressScope`]).
+//! A call that writes, or that is about to wait, makes progress (`EngineCell::progress`): it looks at the completion
+//! queues and carries what there is. A thread that has to sleep takes the *poller token* if nobody has it: it sleeps on
+//! the completion channels too ([`arm`]). Meanwhile the engine's own thread keeps away, as its `SleepOn` says, and
+//! looks every few milliseconds whether the program still does the work. All this is per engine: a thread that works on
+//! one connection does it for that connection's engine only ([`ProgressScope`]).
 //!
-//! **No progress is lost.** A thread that finds the lock taken leaves a mark (`progress_wanted`); the thread that gives the lock back
-//! looks at the mark and does the work. **No completion is missed**: while the engine thread sleeps for long, either
-//! it sleeps on the completion channels and the wakers of all links, or a thread with the poller token sleeps on the
-//! channels and the engine thread on the wakers.
+//! **No progress is lost.** A thread that finds the lock taken leaves a mark (`progress_wanted`); the thread that gives
+//! the lock back looks at the mark and does the work. **No completion is missed**: while the engine thread sleeps for
+//! long, either it sleeps on the completion channels and the wakers of all links, or a thread with the poller token
+//! sleeps on the channels and the engine thread on the wakers.
 //!
-//! Progress that only moves bytes allocates nothing, unless a reader's ring has no room for them: a signal handler may send,
-//! wherever it has interrupted the program.
+//! Progress that only moves bytes allocates nothing, unless a reader's ring has no room for them: a signal handler may
+//! send, wherever it has interrupted the program.
 
 use crate::WaitSet;
 use crate::rdma::engine::cell::{self, EngineCell};
@@ -208,8 +208,8 @@ impl Engine {
 
     /// Gives the poller token back. The channels were at `first` in the set; returns their number.
     fn disarm_poller(&mut self, set: &WaitSet, first: usize, progress: bool) -> usize {
-        // A thread that took the poller token from us meanwhile may have found another number of devices: an event too many is
-        // harmless, and the next thread with the poller token finds one that we miss.
+        // A thread that took the poller token from us meanwhile may have found another number of devices: an event too
+        // many is harmless, and the next thread with the poller token finds one that we miss.
         let channels = self.sleep.poller.take().unwrap_or(self.mux.qps.devices.len());
         if (first..first + channels).any(|at| set.revents(at) != 0) {
             self.sleep.take_events(&self.mux.qps.devices, channels);

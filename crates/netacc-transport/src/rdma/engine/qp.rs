@@ -123,7 +123,8 @@ impl CompletionStall {
     }
 }
 
-/// The last connection that was opened on a queue pair, until the other side is known to have dealt with that (client's host).
+/// The last connection that was opened on a queue pair, until the other side is known to have dealt with that (client's
+/// host).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
     /// Index of the connection.

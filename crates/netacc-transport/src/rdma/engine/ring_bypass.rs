@@ -4,10 +4,10 @@
 //! bytes need not go into the ring and out of it again at once, which saves this: a copy at each end, and the words
 //! that say so.
 //!
-//! **The order of the bytes.** Everything else comes by the ring, so nothing goes past it unless it is empty, and nobody may
-//! put anything in or take anything out meanwhile: the lock of the engine keeps the engine from it, that of the direction
-//! the program's other threads. If other processes may use the connection, or it is about to go elsewhere, nothing goes
-//! past the ring. Locks are only tried: a thread that has one may be waiting for the other.
+//! **The order of the bytes.** Everything else comes by the ring, so nothing goes past it unless it is empty, and
+//! nobody may put anything in or take anything out meanwhile: the lock of the engine keeps the engine from it, that of
+//! the direction the program's other threads. If other processes may use the connection, or it is about to go
+//! elsewhere, nothing goes past the ring. Locks are only tried: a thread that has one may be waiting for the other.
 
 use crate::Iov;
 use crate::host::{ConnToken, Direction};

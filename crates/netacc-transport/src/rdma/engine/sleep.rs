@@ -64,8 +64,8 @@ impl Sleep {
         }
     }
 
-    /// Devices, of `all`, on whose channels the thread sleeps: all, or those that are new since a thread of the program took
-    /// the poller token.
+    /// Devices, of `all`, on whose channels the thread sleeps: all, or those that are new since a thread of the program
+    /// took the poller token.
     pub fn channels(&self, sleep: SleepOn, all: usize) -> Range<usize> {
         match sleep {
             SleepOn::All | SleepOn::Awake => 0..all,

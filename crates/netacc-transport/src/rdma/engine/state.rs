@@ -1,5 +1,5 @@
-//! State machines. Each is an enum with a table of its transitions beside it, and has one setter, which traces a change and, in a
-//! debug build, checks it against the table.
+//! State machines. Each is an enum with a table of its transitions beside it, and has one setter, which traces a change
+//! and, in a debug build, checks it against the table.
 //!
 //! `docs/internals/rdma.md` has a drawing of each table. A test compares the two, so that the drawings stay true.
 
@@ -60,8 +60,8 @@ impl Display for Why {
 
 /// Makes an enum the state of a machine: its states, and the table of its transitions.
 ///
-/// `* -> STATE: WHY` is how a machine begins. With `other PATTERN => NAME` the enum has one more variant, which stands for the state
-/// of that name.
+/// `* -> STATE: WHY` is how a machine begins. With `other PATTERN => NAME` the enum has one more variant, which stands
+/// for the state of that name.
 macro_rules! machine {
     (
         $state:ident { $($name:ident),+ $(; other $other:pat => $stands:expr)? }

@@ -22,8 +22,8 @@ pub fn begin_lookup(server: SocketAddr) {
     }
 }
 
-/// Asks `server` to go on by a queue pair with the connection that `client`, a socket of ours, has by TCP. False: that is
-/// not possible yet.
+/// Asks `server` to go on by a queue pair with the connection that `client`, a socket of ours, has by TCP. False: that
+/// is not possible yet.
 pub fn request_upgrade(socket: ConnToken, client: SocketAddr, server: SocketAddr) -> Result<bool, Reason> {
     let RouteLookup::Open(RouteHandle { link, source, .. }) = find_route(server)? else { return Ok(false) };
     // A route from another address of ours may lead elsewhere.

@@ -346,8 +346,8 @@ impl Engine {
         let sleep = self.sleep.on;
         self.stay_awake();
         if sleep == SleepOn::Others && self.complete(None) && core::mem::replace(&mut self.sleep.doubted, true) {
-            // The thread that has the poller token does not do the work: a signal handler may have jumped out of its call. The
-            // first time this is only noted, since these may be messages whose mark is still to come.
+            // The thread that has the poller token does not do the work: a signal handler may have jumped out of its
+            // call. The first time this is only noted, since these may be messages whose mark is still to come.
             self.sleep.poller = None;
         }
         let list = core::mem::take(&mut self.sleeps_on);

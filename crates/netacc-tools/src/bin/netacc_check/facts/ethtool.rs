@@ -63,8 +63,8 @@ struct Request {
 
 struct Call<'a>(&'a mut Request);
 
-// SAFETY: SIOCETHTOOL reads and writes one ifreq; `data` points to a buffer that outlives the call and is as large as the
-// structure of the command in it (`ask`).
+// SAFETY: SIOCETHTOOL reads and writes one ifreq; `data` points to a buffer that outlives the call and is as large as
+// the structure of the command in it (`ask`).
 unsafe impl Ioctl for Call<'_> {
     type Output = ();
     const IS_MUTATING: bool = true;
@@ -139,8 +139,8 @@ impl Ethtool {
 
     /// The driver's statistics whose names begin like this.
     pub(crate) fn statistics(&self, interface: &str, prefix: &str) -> io::Result<BTreeMap<String, u64>> {
-        // The kernel writes as many names and numbers as the driver has, so it is asked for their number before. A driver
-        // that had more of them by now would have room for twice as many.
+        // The kernel writes as many names and numbers as the driver has, so it is asked for their number before. A
+        // driver that had more of them by now would have room for twice as many.
         let mut info = [SSET_INFO, 0, 1 << STATS, 0, 0];
         self.pass(interface, &mut info)?;
         let [_, _, _, _, count] = info;

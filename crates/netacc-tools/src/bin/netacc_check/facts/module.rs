@@ -52,8 +52,8 @@ pub(super) fn find(system: &System, name: &str, kernel: &str, kernels: &[String]
 /// A larger file is no module.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// `version` and `srcversion` of a module's file, as modinfo(8) shows them: strings of the form KEY=VALUE, each with a zero
-/// behind it. One that is compressed shows neither.
+/// `version` and `srcversion` of a module's file, as modinfo(8) shows them: strings of the form KEY=VALUE, each with a
+/// zero behind it. One that is compressed shows neither.
 fn in_file(path: &Path) -> [Option<String>; 2] {
     let small = fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() <= MAX_BYTES);
     let Some(bytes) = small.then(|| fs::read(path).ok()).flatten().filter(|bytes| bytes.starts_with(b"\x7fELF")) else {

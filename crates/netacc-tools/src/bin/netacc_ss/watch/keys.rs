@@ -47,7 +47,8 @@ pub(super) fn read(bytes: &[u8]) -> Vec<Key> {
     keys
 }
 
-/// What follows an escape: `[A` or `OA`, with numbers in between, which say what it is before a `~`; and what is behind it.
+/// What follows an escape: `[A` or `OA`, with numbers in between, which say what it is before a `~`; and what is behind
+/// it.
 fn sequence(bytes: &[u8]) -> (Option<Key>, &[u8]) {
     let Some((b'[' | b'O', rest)) = bytes.split_first() else {
         return (None, bytes.get(1..).unwrap_or_default());

@@ -19,8 +19,9 @@ pub(in crate::rdma::engine) const COMPANION_CONNECT: u64 = time::ns(timeouts::CO
 pub(in crate::rdma::engine) const FILTERED: u64 = 1_000_000_000;
 /// Number of attempts for a companion that was connected before it could send its token.
 pub(in crate::rdma::engine) const TRIES: u32 = 2;
-/// How many companions of that kind, which the server's program sees as connections that are reset at once, a process makes in
-/// all. Only where `net.ipv4.tcp_fastopen` is off and the thread gets no processor for a fifth of a second are there any.
+/// How many companions of that kind, which the server's program sees as connections that are reset at once, a process
+/// makes in all. Only where `net.ipv4.tcp_fastopen` is off and the thread gets no processor for a fifth of a second are
+/// there any.
 pub(in crate::rdma::engine) const MOST_EMPTY: u32 = 8;
 /// How many there have been.
 pub(in crate::rdma::engine) static EMPTY: AtomicU32 = AtomicU32::new(0);
@@ -128,8 +129,8 @@ impl fmt::Display for Why {
     }
 }
 
-/// Says that a queue pair to `server` has no companion connection, mostly because of a packet filter. An operator hears of
-/// that once, since each further queue pair says the same.
+/// Says that a queue pair to `server` has no companion connection, mostly because of a packet filter. An operator hears
+/// of that once, since each further queue pair says the same.
 pub(in crate::rdma::engine) fn warn_of_none(server: SocketAddr, why: Why) {
     static SAID: AtomicBool = AtomicBool::new(false);
     // Relaxed: nothing else depends on it.

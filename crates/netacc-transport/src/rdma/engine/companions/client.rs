@@ -1,9 +1,10 @@
 //! Client's host: how the companion connection of a queue pair is made, the TCP connection beside it
 //! ([`companion`](crate::rdma::engine::companions::companion)).
 //!
-//! The client tries the port that the server chose for companions. In a network that lets through what is documented and
-//! nothing else, that port is closed; then the client asks by the queue pair whether it may come to the listener's own port,
-//! P, which is open since programs connect there. Where P was the only way to a server, the next companion begins with it.
+//! The client tries the port that the server chose for companions. In a network that lets through what is documented
+//! and nothing else, that port is closed; then the client asks by the queue pair whether it may come to the listener's
+//! own port, P, which is open since programs connect there. Where P was the only way to a server, the next companion
+//! begins with it.
 //!
 //! At P the server's host knows the companion by what it says first, so this has to be there as soon as the program
 //! accepts the connection: it goes with the handshake. The client's kernel has it before it connects ([`open`]),

@@ -1,5 +1,5 @@
-//! Server's host: a companion connection that another process has accepted than the one that has its queue pair, and the
-//! way from the first to the second.
+//! Server's host: a companion connection that another process has accepted than the one that has its queue pair, and
+//! the way from the first to the second.
 //!
 //! While an engine awaits companions at the listener's own port it has a UNIX socket with a random name in the abstract
 //! namespace, which its sharers find on the [board](crate::rdma::engine::companions::own_port). They connect, pass the

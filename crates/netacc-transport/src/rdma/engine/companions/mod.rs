@@ -2,9 +2,9 @@
 //! and how it is lost.
 //!
 //! While a queue pair is to have its companion connection the server's engine waits for it at a port that the kernel
-//! chooses ([`arrivals`](crate::rdma::engine::companions::arrivals)). That port and a token go to the client while the queue pair is
-//! connected, so a companion connection is found by nobody else. Where a packet filter closes that port, the client
-//! comes to the listener's own port, if the server says by the queue pair that it may
+//! chooses ([`arrivals`](crate::rdma::engine::companions::arrivals)). That port and a token go to the client while the
+//! queue pair is connected, so a companion connection is found by nobody else. Where a packet filter closes that port,
+//! the client comes to the listener's own port, if the server says by the queue pair that it may
 //! ([`own_port`](crate::rdma::engine::companions::own_port)). How the client goes about it is in
 //! [`client`](crate::rdma::engine::companions::client).
 //!
@@ -65,7 +65,8 @@ pub(super) enum Heard {
 }
 
 impl Companions {
-    /// Server's host: what is said of the companion connection of queue pair `at`, for which the client asks with `asked`.
+    /// Server's host: what is said of the companion connection of queue pair `at`, for which the client asks with
+    /// `asked`.
     pub fn offer(&mut self, qps: &mut Qps, at: usize, asked: wire::CompanionOffer) -> wire::CompanionOffer {
         let mut token = [0u8; TOKEN];
         let wanted = qps.limits.tcp_companion && asked == wire::CompanionOffer::Wanted;
@@ -266,8 +267,8 @@ impl Companions {
         true
     }
 
-    /// Awaits a companion at the listener's own port, if it may come there. Where the client asks once more it is awaited
-    /// already.
+    /// Awaits a companion at the listener's own port, if it may come there. Where the client asks once more it is
+    /// awaited already.
     fn await_at_own_port(&mut self, index: usize, to: SocketAddr, token: &[u8; TOKEN]) -> OwnPort {
         let answer = host().map_or(OwnPort::Closed, |host| host.takes_companions(to));
         own_port::give_up(token);

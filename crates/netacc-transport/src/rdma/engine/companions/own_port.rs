@@ -7,12 +7,13 @@
 //! not accept on behalf of the program, so no connection is delayed, and no address is believed.
 //!
 //! Several processes may serve a listener, and any of them may accept the companion of a queue pair that another one
-//! has. So what is awaited stands on a [`Board`] in memory that processes forked from one another share, and the process
-//! that accepts a companion passes it on to the process of its queue pair ([`handover`](crate::rdma::engine::companions::handover)). The board has the
-//! first half of each token: it tells which connection is a companion, and is not enough to pass for one.
+//! has. So what is awaited stands on a [`Board`] in memory that processes forked from one another share, and the
+//! process that accepts a companion passes it on to the process of its queue pair
+//! ([`handover`](crate::rdma::engine::companions::handover)). The board has the first half of each token: it tells
+//! which connection is a companion, and is not enough to pass for one.
 //!
-//! A token is looked for until its companion has come, also where the queue pair gave it up meanwhile: the program must not
-//! see it later either.
+//! A token is looked for until its companion has come, also where the queue pair gave it up meanwhile: the program must
+//! not see it later either.
 
 use crate::num;
 use crate::rdma::engine::companions::handover::{self, Owner, without_blocking};
@@ -47,8 +48,8 @@ struct Place {
     since: AtomicU64,
 }
 
-/// What processes forked from one another know of the companions that they await. A process that writes nonsense here has the
-/// listener too: it can keep companions from their queue pairs, and nothing else.
+/// What processes forked from one another know of the companions that they await. A process that writes nonsense here
+/// has the listener too: it can keep companions from their queue pairs, and nothing else.
 #[derive(Debug)]
 struct Board {
     /// How many are awaited: while there are none accept has nothing to look at.
@@ -83,8 +84,8 @@ static CAME: AtomicUsize = AtomicUsize::new(0);
 #[inline]
 #[allow(unsafe_code)]
 fn board() -> Option<&'static Board> {
-    // SAFETY: null, or a mapping of this size that is never unmapped; it was mapped as zeroes and has atomics alone, for which
-    // every value is good. Acquire: with what was written when it was made.
+    // SAFETY: null, or a mapping of this size that is never unmapped; it was mapped as zeroes and has atomics alone,
+    // for which every value is good. Acquire: with what was written when it was made.
     unsafe { BOARD.load(Ordering::Acquire).as_ref() }
 }
 
@@ -99,8 +100,8 @@ fn make_board() -> Option<&'static Board> {
     board()
 }
 
-/// Before a fork of a process with listeners that clients on other hosts may find: whether all processes that share them will
-/// know of the companions that one of them awaits.
+/// Before a fork of a process with listeners that clients on other hosts may find: whether all processes that share
+/// them will know of the companions that one of them awaits.
 pub fn before_fork() -> bool {
     process::available() && make_board().is_some()
 }
@@ -176,7 +177,8 @@ impl Place {
 impl Board {
     /// The companion with this token is awaited by an engine.
     fn expect(&self, token: &[u8; TOKEN], owner: Owner) {
-        // Counted first, so that a process that is killed here leaves accept looking for nothing, rather than missing one.
+        // Counted first, so that a process that is killed here leaves accept looking for nothing, rather than missing
+        // one.
         self.awaited.fetch_add(1, Ordering::Relaxed);
         let claimed = self.places.iter().find(|place| place.claim(FREE)).or_else(|| {
             let oldest = self.places.get(self.oldest.fetch_add(1, Ordering::Relaxed) % PLACES)?;
@@ -268,7 +270,8 @@ fn take_if_awaited(board: &Board, fd: i32) -> bool {
 fn arrive(fd: i32, engine: usize) -> bool {
     let Some(status) = status::at(engine).filter(|_| without_blocking(fd).is_ok()) else { return false };
     let placed = ARRIVED.iter().any(|place| {
-        // Only the thread that has claimed the place writes the engine. Others read it after the descriptor, which is stored last.
+        // Only the thread that has claimed the place writes the engine. Others read it after the descriptor, which is
+        // stored last.
         let mine = place.fd.compare_exchange(0, -1, Ordering::Acquire, Ordering::Relaxed).is_ok();
         if mine {
             place.engine.store(engine, Ordering::Relaxed);

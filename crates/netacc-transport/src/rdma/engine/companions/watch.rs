@@ -5,8 +5,8 @@ use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN};
 use netacc_sys::errno::Result;
 use netacc_sys::{raw, reserved_fds};
 
-/// What an event of the epoll instance is about: a queue pair's companion connection, a listening socket, a stranger, a door,
-/// where other processes pass companions, one that does.
+/// What an event of the epoll instance is about: a queue pair's companion connection, a listening socket, a stranger, a
+/// door, where other processes pass companions, one that does.
 pub(in crate::rdma::engine) const KIND: u64 = 1 << 32;
 
 /// The word by which the epoll instance names an event of this kind at a descriptor.
@@ -41,8 +41,8 @@ impl Watch {
         raw::epoll_ctl(self.epoll, op, fd, events.cast_unsigned(), what)
     }
 
-    /// Closes a watched descriptor. Closing it alone would leave it watched as long as a child that is about to execute a
-    /// program has a copy.
+    /// Closes a watched descriptor. Closing it alone would leave it watched as long as a child that is about to execute
+    /// a program has a copy.
     pub fn forget(&self, fd: i32) {
         let _ = raw::epoll_ctl(self.epoll, EPOLL_CTL_DEL, fd, 0, 0);
         reserved_fds::close(fd);

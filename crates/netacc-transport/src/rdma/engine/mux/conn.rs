@@ -30,8 +30,8 @@ pub(in crate::rdma::engine) struct Conn {
     /// The kernel socket that took the ring's place (private descriptor), or -1: the program handed its side on to a
     /// process that has no ring.
     pub kernel: i32,
-    /// While it is listed, since a descriptor of its own can wake it: the descriptor and the events on which the thread sleeps for
-    /// it, or did when it slept last.
+    /// While it is listed, since a descriptor of its own can wake it: the descriptor and the events on which the thread
+    /// sleeps for it, or did when it slept last.
     pub slept_on: Option<(i32, i16)>,
     /// Index of its link, and its place there.
     pub local: usize,
@@ -84,8 +84,8 @@ pub(in crate::rdma::engine) enum Sent {
 }
 
 impl Conn {
-    /// A connection of the queue pair at `qp`, by the program's side `ep` on the link at `local`. A client's connection has no `name` yet,
-    /// and `addresses` that are to be sent first unless it comes from kernel TCP.
+    /// A connection of the queue pair at `qp`, by the program's side `ep` on the link at `local`. A client's connection
+    /// has no `name` yet, and `addresses` that are to be sent first unless it comes from kernel TCP.
     pub fn new(
         ep: &'static ShmEndpoint,
         local: usize,

@@ -24,9 +24,9 @@ impl From<bool> for Handled {
 }
 
 impl Mux {
-    /// Completes a frame that does not carry its connection's generation: with the generation of the connection that has the
-    /// number, if the other side has told which use of the number it means. `None`: it has not, so the frame is about
-    /// an earlier use.
+    /// Completes a frame that does not carry its connection's generation: with the generation of the connection that
+    /// has the number, if the other side has told which use of the number it means. `None`: it has not, so the frame is
+    /// about an earlier use.
     pub fn named(&self, at: usize, frame: Frame) -> Option<Frame> {
         let c = *self.qps.table.get(at)?.conns.get(&frame.conn)?;
         let conn = self.conns.table.get(c).filter(|conn| conn.rx() != RxState::Unheard)?;

@@ -1,9 +1,9 @@
 //! The connections of an engine between their rings and the queue pairs that carry them.
 //!
-//! - `conn`: one connection's bytes; `state`: its states; `conns`: all of them; `links`: the links that their rings are on; `reader`: a thread of the
-//!   program to which bytes go past the ring.
-//! - `begin`: how a connection begins; `pump`: how its bytes move; `message`: what has come for it; `ending`: how it ends;
-//!   `redispatch`: one that a process of the server's does not take.
+//! - `conn`: one connection's bytes; `state`: its states; `conns`: all of them; `links`: the links that their rings are
+//!   on; `reader`: a thread of the program to which bytes go past the ring.
+//! - `begin`: how a connection begins; `pump`: how its bytes move; `message`: what has come for it; `ending`: how it
+//!   ends; `redispatch`: one that a process of the server's does not take.
 //! - `upgrade_pending`: a connection that is still on kernel TCP; `upgrade`: what both hosts do for it.
 //! - `programs`: what the programs want of their connections.
 

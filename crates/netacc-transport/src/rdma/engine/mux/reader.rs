@@ -1,4 +1,5 @@
-//! The program's side of a connection whose bytes go past the ring: see [`ring_bypass`](crate::rdma::engine::ring_bypass).
+//! The program's side of a connection whose bytes go past the ring: see
+//! [`ring_bypass`](crate::rdma::engine::ring_bypass).
 
 use crate::Iov;
 use crate::host::{ConnToken, Direction, host};
@@ -25,7 +26,8 @@ pub(in crate::rdma::engine) struct Program {
 }
 
 impl Program {
-    /// Keeps other threads away from a direction of the connection, unless one is there, or the connection has left the ring.
+    /// Keeps other threads away from a direction of the connection, unless one is there, or the connection has left the
+    /// ring.
     pub fn hold(self, direction: Direction) -> Option<Guard<'static>> {
         host()?.try_hold(self.socket, self.ep, direction)
     }

@@ -71,7 +71,8 @@ impl Mux {
         if process::is_alone() {
             return;
         }
-        // A link that nobody has taken up is not said to be served by many: its connects wait for the first process already.
+        // A link that nobody has taken up is not said to be served by many: its connects wait for the first process
+        // already.
         let late = |ep: &ShmEndpoint| ep.is_queued() && ep.age() > QUEUED_CONNECTION && ep.link().served_by_many();
         let is_late = |c: &Conn| c.kernel < 0 && late(c.ep);
         let all: Vec<usize> = self.conns.table.each().filter(|(_, c)| is_late(c)).map(|(at, _)| at).collect();

@@ -1,5 +1,5 @@
-//! The states of a connection on a queue pair: of what it sends, of what it receives, and of its turn among the others. A connection that
-//! is still on kernel TCP has a fourth one beside them ([`Step`](super::upgrade_pending::Step)).
+//! The states of a connection on a queue pair: of what it sends, of what it receives, and of its turn among the others.
+//! A connection that is still on kernel TCP has a fourth one beside them ([`Step`](super::upgrade_pending::Step)).
 
 use crate::rdma::engine::state::machine;
 
@@ -16,7 +16,8 @@ pub(in crate::rdma::engine) enum TxState {
     Part,
     /// Our direction has ended.
     Ended,
-    /// The queue pair has ended, or the connection there: what has come is still given to the program, and nothing is sent.
+    /// The queue pair has ended, or the connection there: what has come is still given to the program, and nothing is
+    /// sent.
     Cut,
 }
 

@@ -1,5 +1,6 @@
 //! A connection that is still on kernel TCP, and that the client's side has asked to carry. Both hosts have a place for
-//! it on a queue pair; [`upgrade`] decides about the program's socket, and stores the decision in the outcome of the slot.
+//! it on a queue pair; [`upgrade`] decides about the program's socket, and stores the decision in the outcome of the
+//! slot.
 
 use crate::Endpoint;
 use crate::host::{ConnToken, host};

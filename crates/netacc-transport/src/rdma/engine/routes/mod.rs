@@ -1,7 +1,8 @@
 //! What is known of servers on other hosts.
 //!
 //! - `routing`: how routes are found, opened and closed; `links`: their links.
-//! - `connects`: the connects that wait on those links, and the queue pairs that they go by; `connect_order`: which is next.
+//! - `connects`: the connects that wait on those links, and the queue pairs that they go by; `connect_order`: which is
+//!   next.
 
 mod connect_order;
 mod connects;

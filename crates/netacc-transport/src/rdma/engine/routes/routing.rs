@@ -1,9 +1,9 @@
 //! Routes to servers on other hosts: how they are found, opened and closed.
 //!
-//! A server that answers a [`probe`](crate::rdma::engine::probe) is *promised*: the connect returns at once, and waits on the route's
-//! link like one that needs a further queue pair, while the thread loads libraries and connects the first one. If that
-//! fails the connect is made again by TCP. So a program has its connection in a few times the time that TCP takes, and
-//! what it writes first waits instead.
+//! A server that answers a [`probe`](crate::rdma::engine::probe) is *promised*: the connect returns at once, and waits
+//! on the route's link like one that needs a further queue pair, while the thread loads libraries and connects the
+//! first one. If that fails the connect is made again by TCP. So a program has its connection in a few times the time
+//! that TCP takes, and what it writes first waits instead.
 
 use crate::host::{Reachability, host};
 use crate::rdma::engine::mux::Mux;
