@@ -13,7 +13,7 @@ use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::Result;
 use netacc_sys::signals::Blocked;
 use netacc_sys::{Guard, Lock, lock, lock_rank, raw, reserved_fds, time};
-use netacc_transport::shm::control::Unread;
+use netacc_transport::shm::unread::Unread;
 use netacc_transport::shm::{ShmEndpoint, WaitBudget};
 use rustix::fd::{AsRawFd, OwnedFd};
 

@@ -24,7 +24,7 @@ use netacc_sys::errno::{Answer, Errno, Result};
 use netacc_sys::mem::Owned;
 use netacc_sys::time::Deadline;
 use netacc_sys::{addr, cancel, cpu, lock, raw, reserved_fds, time};
-use netacc_transport::shm::control::Unread;
+use netacc_transport::shm::unread::Unread;
 use netacc_transport::shm::{ShmEndpoint, Side, WaitBudget, owner, reset_at_close};
 use netacc_transport::{Endpoint, Interest, Iov, Shut, WaitSet};
 use rustix::fd::{AsRawFd, OwnedFd};

@@ -39,7 +39,7 @@ pub enum Received {
 }
 
 /// How far a control socket was read.
-enum Read {
+pub(super) enum Read {
     /// No message waits any more.
     All,
     /// Further messages may wait.
@@ -146,68 +146,6 @@ fn is_full(sent: Result<()>) -> bool {
 
 const TOOMANYREFS: Errno = Errno(libc::ETOOMANYREFS);
 
-/// List of links whose control sockets no other thread reads until [`Unread::go_on`]. It needs no allocation, since the
-/// thread may call _Fork(3) in a signal handler that has interrupted an allocation.
-#[derive(Debug, Default)]
-pub struct Unread {
-    first: Option<&'static Link>,
-}
-
-impl Unread {
-    /// Adds the link if its reader stops within `budget` ns, and processes the waiting messages: the reading thread may
-    /// have lost its processor in between, and a child cannot continue the reading. The link may end meanwhile; the
-    /// lock stays valid for every use of the object.
-    pub fn stop(&mut self, link: &'static Link, budget: u64) {
-        if self.has(link) {
-            return;
-        }
-        if let Some(reader) = link.reader.lock_within(budget) {
-            let next = self.first.map_or(core::ptr::null_mut(), |l| core::ptr::from_ref(l).cast_mut());
-            link.next_unread.store(next, Ordering::Relaxed);
-            self.first = Some(link);
-            core::mem::forget(reader);
-            self.take_in(link);
-        }
-    }
-
-    /// Processes the waiting messages of the link's control socket, if it is in this list.
-    pub(super) fn take_in(&self, link: &'static Link) {
-        if self.has(link) && link.hold_if_used() {
-            // An end is found again by the thread that reads next, see `go_on`.
-            let _ = link.read_all();
-            link.put();
-        }
-    }
-
-    fn has(&self, link: &'static Link) -> bool {
-        self.iter().any(|l| core::ptr::eq(l, link))
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &'static Link> {
-        core::iter::successors(self.first, |l| next_unread(l))
-    }
-
-    /// Lets the sockets be read again, first by this thread, since other threads that found a socket busy have
-    /// returned.
-    pub fn go_on(self) {
-        let mut next = self.first;
-        while let Some(link) = next {
-            // Read while the lock is held, since another forking thread may use the field after that.
-            next = next_unread(link);
-            drop(link.reader.regain());
-            if link.hold_if_used() {
-                link.service_if_readable();
-                link.put();
-            }
-        }
-    }
-}
-
-fn next_unread(link: &'static Link) -> Option<&'static Link> {
-    // SAFETY: the pointer is null or that of a link, which is never freed.
-    unsafe { link.next_unread.load(Ordering::Relaxed).as_ref() }
-}
-
 impl Link {
     fn control_borrowed(&self) -> Option<BorrowedFd<'_>> {
         let fd = self.control_fd();
@@ -295,7 +233,7 @@ impl Link {
     }
 
     /// Reads the waiting messages, under the reader's lock.
-    fn read_all(&'static self) -> Read {
+    pub(super) fn read_all(&'static self) -> Read {
         // The number is limited, so that a peer that floods the socket does not keep our thread.
         for _ in 0..MESSAGES_PER_CALL {
             let Some(control) = self.control_borrowed() else { return Read::All };

@@ -7,7 +7,7 @@ use crate::shm::edges::Edges;
 use crate::shm::link::Link;
 use crate::shm::machine::{Machine, Place};
 use crate::shm::owed_dial::OwedDial;
-use crate::shm::segment::{CONNECT_QUEUED, CONNECT_REFUSED, CONNECT_TAKEN, CONNECT_WITHDRAWN, Segment, Slot, WIPED};
+use crate::shm::segment::{CONNECT_QUEUED, Segment, Slot, WIPED};
 use crate::shm::side::Side;
 use crate::shm::side_machines::{Ends, EndsEvent, Life, LifeEvent, Switch, SwitchEvent};
 use crate::shm::side_state::{SideState, StateWord};
@@ -114,12 +114,6 @@ impl View {
     }
 }
 
-/// Whether `time` ([`netacc_sys::time::now`]) has not come yet; 0: it has.
-pub(super) fn is_before(time: &AtomicU64) -> bool {
-    let time = time.load(Ordering::Relaxed);
-    time != 0 && netacc_sys::time::now() < time
-}
-
 impl ShmEndpoint {
     /// Sets the endpoint's link and slot, which never change. Several threads may do so at once in fresh memory: they
     /// store the same values.
@@ -217,6 +211,7 @@ impl ShmEndpoint {
     /// connection does not belong to the program.
     pub fn drop_passed(&self) {
         self.close_peer_liveness();
+        self.owed_dial.forget();
         self.drop_kernel();
     }
 
@@ -267,6 +262,7 @@ impl ShmEndpoint {
         self.forget_stale_peer_liveness(generation);
         self.registration.store(0, Ordering::Relaxed);
         self.ready_set.store(0, Ordering::Relaxed);
+        self.kept_until.store(0, Ordering::Relaxed);
         self.edges.begin();
         self.state.begin(v.place());
         v.link.slot_taken();
@@ -410,71 +406,6 @@ impl ShmEndpoint {
         self.view().map_or(0, |v| line!(v, producer, v.me.other()).when.load(Ordering::Relaxed))
     }
 
-    /// Server: takes a queued connect. False if the client withdrew it.
-    pub fn take(&self) -> bool {
-        self.decide(CONNECT_TAKEN)
-    }
-
-    /// Client: withdraws a connect that the server has not taken. False if it has.
-    pub fn withdraw(&self) -> bool {
-        self.decide(CONNECT_WITHDRAWN)
-    }
-
-    /// Client: queues a connect again that was withdrawn from a process which has died. It is not
-    /// [orphaned](ShmEndpoint::orphaned) before the time `until` ([`netacc_sys::time::now`]).
-    pub fn queue_again(&self, until: u64) -> bool {
-        self.kept_until.store(until, Ordering::Relaxed);
-        self.view().is_some_and(|v| {
-            // Nobody else decides any more, since the server is gone.
-            let cell = &v.slot.open.outcome;
-            cell.compare_exchange(CONNECT_WITHDRAWN, CONNECT_QUEUED, Ordering::AcqRel, Ordering::Acquire).is_ok()
-        })
-    }
-
-    /// The outcome of a queued connect or an offered promotion: a `CONNECT_` value.
-    pub fn outcome(&self) -> u32 {
-        self.view().map_or(CONNECT_WITHDRAWN, |v| v.slot.open.outcome.load(Ordering::Acquire))
-    }
-
-    /// Time (ns) since the connect or offer was made.
-    pub fn age(&self) -> u64 {
-        let when = self.view().map_or(0, |v| v.slot.open.when.load(Ordering::Relaxed));
-        netacc_sys::time::now().saturating_sub(when)
-    }
-
-    /// Server: refuses a promotion.
-    pub fn refuse(&self, generation: u32) {
-        self.decide(CONNECT_REFUSED);
-        self.never_mind(generation);
-    }
-
-    /// Server: releases the slot of a connect that did not begin here, because it was withdrawn or refused.
-    pub fn never_mind(&self, generation: u32) {
-        if let Some(v) = self.view() {
-            // Release: after this the client may use the slot again.
-            v.slot.open.server_done.store(generation, Ordering::Release);
-        }
-    }
-
-    /// Client: whether the server's process died before it took the connect, which is to be made again now. Another
-    /// process may serve it.
-    pub fn orphaned(&self) -> bool {
-        self.is_live() && self.view().is_some_and(|v| self.is_orphan(&v)) && !is_before(&self.kept_until)
-    }
-
-    /// Client: whether the connect waits in its queue.
-    pub fn is_queued(&self) -> bool {
-        self.is_live() && self.outcome() == CONNECT_QUEUED && self.view().is_some_and(|v| v.me == Side::Client)
-    }
-
-    pub(super) fn is_orphan(&self, v: &View) -> bool {
-        // The slot's own line comes first: it no longer changes once the connect is taken, while the link's header,
-        // which `is_withdrawn` loads, changes with every connect.
-        v.me == Side::Client
-            && v.slot.open.outcome.load(Ordering::Acquire) == CONNECT_QUEUED
-            && (v.link.is_lost() || v.link.is_withdrawn())
-    }
-
     /// Whether any byte was written to a connect that waits in its queue.
     pub fn has_written(&self) -> bool {
         let mut any = false;
@@ -491,15 +422,6 @@ impl ShmEndpoint {
     pub fn fail(&self, e: Errno) {
         self.die(e);
         self.poke_self();
-    }
-
-    /// Sets the outcome of a queued connect. False: it was set before.
-    pub(super) fn decide(&self, outcome: u32) -> bool {
-        // AcqRel: whichever side decides first, the other one sees what led to it.
-        self.view().is_some_and(|v| {
-            let cell = &v.slot.open.outcome;
-            cell.compare_exchange(CONNECT_QUEUED, outcome, Ordering::AcqRel, Ordering::Acquire).is_ok()
-        })
     }
 
     /// Tells the server that a connect was queued (client, on slot 0).

@@ -4,8 +4,9 @@
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
 use crate::shm::control::patiently;
-use crate::shm::endpoint::{View, is_before};
+use crate::shm::endpoint::View;
 use crate::shm::passing::{pass_descriptors, take_out};
+use crate::shm::queued_connect::is_kept;
 use crate::shm::registry;
 use crate::shm::sharers::{Direction, FORKED, GIVING};
 use crate::shm::side::Side;
@@ -37,7 +38,7 @@ impl ShmEndpoint {
                 self.seek_kernel(&v) || self.is_hopeless(&v) || self.kernel_fd() >= 0
             }
             Switch::OnKernel | Switch::OnSharersKernel if !state.is_dead() => drained(self, &v),
-            _ => self.is_orphan(&v) && !is_before(&self.kept_until),
+            _ => self.is_orphan(&v) && !is_kept(self),
         })
     }
 

@@ -42,7 +42,7 @@ pub struct Link {
     pub(crate) reader: Lock<{ lock_rank::NONE }>,
     /// Not 0: a message has arrived since the reader last began to read; see [`Link::service`].
     pub(super) more: AtomicU32,
-    /// The next link in a list of links whose control sockets are not read for now; see [`super::control::Unread`].
+    /// The next link in a list of links whose control sockets are not read for now; see [`super::unread::Unread`].
     pub(super) next_unread: AtomicPtr<Link>,
     pub(super) seg: AtomicPtr<u8>,
     /// The addresses of the segment's large windows.

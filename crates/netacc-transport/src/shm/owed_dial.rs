@@ -47,6 +47,13 @@ impl OwedDial {
         settled
     }
 
+    /// Ends the debt, if there is one: the link ends, and nothing of it is looked at any more.
+    pub(super) fn forget(&self) {
+        if self.word.load(Ordering::Relaxed) != 0 && self.word.swap(0, Ordering::Relaxed) != 0 {
+            OWED.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     /// Whether the connection of this generation owes a dial.
     #[inline]
     pub(super) fn is_owed_by(&self, generation: u32) -> bool {
@@ -58,5 +65,27 @@ impl OwedDial {
     pub(super) fn take_turn(&self) -> Option<u64> {
         let word = self.word.load(Ordering::Relaxed);
         (word != 0 && self.last.swap(tick(), Ordering::Relaxed) != tick()).then_some(word)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_debt_ends_once() {
+        let debt = OwedDial::default();
+        debt.forget();
+        assert!(!debt.is_owed_by(3) && debt.take_turn().is_none());
+        debt.owe(3);
+        debt.owe(3);
+        assert!(is_owed() && debt.is_owed_by(3) && !debt.is_owed_by(4));
+        let word = debt.word.load(Ordering::Relaxed);
+        assert!(debt.settle(word) && !debt.settle(word) && !debt.is_owed_by(3));
+        debt.owe(4);
+        debt.forget();
+        debt.forget();
+        assert!(!debt.is_owed_by(4));
+        assert!(OWED.load(Ordering::Relaxed) < u32::MAX / 2, "no debt is ended twice");
     }
 }

@@ -2,12 +2,12 @@
 
 use crate::num::low_half;
 use crate::shm::ShmEndpoint;
-use crate::shm::control::Unread;
 use crate::shm::endpoint::View;
 use crate::shm::guard::dismiss_shared;
 use crate::shm::redial;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{PEER_GONE, SHARED, UNTOLD};
+use crate::shm::unread::Unread;
 use crate::shm::wait_budget::WaitBudget;
 use core::sync::atomic::Ordering;
 use netacc_ring::SWITCHED;

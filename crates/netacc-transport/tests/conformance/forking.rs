@@ -4,7 +4,8 @@
 use crate::shm::Links;
 use netacc_ring::SWITCHED;
 use netacc_transport::Endpoint;
-use netacc_transport::shm::control::{Unread, send_message};
+use netacc_transport::shm::control::send_message;
+use netacc_transport::shm::unread::Unread;
 use netacc_transport::shm::{ShmEndpoint, WaitBudget};
 use netacc_wire::Message;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
