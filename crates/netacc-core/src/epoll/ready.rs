@@ -12,10 +12,11 @@ use crate::object::instance::{
 use crate::object::listener::tcp_ready;
 use crate::object::reference::at;
 use crate::object::socket::Path;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM};
 use netacc_sys::time;
-use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::shm::{Link, ShmEndpoint};
 use netacc_transport::{Endpoint, Readiness};
 
 /// Puts a registration into the queue, once. Under the instance's lock.
@@ -133,17 +134,25 @@ pub(crate) fn collect(e: &Epoll) {
 /// none of their link: otherwise the end of the peer's process would be noticed by no thread.
 #[cold]
 pub(super) fn serve_polled(e: &Epoll) {
-    let _g = e.lock.lock();
-    let mut p = e.registrations.load(Ordering::Relaxed);
-    while let Some(reg) = at(p) {
-        p = reg.next_all.load(Ordering::Relaxed);
-        let polled = reg.flags.load(Ordering::Relaxed) & POLLED != 0;
-        let socket = at(reg.sock.load(Ordering::Relaxed)).filter(|s| polled && s.is_shm());
-        let link = socket.and_then(|s| s.endpoint()).map(ShmEndpoint::link);
-        if let Some(link) = link.filter(|link| !link.is_inherited() && !link.is_lost() && link.hold_if_used()) {
-            link.service_if_readable();
-            link.put();
+    // Each link once, and after the instance's lock: what a message does to a connection is not known here.
+    let mut links: Vec<&'static Link> = Vec::new();
+    {
+        let _g = e.lock.lock();
+        let mut p = e.registrations.load(Ordering::Relaxed);
+        while let Some(reg) = at(p) {
+            p = reg.next_all.load(Ordering::Relaxed);
+            let polled = reg.flags.load(Ordering::Relaxed) & POLLED != 0;
+            let socket = at(reg.sock.load(Ordering::Relaxed)).filter(|s| polled && s.is_shm());
+            let Some(link) = socket.and_then(|s| s.endpoint()).map(ShmEndpoint::link) else { continue };
+            let is_known = links.iter().any(|l| core::ptr::eq(*l, link));
+            if !is_known && !link.is_inherited() && !link.is_lost() && link.hold_if_used() {
+                links.push(link);
+            }
         }
+    }
+    for link in links {
+        link.service_if_readable();
+        link.put();
     }
 }
 

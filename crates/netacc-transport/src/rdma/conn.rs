@@ -462,7 +462,7 @@ impl QpConn {
 
 /// The hello of a side that takes messages of `size` bytes.
 pub fn hello(size: usize, companion: CompanionOffer) -> QpHello {
-    QpHello { receives: FIRST, size: num::count(size), companion }
+    QpHello { receives: FIRST, size: num::small(size), companion }
 }
 
 fn too_long() -> Error {

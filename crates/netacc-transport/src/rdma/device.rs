@@ -162,7 +162,7 @@ impl Device {
         let entries = entries.min(usize::try_from(attr.max_cqe).unwrap_or(entries));
         let cq = Cq::create(
             &open.context,
-            num::count(entries),
+            num::small(entries),
             self.cookie_of(at),
             Some(&open.comp_channel),
             self.comp_vector,
@@ -199,7 +199,7 @@ impl Device {
 /// The completion vector of the `nth` user of a device, if the first has `wanted`, or the last of the `there` vectors.
 fn vector(wanted: u32, nth: usize, there: u32) -> u32 {
     let there = there.max(1);
-    (wanted.min(there - 1) + num::count(nth % there as usize)) % there
+    (wanted.min(there - 1) + num::small(nth % there as usize)) % there
 }
 
 /// Number of queue pairs that completion queue `at` is for.

@@ -175,7 +175,7 @@ impl Pool {
         })?;
         let all = (len / size).min(1 << OFFSET_BITS);
         // The first buffer is taken first.
-        let free = (0..num::count(all)).rev().collect();
+        let free = (0..num::small(all)).rev().collect();
         if let Some(place) = self.regions.get_mut(at) {
             *place = Some(Region { mr, size, free, all, unused: 0 });
         }
@@ -240,7 +240,7 @@ impl Pool {
             self.regions.iter_mut().enumerate().find_map(|(at, r)| Some((at, r.as_mut().filter(of)?)))?;
         let place = region.free.pop()?;
         page().add(Counter::RegisteredUsed, size as u64);
-        Some(num::index(at) << OFFSET_BITS | place)
+        Some(num::small(at) << OFFSET_BITS | place)
     }
 
     /// Makes a buffer free again.
@@ -365,7 +365,7 @@ impl Pool {
     #[cfg(test)]
     pub(super) fn number(&mut self) -> Buffer {
         self.sending += 1;
-        num::index(self.sending)
+        num::small(self.sending)
     }
 
     /// Number of buffers that are taken, and of those among them that stay until their messages are confirmed; for

@@ -121,7 +121,7 @@ impl Stream {
     fn finish(&mut self) {
         let len = self.out.len() - self.begun - LENGTH;
         if let Some(place) = self.out.get_mut(self.begun..self.begun + LENGTH) {
-            place.copy_from_slice(&num::count(len).to_le_bytes());
+            place.copy_from_slice(&num::small(len).to_le_bytes());
         }
     }
 

@@ -102,7 +102,7 @@ pub(super) struct View {
 impl View {
     /// The name of this side in log lines.
     pub(super) fn place(&self) -> Place {
-        Place { link: self.link.id(), slot: num::index(self.index) }
+        Place { link: self.link.id(), slot: num::small(self.index) }
     }
 
     pub(super) fn tx_area(&self) -> Option<Area> {
@@ -118,7 +118,7 @@ impl ShmEndpoint {
     /// Sets the endpoint's link and slot, which never change. Several threads may do so at once in fresh memory: they
     /// store the same values.
     pub(crate) fn attach(&self, link: &'static Link, index: usize) {
-        self.index.store(num::index(index), Ordering::Relaxed);
+        self.index.store(num::small(index), Ordering::Relaxed);
         // Release: a thread that sees the link sees the index.
         self.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
     }

@@ -43,7 +43,7 @@ impl Open {
     pub fn write_remote(&self, client: SocketAddr, server: SocketAddr, engine: usize) {
         self.write(client, server);
         let [fp, _] = &self.family_port;
-        fp.fetch_or((num::index(engine) + 1) << REMOTE_SHIFT, Ordering::Relaxed);
+        fp.fetch_or((num::small(engine) + 1) << REMOTE_SHIFT, Ordering::Relaxed);
     }
 
     /// Stores the index of the entry on the stats page that shows the queue pair of the connection.

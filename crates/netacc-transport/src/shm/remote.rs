@@ -45,7 +45,7 @@ impl Link {
             client.mate.store(ptr::from_ref(server).cast_mut(), Ordering::Relaxed);
             server.mate.store(ptr::from_ref(client).cast_mut(), Ordering::Relaxed);
         }
-        client.remote.store(num::index(engine) + 1, Ordering::Relaxed);
+        client.remote.store(num::small(engine) + 1, Ordering::Relaxed);
         if let Some(seg) = server.segment() {
             seg.header().backlog.store(const { num::constant(SLOTS) + 1 }, Ordering::Relaxed);
             seg.header().server.store(SERVER_OPEN, Ordering::SeqCst);

@@ -212,7 +212,7 @@ impl ShmEndpoint {
         }
         let (ours, theirs, token) = self.liveness_pair(&v).inspect_err(|_| self.reset_in_child())?;
         let m =
-            Message::Liveness { slot: num::index(v.index), generation: self.generation.load(Ordering::Relaxed), token };
+            Message::Liveness { slot: num::small(v.index), generation: self.generation.load(Ordering::Relaxed), token };
         let sent = v.link.send_patiently(m, theirs.as_ref().map(AsRawFd::as_raw_fd), budget);
         if let Some(theirs) = theirs {
             reserved_fds::drop_raw(theirs);

@@ -142,7 +142,7 @@ impl Slots {
     pub fn closed(&self, slot: usize) {
         let _g = self.lock.lock();
         self.open.fetch_sub(1, Ordering::Relaxed);
-        self.append(num::index(slot));
+        self.append(num::small(slot));
     }
 
     /// Notes that our side of the slot is closed, and that other processes of ours may look at its words until
@@ -181,7 +181,7 @@ impl Slots {
         for (i, (w, found)) in self.parked.iter().zip(left.0).enumerate() {
             let mut bits = found & w.fetch_and(!found, Ordering::Relaxed);
             while bits != 0 {
-                self.append(num::index(i) * 64 + bits.trailing_zeros());
+                self.append(num::small(i) * 64 + bits.trailing_zeros());
                 bits &= bits - 1;
             }
         }

@@ -309,7 +309,7 @@ impl ShmEndpoint {
         if over >= 0 {
             return patiently(|| pass_descriptors(over, &[peer_end], old_subflow));
         }
-        let (slot, generation) = (num::index(v.index), self.generation.load(Ordering::Relaxed));
+        let (slot, generation) = (num::small(v.index), self.generation.load(Ordering::Relaxed));
         if let Some(old_subflow) = old_subflow {
             // The old subflow is sent first, since a peer that has the socket uses it at once.
             v.link.send_patiently(

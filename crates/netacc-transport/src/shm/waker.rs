@@ -136,7 +136,7 @@ impl Link {
             let word = w.load(Ordering::Relaxed);
             if word != 0 {
                 w.store(word & (word - 1), Ordering::Relaxed);
-                return Ok(num::index(i) * 64 + word.trailing_zeros());
+                return Ok(num::small(i) * 64 + word.trailing_zeros());
             }
         }
         let id = self.next_waker.load(Ordering::Relaxed);

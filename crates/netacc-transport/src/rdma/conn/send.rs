@@ -240,7 +240,7 @@ impl QpConn {
     }
 
     fn post_as_they_are(&mut self, requests: &mut [SendWr<'_>]) -> Result<()> {
-        let count = num::count(requests.len());
+        let count = num::small(requests.len());
         let qp = self.id.qp().ok_or(Error::NoDevice)?;
         let posted = qp.post_send(requests).map_err(Error::from);
         // The messages are numbered already: a later one in their place would be taken for one of them.

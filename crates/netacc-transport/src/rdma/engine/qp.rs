@@ -291,7 +291,7 @@ impl QpRecord {
 
 /// The upper half of the numbers of a queue pair's work requests: 24 bits for its place, 8 for the use of that place.
 pub(super) fn tag(qps: &Table<QpRecord>, at: usize) -> u32 {
-    (qps.generation(at) & 0xff) << 24 | num::index(at)
+    (qps.generation(at) & 0xff) << 24 | num::small(at)
 }
 
 /// The queue pair that a work request belongs to.

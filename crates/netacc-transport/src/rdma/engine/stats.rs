@@ -25,7 +25,7 @@ impl Qps {
     pub(super) fn count_up(&mut self, at: usize) {
         let Some(qp) = self.table.get_mut(at) else { return };
         let server = qp.route.is_none();
-        let capacity = if server { 0 } else { num::count(self.limits.conn_per_qp) };
+        let capacity = if server { 0 } else { num::small(self.limits.conn_per_qp) };
         if let Some((qp_index, device)) = qp.parts(&mut self.devices) {
             qp_index.show(device, server, capacity, u16::try_from(self.index).unwrap_or(u16::MAX));
         }

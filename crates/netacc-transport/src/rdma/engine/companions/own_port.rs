@@ -193,7 +193,7 @@ impl Board {
         };
         place.half.store(first_half(token), Ordering::Relaxed);
         place.process.store(owner.process, Ordering::Relaxed);
-        place.engine.store(num::index(owner.engine), Ordering::Relaxed);
+        place.engine.store(num::small(owner.engine), Ordering::Relaxed);
         place.since.store(time::coarse(), Ordering::Relaxed);
         // Release: an accept that claims the place sees the token.
         place.state.store(AWAITED, Ordering::Release);

@@ -216,7 +216,7 @@ impl Conn {
                 Err(_) => return None,
             }
         }
-        self.delivered = self.delivered.saturating_add(num::count(done));
+        self.delivered = self.delivered.saturating_add(num::small(done));
         Some(done)
     }
 
@@ -320,7 +320,7 @@ impl Conn {
                 Err(e)
             }
             Ok(n) => {
-                self.credit -= num::count(n);
+                self.credit -= num::small(n);
                 let known = self.tx.is_named();
                 let frame = self.frame_of(n, there, room, path);
                 path.send_placed(frame, place, n, known).map(|()| Some(true)).map_err(|_| Errno::IO)
@@ -341,7 +341,7 @@ impl Conn {
         if n == 0 {
             return Ok(None);
         }
-        self.credit -= num::count(n);
+        self.credit -= num::small(n);
         let frame = self.frame_of(n, there, room, path);
         let bytes = bytes.get(..n).unwrap_or_default();
         path.add(frame, bytes).map(|()| Some(true)).map_err(|_| Errno::IO)

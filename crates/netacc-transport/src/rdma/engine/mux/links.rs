@@ -130,7 +130,7 @@ impl Links {
     pub fn place(&mut self, local: usize, ep: &ShmEndpoint, conn: usize) {
         if let Some(local) = self.table.get_mut(local) {
             if let Some(place) = local.slots.get_mut(ep.slot_index()) {
-                *place = num::index(conn) + 1;
+                *place = num::small(conn) + 1;
             }
             ep.subscribe(local.ready_set);
         }
@@ -139,7 +139,7 @@ impl Links {
     /// Connection `conn` is in this slot no longer.
     pub fn clear(&mut self, local: usize, slot: usize, conn: usize) {
         if let Some(place) = self.table.get_mut(local).and_then(|l| l.slots.get_mut(slot))
-            && *place == num::index(conn) + 1
+            && *place == num::small(conn) + 1
         {
             *place = 0;
         }

@@ -45,7 +45,7 @@ impl Reader<'_, '_> {
         };
         let v = libc::iovec { iov_base: bytes.cast_mut().cast(), iov_len: len };
         let n = Iov::one(&v).copy_into(self.to);
-        conn.delivered = conn.delivered.saturating_add(num::count(n));
+        conn.delivered = conn.delivered.saturating_add(num::small(n));
         n
     }
 }
