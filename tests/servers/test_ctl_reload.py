@@ -238,3 +238,24 @@ def another_user(ctx):
     equal(done.returncode, 1, done.stderr)
     check("belongs to another user" in done.stderr, done.stderr)
     equal(state(real(server))["rules"], before, "the rules")
+
+
+WAITS = "import socket; s = socket.create_server(('127.0.0.1', 0)); print('ready', flush=True); s.accept()"
+
+
+@case(modes=("both",))
+def a_mistake_of_another_user(ctx):
+    """Root has its own processes load their rules, whatever stands in the file of another user's process."""
+    user, home = ctx.stranger()
+    if user is None:
+        return
+    ours, theirs = Rules(ctx, "ours.conf"), Rules(ctx, "theirs.conf")
+    server = real(start(ctx, env=ours.env))
+    stranger = ctx.spawn(["/usr/bin/python3", "-c", WAITS], role="server", user=user, cwd=home, env=theirs.env)
+    wait_until(lambda: "ready" in stranger.text(), 30, "the other program listens")
+    stranger = real(stranger)
+    ours.write("use=tcp connect=127.0.0.1:1")
+    theirs.write("use=udp")
+    said = ctl("reload", server, stranger, status=1)
+    check(f"{theirs.path}:2: " in said and f"{stranger}" in said, said)
+    equal([state(pid)["rules"]["count"] for pid in (server, stranger)], [1, 0], "the rules")

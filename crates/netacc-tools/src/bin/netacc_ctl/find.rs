@@ -29,6 +29,14 @@ impl Target {
         about(self.pid, &self.name, "").trim_end().into()
     }
 
+    /// The user of the process; `None` if it has ended. The owner of its folder in /proc would be root's if it has made
+    /// itself undumpable (prctl(2)).
+    pub(crate) fn user(&self) -> Option<u32> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        users.split_ascii_whitespace().next()?.parse().ok()
+    }
+
     /// A sentence about the process.
     pub(crate) fn about(&self, text: impl std::fmt::Display) -> String {
         about(self.pid, &self.name, text)

@@ -46,12 +46,18 @@ fn run(args: &Args) -> Result<bool, String> {
         Action::Status => Vec::new(),
         Action::Reload => {
             let checked = rules_file::check(&found.targets);
-            if !checked.mistakes.is_empty() {
-                checked.mistakes.iter().for_each(note);
+            checked.mistakes.iter().for_each(note);
+            done = done && checked.mistakes.is_empty();
+            let (kept, mut asked): (Vec<_>, Vec<_>) = found.targets.into_iter().partition(|t| checked.forbids(t));
+            if asked.is_empty() && !kept.is_empty() {
                 return Err("no process was asked to load its rules anew, and all keep those that they have".into());
             }
             checked.notes.iter().for_each(note);
-            reload(args, began, &mut found.targets)
+            let mut complaints: Vec<_> = kept.iter().map(|t| t.about(rules_file::NOT_ASKED)).collect();
+            complaints.extend(reload(args, began, &mut asked, |target| checked.forbids(target)));
+            found.targets = asked.into_iter().chain(kept).collect();
+            found.targets.sort_by_key(|target| target.pid);
+            complaints
         }
     };
     done = done && complaints.is_empty();
@@ -63,8 +69,8 @@ fn run(args: &Args) -> Result<bool, String> {
 }
 
 /// Has processes load their rules anew, and those as well that were forked from them before they heard of it, if the
-/// command line means them. They are added to `targets`.
-fn reload(args: &Args, began: u64, targets: &mut Vec<Target>) -> Vec<String> {
+/// command line means them and `forbids` does not hold for them. They are added to `targets`.
+fn reload(args: &Args, began: u64, targets: &mut Vec<Target>, forbids: impl Fn(&Target) -> bool) -> Vec<String> {
     let mut complaints = carry_out(targets, Request::Reload, args.wait);
     // Each round finds the children of the last one at most.
     for _ in 0..ROUNDS {
@@ -74,7 +80,7 @@ fn reload(args: &Args, began: u64, targets: &mut Vec<Target>) -> Vec<String> {
             let page = target.page.as_ref().and_then(|page| page.read().ok());
             page.is_some_and(|page| page.control.rules_loaded_ns < began)
         };
-        let fresh = |target: &Target| !asked.contains(&target.pid) && has_old_rules(target);
+        let fresh = |target: &Target| !asked.contains(&target.pid) && has_old_rules(target) && !forbids(target);
         let more: Vec<Target> = found.targets.into_iter().filter(fresh).collect();
         if more.is_empty() {
             break;
@@ -82,7 +88,6 @@ fn reload(args: &Args, began: u64, targets: &mut Vec<Target>) -> Vec<String> {
         complaints.extend(carry_out(&more, Request::Reload, args.wait));
         targets.extend(more);
     }
-    targets.sort_by_key(|target| target.pid);
     complaints
 }
 

@@ -10,13 +10,26 @@ use netacc_tools::conf_file::{Unreadable, read_of};
 
 use crate::find::Target;
 
+/// What is said of a process that is not asked.
+pub(crate) const NOT_ASKED: &str = "keeps the rules that it has: the file of a process of its user has a mistake";
+
 /// What there is to say of the files.
 #[derive(Debug, Default)]
 pub(crate) struct Checked {
-    /// Everything because of which nothing must be loaded, each once.
+    /// What is wrong with the files, each mistake once.
     pub(crate) mistakes: BTreeSet<String>,
+    /// The users of processes whose file has a mistake.
+    spoiled: BTreeSet<Option<u32>>,
     /// What a user may want to know besides.
     pub(crate) notes: Vec<String>,
+}
+
+impl Checked {
+    /// Whether the process must not be asked: the file of a process of its user has a mistake. The processes of other
+    /// users are asked, since any user can have a process with a bad file.
+    pub(crate) fn forbids(&self, target: &Target) -> bool {
+        !self.spoiled.is_empty() && self.spoiled.contains(&target.user())
+    }
 }
 
 /// Checks the file of each process that can load its rules anew.
@@ -44,6 +57,7 @@ fn check_one(target: &Target, page: &Snapshot, checked: &mut Checked) {
         }
         Err(error) => {
             checked.mistakes.insert(format!("{}, the file of {}: {error}", file.value, target.called()));
+            checked.spoiled.insert(target.user());
             return;
         }
     };
@@ -57,7 +71,10 @@ fn check_one(target: &Target, page: &Snapshot, checked: &mut Checked) {
                 );
             }
         }
-        Err(diags) => checked.mistakes.extend(diags.iter().map(ToString::to_string)),
+        Err(diags) => {
+            checked.mistakes.extend(diags.iter().map(ToString::to_string));
+            checked.spoiled.insert(target.user());
+        }
     }
 }
 
