@@ -81,5 +81,5 @@ pub fn fall_back(why: Reason) {
 
 /// Whether the demotion would need a relay process, which does not free descriptors.
 fn costs_more(r: Ref<Socket>, why: Reason) -> bool {
-    why == Reason::NoDescriptors && r.obj.endpoint().is_some_and(|ep| !ep.link().trust_is_mutual())
+    why == Reason::NoDescriptors && r.obj.endpoint().is_some_and(|ep| !ep.side.link().trust_is_mutual())
 }

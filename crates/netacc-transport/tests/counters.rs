@@ -29,7 +29,7 @@ fn links() -> (&'static Link, &'static Link) {
 fn connect(client: &'static Link, server: &'static Link) -> (&'static ShmEndpoint, &'static ShmEndpoint) {
     let claimed = client.claim().unwrap();
     let (c, s) = (client.endpoint(claimed.slot).unwrap(), server.endpoint(claimed.slot).unwrap());
-    assert!(c.begin(claimed.generation) && s.take() && s.begin(claimed.generation));
+    assert!(c.begin(claimed.generation) && s.side.take() && s.begin(claimed.generation));
     (c, s)
 }
 

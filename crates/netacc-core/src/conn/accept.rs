@@ -268,7 +268,7 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
     })?;
     requests::check_again();
     shown::opened(r.obj, ep, local, peer);
-    let remote = ep.is_remote();
+    let remote = ep.side.is_remote();
     page().count(if remote { Counter::AcceptsRdma } else { Counter::AcceptsShm });
     netacc_log::log!(Debug, "fd {new}: accepted {peer} over {}", if remote { "RDMA" } else { "shared memory" });
     if is_stdio(new) {
@@ -302,19 +302,19 @@ fn fill(r: Ref<Socket>, ep: &'static ShmEndpoint, local: SocketAddr, peer: Socke
 /// The addresses that a client claims, if they are possible: its own address belongs to this host, and this listener
 /// serves the other one.
 fn addresses(s: &Socket, ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
-    let seg = ep.link().segment()?;
-    let open = &seg.slot(ep.slot_index())?.open;
+    let seg = ep.side.link().segment()?;
+    let open = &seg.slot(ep.side.slot_index())?.open;
     let (peer, local) = (open.address(0)?, open.address(1)?);
     let bound = s.local.get()?;
     let now = time::coarse();
     let served =
         bound.ip().is_unspecified() || netacc_transport::shm::rendezvous::destination(bound.ip()) == local.ip();
-    let privileged = peer.port() < 1024 && !ep.link().peer_is_root();
+    let privileged = peer.port() < 1024 && !ep.side.link().peer_is_root();
     let domain = s.domain() == libc::AF_INET6 || matches!(local.ip(), IpAddr::V4(_));
     let local_end = || !privileged && ports::is_local(peer.ip(), now) && ports::is_local(local.ip(), now);
     // An engine of our own user connects on behalf of clients on other hosts, so both addresses are those of its queue
     // pair. The endpoint's remote mark is believed only if the link's process belongs to our own user.
-    let known = ep.is_remote() || local_end();
+    let known = ep.side.is_remote() || local_end();
     (served && domain && known && local.port() == bound.port()).then_some((local, peer))
 }
 

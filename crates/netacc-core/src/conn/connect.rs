@@ -117,7 +117,7 @@ fn established(r: Ref<Socket>) -> Answer<()> {
     }
     s.set(CONNECTING, false);
     match s.endpoint() {
-        Some(ep) if ep.is_dead() => {
+        Some(ep) if ep.side.is_dead() => {
             let e = ep.take_error();
             abort::abort(s, ep)?;
             Err(if e != 0 { Errno(e) } else { Errno::CONNREFUSED }.into())
@@ -135,17 +135,17 @@ fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) 
     match accelerate(fd, r, dest) {
         Ok(()) => {
             requests::check_again();
-            let remote = s.endpoint().is_some_and(|e| e.link().is_remote());
+            let remote = s.endpoint().is_some_and(|e| e.side.link().is_remote());
             page().count(if remote { Counter::ConnectsRdma } else { Counter::ConnectsShm });
             netacc_log::log!(
                 Debug,
                 "fd {fd}: connected to {dest} over {}",
                 if remote { "RDMA" } else { "shared memory" }
             );
-            if s.endpoint().is_some_and(|e| e.link().may_be_served_by_many()) {
+            if s.endpoint().is_some_and(|e| e.side.link().may_be_served_by_many()) {
                 queued::note(r);
             }
-            if s.endpoint().is_some_and(|e| e.link().waits_for_ourselves()) {
+            if s.endpoint().is_some_and(|e| e.side.link().waits_for_ourselves()) {
                 opening::take_all();
             }
             if s.has(NONBLOCK) {
@@ -377,11 +377,11 @@ fn occupy(
     let locks = (s.rx.lock_out_of_order(), s.tx.lock_out_of_order());
     take_state(s, ConnState::Shm);
     let pushed = claim.push();
-    if !pushed || (!link.accepting() && ep.withdraw()) {
+    if !pushed || (!link.accepting() && ep.side.withdraw()) {
         // The listener has ended meanwhile and has not taken the connect: kernel TCP will find out what listens there
         // now. The server cannot release a slot that was never queued.
         if !pushed {
-            ep.never_mind(generation);
+            ep.side.never_mind(generation);
         }
         take_state(s, ConnState::New);
         s.detach();

@@ -95,7 +95,7 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
         Path::Shm => {
             // A liveness socket is the kernel's file of this connection, so it holds the flags for a process that
             // inherits it.
-            if s.endpoint().is_some_and(|e| e.liveness_fd() >= 0 && !e.liveness_listens()) {
+            if s.endpoint().is_some_and(|e| e.liveness_fd() >= 0 && !e.side.liveness_listens()) {
                 let _ = raw::fcntl(fd, F_SETFL, arg);
             }
             Outcome::Done(0)
@@ -215,7 +215,7 @@ fn shut(fd: i32, how: i32) -> Outcome {
             libc::SHUT_RDWR => Shut::Both,
             _ => return Outcome::Failed(Errno::INVAL),
         };
-        if ep.is_pending() && ep.withdraw() {
+        if ep.is_pending() && ep.side.withdraw() {
             // The kernel aborts a pending connect, whichever half is shut down.
             return super::abort::abort(r.obj, ep).into();
         }
@@ -245,7 +245,7 @@ fn shut(fd: i32, how: i32) -> Outcome {
         // loads `SWITCHED`.
         fence(Ordering::SeqCst);
         ep.readiness();
-        if ep.is_moving() {
+        if ep.side.is_moving() {
             // The peer's program reads a kernel socket by now, and sees the end only there.
             go_after(r);
         }

@@ -61,7 +61,7 @@ fn pump(
                 Err(Errno::AGAIN) => switched = ep.must_switch(),
                 _ => {}
             }
-            moving = ep.is_moving();
+            moving = ep.side.is_moving();
             res
         };
         match res {

@@ -83,7 +83,7 @@ fn stay_behind(fd: i32, local: SocketAddr) -> Option<i32> {
 fn accepted_at(s: &Socket, key_of_listener: u32) -> bool {
     s.is_shm()
         && s.local.get().is_some_and(|local| key(s, local) == key_of_listener)
-        && s.endpoint().is_some_and(|ep| ep.link().side() == Side::Server)
+        && s.endpoint().is_some_and(|ep| ep.side.link().side() == Side::Server)
 }
 
 /// Called when a connection that needs a kept port ends.

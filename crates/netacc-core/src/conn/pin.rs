@@ -53,7 +53,7 @@ fn retire(s: &'static Socket) -> bool {
     if let Some(ep) = ep {
         if !shm {
             // The connection was offered for promotion and the offer was not accepted.
-            ep.withdraw();
+            ep.side.withdraw();
             ep.close(false);
         } else if s.has(SHARED) {
             ep.leave_shared();

@@ -9,7 +9,7 @@ use netacc_transport::shm::{self, ShmEndpoint};
 
 /// The transport behind the ring.
 pub(crate) fn transport(ep: &ShmEndpoint) -> Transport {
-    if ep.is_remote() || ep.link().is_remote() { Transport::Rdma } else { Transport::Shm }
+    if ep.side.is_remote() || ep.side.link().is_remote() { Transport::Rdma } else { Transport::Shm }
 }
 
 /// Shows a connection that has just been accepted, or whose connect has just been queued. Other threads must be able to
@@ -23,7 +23,7 @@ pub(crate) fn opened(s: &Socket, ep: &'static ShmEndpoint, local: SocketAddr, pe
 
 /// Shows what carries the connection. Its transport must have been shown before.
 pub(crate) fn carrier(e: &SockEntry, ep: &'static ShmEndpoint) {
-    let link = ep.link();
+    let link = ep.side.link();
     e.set_link(link.id().into());
     if transport(ep) == Transport::Shm {
         return e.set_peer_pid(link.peer_pid());
@@ -33,7 +33,7 @@ pub(crate) fn carrier(e: &SockEntry, ep: &'static ShmEndpoint) {
     // SeqCst: the engine shows the queue pair in the slot, or that it has failed, and then looks for the sockets; the
     // socket can be found, and then looks at the slot. One of them sees the other.
     fence(Ordering::SeqCst);
-    e.set_link(ep.stats_link());
+    e.set_link(ep.side.stats_link());
     if shm::has_failed_over(ep) {
         e.set_transport(Transport::Tcp);
         e.set_reason(Reason::QpFailed);

@@ -93,7 +93,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
                     res
                 }
                 Err(e) if got > 0 => {
-                    ep.put_back(e);
+                    ep.side.put_back(e);
                     res
                 }
                 _ => res,
@@ -113,7 +113,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
                 }
             }
             Err(Errno::AGAIN) if switched => redispatch::complete_switch(r),
-            Err(Errno::AGAIN) if nonblock && got == 0 && !driven && ep.is_remote() => {
+            Err(Errno::AGAIN) if nonblock && got == 0 && !driven && ep.side.is_remote() => {
                 driven = true;
                 past = progress_for_reader(r, ep, dst, plain);
             }
@@ -190,7 +190,12 @@ fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Answer<()> {
     loop {
         let Some(ep) = r.obj.endpoint().filter(|_| r.obj.is_shm()) else { return Ok(()) };
         // If bytes come from a kernel socket, before the ring's or after them, their number is not known here.
-        if ep.old_subflow_fd() >= 0 || ep.is_moving() || ep.has_accepted() || ep.unread() >= enough || over(ep) {
+        if ep.old_subflow_fd() >= 0
+            || ep.side.is_moving()
+            || ep.side.has_accepted()
+            || ep.unread() >= enough
+            || over(ep)
+        {
             return Ok(());
         }
         if ep.unread() > 0 {
@@ -220,7 +225,7 @@ fn pinned(r: Ref<Socket>, pin: &mut Option<Pin>) -> Answer<()> {
 /// send(2) and similar calls on an accelerated connection.
 pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>, flags: i32) -> Answer<usize> {
     if flags & MSG_OOB != 0 {
-        if ep.is_remote() {
+        if ep.side.is_remote() {
             // No kernel socket here leads to the other host, so an urgent byte could not be delivered.
             return Err(Errno::OPNOTSUPP.into());
         }
@@ -239,7 +244,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
     let mut until = None;
     let mut pin = None;
     loop {
-        if ep.is_remote() && src.left() > 0 {
+        if ep.side.is_remote() && src.left() > 0 {
             let n = ring_bypass::send(r.token(), ep, src);
             sent += n;
             if n > 0
@@ -266,7 +271,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
             ep = here;
             let more = flags & MSG_MORE != 0;
             if more {
-                ep.set_more(true);
+                ep.side.set_more(true);
             }
             let res = write_burst(ep, src, !nonblock);
             // A writer that gets EAGAIN is notified of room by epoll: so the request for room is registered, and the
@@ -274,20 +279,20 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
             let res =
                 if res == Err(Errno::AGAIN) && nonblock && ep.want_room() { write_burst(ep, src, false) } else { res };
             if more {
-                ep.set_more(false);
+                ep.side.set_more(false);
             }
             match res {
                 // After a partial write a program waits for room without another call, so room is requested here too.
                 Ok(_) if nonblock && src.left() > 0 && ep.want_room() => ep.room_came(),
                 Err(Errno::AGAIN) => switched = ep.must_switch(),
-                Err(e) if sent > 0 && e != Errno::FAULT => ep.put_back(e),
+                Err(e) if sent > 0 && e != Errno::FAULT => ep.side.put_back(e),
                 _ => {}
             }
             res
         };
         match res {
             Ok(n) => {
-                if ep.is_moving() {
+                if ep.side.is_moving() {
                     go_after(r);
                 }
                 sent += n;

@@ -53,7 +53,7 @@ impl Lot {
             self.queue(e);
         }
         if let Some(place) = self.hints.get_mut(self.len) {
-            *place = (ep.arrived(), Some(ep));
+            *place = (ep.side.arrived(), Some(ep));
             self.len += 1;
         }
     }

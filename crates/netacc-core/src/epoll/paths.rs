@@ -139,7 +139,7 @@ pub(crate) fn listen_in(e: &'static Epoll, reg: &'static Registration, s: &'stat
     } else {
         reg.flags.fetch_or(POLLED, Ordering::Relaxed);
         e.polled.fetch_add(1, Ordering::Relaxed);
-        let liveness = if ep.link().is_inherited() { ep.liveness_to_poll() } else { -1 };
+        let liveness = if ep.side.link().is_inherited() { ep.liveness_to_poll() } else { -1 };
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP | EPOLLET) as u32;
         if liveness >= 0 && e.enter(EPOLL_CTL_ADD, liveness, events, cookie(Kind::Liveness, reg)).is_ok() {
             reg.flags.fetch_or(LIVENESS_WATCHED, Ordering::Relaxed);

@@ -143,7 +143,7 @@ pub(super) fn serve_polled(e: &Epoll) {
             p = reg.next_all.load(Ordering::Relaxed);
             let polled = reg.flags.load(Ordering::Relaxed) & POLLED != 0;
             let socket = at(reg.sock.load(Ordering::Relaxed)).filter(|s| polled && s.is_shm());
-            let Some(link) = socket.and_then(|s| s.endpoint()).map(ShmEndpoint::link) else { continue };
+            let Some(link) = socket.and_then(|s| s.endpoint()).map(|ep| ep.side.link()) else { continue };
             let is_known = links.iter().any(|l| core::ptr::eq(*l, link));
             if !is_known && !link.is_inherited() && !link.is_lost() && link.hold_if_used() {
                 links.push(link);
@@ -281,7 +281,7 @@ pub(super) fn changed(reg: &'static Registration, take: bool) -> bool {
 /// Enters the kernel sockets of the connection, if there are any: the peer liveness socket of a peer that has forked,
 /// the old subflow, and the socket that the connection is switching to.
 fn watch_kernel_fds(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint) {
-    if ep.has_other_files() {
+    if ep.side.has_other_files() {
         rewatch_kernel_fds(e, reg, ep);
     }
     for (fd, which) in [
@@ -299,7 +299,7 @@ fn watch_kernel_fds(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint) {
 /// liveness socket.
 #[cold]
 fn rewatch_kernel_fds(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint) {
-    if ep.take_peer_liveness_change() {
+    if ep.side.take_peer_liveness_change() {
         reg.flags.fetch_and(!PEER_LIVENESS_WATCHED, Ordering::Relaxed);
     }
     let arrived = ep.take_arrived();

@@ -316,7 +316,7 @@ fn move_sockets(e: &'static Epoll, reg: &'static Registration, ep: &ShmEndpoint,
 /// In a child: enters the liveness socket of a connection that was inherited by the fork, which is woken by that socket
 /// alone.
 fn rewatch(e: &'static Epoll, reg: &'static Registration, s: &'static Socket, ep: &ShmEndpoint) {
-    if ep.link().is_inherited() {
+    if ep.side.link().is_inherited() {
         ep.registration.store(0, Ordering::Relaxed);
         reg.alias.store(core::ptr::null_mut(), Ordering::Relaxed);
     }

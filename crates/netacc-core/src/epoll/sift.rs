@@ -151,7 +151,7 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
                     fresh = FRESH;
                 }
                 let _s = STRUCTURE.lock();
-                subscription::reactivate(e, ep.link());
+                subscription::reactivate(e, ep.side.link());
             }
             queue_as(reg, fresh);
         }
@@ -180,7 +180,7 @@ fn serve(e: &'static Epoll, w: &'static Subscription) {
     }
     if link.is_lost() {
         // A connection that other sharers may use is redispatched when one of them uses it.
-        for ep in link.endpoints().filter(|ep| ep.must_switch() && !(ep.is_shared() && ep.orphaned())) {
+        for ep in link.endpoints().filter(|ep| ep.must_switch() && !(ep.side.is_shared() && ep.orphaned())) {
             if let Some(s) = at(ep.owner.load(Ordering::Acquire) as *mut Socket) {
                 crate::switch::redispatch::complete_switch(Ref { obj: s, generation: s.generation() });
             }

@@ -171,7 +171,7 @@ pub(crate) fn attach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) ->
         last.alias.store(reg as *mut Registration, Ordering::Relaxed);
         return Attached::Here;
     }
-    let Ok(w) = get(e, ep.link()) else {
+    let Ok(w) = get(e, ep.side.link()) else {
         return Attached::Nowhere;
     };
     w.users.store(w.users.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -207,7 +207,7 @@ pub(crate) fn detach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) {
         return;
     }
     ep.subscribe(0);
-    if let Some(w) = find(e, ep.link()) {
+    if let Some(w) = find(e, ep.side.link()) {
         w.users.store(w.users.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
         drop_if_useless(e, w);
     }

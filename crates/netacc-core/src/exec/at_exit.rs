@@ -48,9 +48,9 @@ pub fn settle_orphans() {
         if r.obj.is_shm()
             && !r.obj.has(SHARED)
             // In the child of a fork, a connect that another thread of the parent was making belongs to the parent.
-            && let Some(ep) = r.obj.endpoint().filter(|ep| !ep.is_remote() && !ep.link().is_inherited() && ep.is_queued())
+            && let Some(ep) = r.obj.endpoint().filter(|ep| !ep.side.is_remote() && !ep.side.link().is_inherited() && ep.side.is_queued())
         {
-            ep.link().service_if_readable();
+            ep.side.link().service_if_readable();
             if ep.orphaned() {
                 redispatch::redispatch(r);
             }
@@ -68,7 +68,7 @@ pub fn settle_switches() {
             && time::now() < until
             // A thread that is in a call on the connection, and so holds a lock, follows by itself.
             && let (Some(_rx), Some(_tx)) = (r.obj.rx.try_lock(), r.obj.tx.try_lock())
-            && let Some(ep) = r.obj.endpoint().filter(|ep| r.valid() && !ep.is_remote())
+            && let Some(ep) = r.obj.endpoint().filter(|ep| r.valid() && !ep.side.is_remote())
         {
             ep.settle_switch();
         }

@@ -51,7 +51,7 @@ fn handed_over(s: &Socket, spawns: bool) -> bool {
             Path::Listener => s
                 .listener()
                 .is_some_and(|l| l.many.load(Ordering::Relaxed) != 0 && l.served.load(Ordering::Relaxed) != 0),
-            Path::Tcp | Path::Shm => s.endpoint().is_some_and(|ep| ep.link().is_inherited()),
+            Path::Tcp | Path::Shm => s.endpoint().is_some_and(|ep| ep.side.link().is_inherited()),
         };
     s.has(HANDED) || !elsewhere
 }

@@ -83,7 +83,7 @@ fn entered_dup(new: i32, e: Entry) -> Result<Option<Entry>> {
         Entry::Socket(r) => {
             r.obj.add_ref();
             r.obj.set(KEEPABLE, false);
-            if r.obj.endpoint().is_some_and(|ep| ep.link().is_inherited()) {
+            if r.obj.endpoint().is_some_and(|ep| ep.side.link().is_inherited()) {
                 // In the child of a fork, a program duplicates numbers for the program that it will execute.
                 r.obj.set(HANDED, true);
             }

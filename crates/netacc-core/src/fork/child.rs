@@ -61,8 +61,8 @@ pub fn child(f: Forking) {
         }
         if let Some(ep) = r.obj.endpoint() {
             // The child must not keep the link's sockets open, or the parent's death would go unnoticed.
-            ep.link().inherit();
-            ep.reset_if_untold();
+            ep.side.link().inherit();
+            ep.side.reset_if_untold();
             ep.forget_sleepers();
             ep.forget_missing();
             if !r.obj.has(SHARED) {

@@ -16,10 +16,10 @@ static NEXT_CHECK: AtomicU64 = AtomicU64::new(0);
 pub fn unshare_if_alone(s: &Socket) {
     if s.has(SHARED)
         && alone()
-        && let Some(ep) = s.endpoint().filter(|e| !e.link().is_inherited())
+        && let Some(ep) = s.endpoint().filter(|e| !e.side.link().is_inherited())
     {
         ep.unshare();
-        s.set(SHARED, ep.is_shared());
+        s.set(SHARED, ep.side.is_shared());
     }
 }
 

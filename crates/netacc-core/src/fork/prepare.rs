@@ -100,7 +100,7 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
         // A handler that has interrupted a reader must not wait for it.
         let timeout = if in_handler { 0 } else { FORK_QUIESCE };
         forking.guard = FORK_LOCK.lock_within(timeout);
-        each_shared(|ep| forking.unread.stop(ep.link(), timeout));
+        each_shared(|ep| forking.unread.stop(ep.side.link(), timeout));
         each_shared(|ep| ep.about_to_fork(&forking.unread));
     }
     // Done last: the engine is the peer of its connections, and first has to read the liveness sockets that they sent.
@@ -191,14 +191,14 @@ fn forget_untold() {
     table::each(0, usize::MAX, |_, e| {
         if let Entry::Socket(r) = e
             && r.obj.has(SHARED)
-            && r.obj.endpoint().is_some_and(ShmEndpoint::is_untold)
+            && r.obj.endpoint().is_some_and(|ep| ep.side.is_untold())
         {
             let _g = (r.obj.rx.lock(), r.obj.tx.lock());
             if r.valid()
                 && let Some(ep) = r.obj.endpoint().filter(|ep| ep.forget_untold())
             {
                 ep.unshare();
-                r.obj.set(SHARED, ep.is_shared());
+                r.obj.set(SHARED, ep.side.is_shared());
             }
         }
     });

@@ -36,7 +36,7 @@ pub(crate) fn hand_on(links: impl Iterator<Item = &'static Link> + Clone) {
         let waits = |link: &'static Link| Some((link.segment()?.front_time()?, link));
         let Some((_, link)) = links.clone().filter_map(waits).min_by_key(|(when, _)| *when) else { break };
         let Some(slot) = link.pop() else { break };
-        let Some(ep) = link.endpoint(slot as usize).filter(|ep| slot != 0 && !ep.is_live()) else { continue };
+        let Some(ep) = link.endpoint(slot as usize).filter(|ep| slot != 0 && !ep.side.is_live()) else { continue };
         let done = if able && link.trust_is_mutual() { to_kernel(link, ep) } else { Err(Errno::NOTCONN) };
         match done {
             Ok(()) => netacc_log::log!(
@@ -55,9 +55,9 @@ pub(crate) fn hand_on(links: impl Iterator<Item = &'static Link> + Clone) {
 
 /// Passes one connect to the kernel's listener. On failure its client may still make it again, or it is reset.
 fn to_kernel(link: &'static Link, ep: &'static ShmEndpoint) -> Result<()> {
-    let open = &link.segment().and_then(|seg| seg.slot(ep.slot_index())).ok_or(Errno::NOTCONN)?.open;
+    let open = &link.segment().and_then(|seg| seg.slot(ep.side.slot_index())).ok_or(Errno::NOTCONN)?.open;
     let (Some(client), Some(server)) = (open.address(0), open.address(1)) else { return Err(Errno::INVAL) };
-    if open.remote_engine() != 0 || client.is_ipv4() != server.is_ipv4() || !ep.has_windows() {
+    if open.remote_engine() != 0 || client.is_ipv4() != server.is_ipv4() || !ep.side.has_windows() {
         return Err(Errno::INVAL);
     }
     let generation = open.generation.load(Ordering::Relaxed);
@@ -65,11 +65,11 @@ fn to_kernel(link: &'static Link, ep: &'static ShmEndpoint) -> Result<()> {
     let remote = tcp_socket(server).and_then(|remote| bind(&remote, client).map(|()| remote));
     // The connect is taken first: a server would also accept a connection that turns out not to be needed.
     let done = remote.and_then(|remote| {
-        if !ep.take() {
-            ep.never_mind(generation);
+        if !ep.side.take() {
+            ep.side.never_mind(generation);
             return Ok(());
         }
-        connect_at_once(&remote, server).inspect_err(|_| ep.untake())?;
+        connect_at_once(&remote, server).inspect_err(|_| ep.side.untake())?;
         if !ep.begin(generation) {
             return Err(Errno::NOMEM);
         }
@@ -83,7 +83,7 @@ fn to_kernel(link: &'static Link, ep: &'static ShmEndpoint) -> Result<()> {
 /// stands.
 fn go_on(ep: &'static ShmEndpoint, local_end: &OwnedFd, peer_end: OwnedFd) -> Result<()> {
     ep.readiness();
-    if ep.is_moving() {
+    if ep.side.is_moving() {
         // The client's program needed a kernel socket before a server accepted, so a relay joins the two.
         ep.await_kernel();
         ep.accept_switch()?;

@@ -173,7 +173,7 @@ fn has_gone(fd: i32, r: Ref<Socket>) -> bool {
         return false;
     }
     let Some(_pin) = r.pin() else { return true };
-    let leaving = |r: Ref<Socket>| r.obj.is_shm() && r.obj.endpoint().is_some_and(|ep| ep.is_leaving());
+    let leaving = |r: Ref<Socket>| r.obj.is_shm() && r.obj.endpoint().is_some_and(|ep| ep.side.is_leaving());
     if leaving(r) {
         // The peer has left already. The program first reads what is in the ring, for which it needs no other process.
         redispatch::complete_switch(r);

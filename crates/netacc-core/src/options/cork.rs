@@ -18,7 +18,7 @@ pub(super) fn set(r: Ref<Socket>, name: i32) {
         _ if on => ep.push(),
         _ => {}
     }
-    let moving = ep.is_moving();
+    let moving = ep.side.is_moving();
     drop(_g);
     if moving {
         transfer::go_after(r);

@@ -382,7 +382,7 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
                 let _g = s.meta.lock();
                 s.opts.get(level, name)
             };
-            let alike = shm && s.endpoint().is_some_and(|e| !e.is_remote());
+            let alike = shm && s.endpoint().is_some_and(|e| !e.side.is_remote());
             set.or_else(|| if alike { connected::tells(family(s, level), level, name) } else { None })
         }
     };

@@ -30,7 +30,7 @@ pub(super) static SILENT: Beliefs<8> = Beliefs::new();
 
 /// Time (ns) for which a connect waits for the host.
 fn patience_for(s: &Socket, host: IpAddr) -> i64 {
-    if !s.endpoint().is_some_and(ShmEndpoint::is_remote) {
+    if !s.endpoint().is_some_and(|ep| ep.side.is_remote()) {
         return REDISPATCH_LOCAL;
     }
     let silent = SILENT.holds(SocketAddr::new(host, 0), time::coarse(), SPENT);

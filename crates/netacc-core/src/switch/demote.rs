@@ -92,17 +92,17 @@ fn offer(r: Ref<Socket>, why: Reason) -> Result<()> {
     // A peer that has just died is detected before the switch begins. If the peer has forked, the peer liveness socket
     // shows its death.
     if ep.peer_liveness_fd() < 0 {
-        ep.link().service_if_readable();
+        ep.side.link().service_if_readable();
     }
     ep.readiness();
-    if ep.is_moving() || ep.must_switch() {
+    if ep.side.is_moving() || ep.must_switch() {
         return Err(Errno::AGAIN);
     }
-    if ep.has_accepted() {
+    if ep.side.has_accepted() {
         return bypass(s, ep, why);
     }
     let (local_end, peer_end) = pair::connected(s)?;
-    let left = if ep.link().trust_is_mutual() {
+    let left = if ep.side.link().trust_is_mutual() {
         ep.offer_switch(&local_end, peer_end)
     } else {
         ring_relay::start(s, ep, peer_end)

@@ -39,7 +39,7 @@ pub(super) fn wait_after_timeout(s: &Socket, old: &ShmEndpoint) -> bool {
 
 /// Whether only this process decides about the connect: its server has died, and no child has it, too.
 fn may_wait(s: &Socket, old: &ShmEndpoint) -> bool {
-    !old.is_remote() && !s.has(SHARED) && old.link().is_lost()
+    !old.side.is_remote() && !s.has(SHARED) && old.side.link().is_lost()
 }
 
 fn keep(old: &ShmEndpoint, pause: u64) -> bool {
@@ -76,12 +76,12 @@ pub(super) fn within(deadline: Deadline) -> Deadline {
             if let Entry::Socket(r) = e
                 && r.obj.is_shm()
                 && !r.obj.has(SHARED)
-                && let Some(ep) = r.obj.endpoint().filter(|ep| ep.is_queued() && ep.link().is_lost())
+                && let Some(ep) = r.obj.endpoint().filter(|ep| ep.side.is_queued() && ep.side.link().is_lost())
             {
                 if ep.orphaned() {
                     redispatch::redispatch(r);
                 }
-                waits |= ep.is_queued();
+                waits |= ep.side.is_queued();
             }
         });
         if !waits {

@@ -67,11 +67,15 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
             s.is_shm()
         }
         Some(Upgrade::Offered) => match s.endpoint() {
-            Some(ep) if ep.outcome() == CONNECT_QUEUED && !ep.link().is_lost() && ep.age() < PROMOTION_ANSWER => {
-                ep.link().service_if_readable();
+            Some(ep)
+                if ep.side.outcome() == CONNECT_QUEUED
+                    && !ep.side.link().is_lost()
+                    && ep.side.age() < PROMOTION_ANSWER =>
+            {
+                ep.side.link().service_if_readable();
                 false
             }
-            Some(ep) => decide(fd, r, ep.outcome() != CONNECT_TAKEN),
+            Some(ep) => decide(fd, r, ep.side.outcome() != CONNECT_TAKEN),
             // Another thread has decided meanwhile.
             None => s.is_shm(),
         },
@@ -148,9 +152,9 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
         s.set_state(ConnState::Candidate(Upgrade::Linking));
         s.drop_endpoint();
     }
-    ep.withdraw();
+    ep.side.withdraw();
     // The server never saw the slot, so it cannot release it.
-    ep.never_mind(claimed.generation);
+    ep.side.never_mind(claimed.generation);
     ep.close(true);
     Err(Reason::Refused)
 }
@@ -172,7 +176,8 @@ fn decide(fd: i32, r: Ref<Socket>, give_up: bool) -> bool {
         let offered = s.endpoint().filter(|_| s.is(ConnState::Candidate(Upgrade::Offered)));
         match offered {
             Some(ep)
-                if ep.outcome() == CONNECT_TAKEN || (give_up && !ep.withdraw() && ep.outcome() == CONNECT_TAKEN) =>
+                if ep.side.outcome() == CONNECT_TAKEN
+                    || (give_up && !ep.side.withdraw() && ep.side.outcome() == CONNECT_TAKEN) =>
             {
                 if !switch_to_ring(fd, r, ep) {
                     return false;
@@ -196,10 +201,10 @@ fn decide(fd: i32, r: Ref<Socket>, give_up: bool) -> bool {
 #[cold]
 pub fn match_offers() {
     promote::each(|link, slot, generation| {
-        let Some(ep) = link.endpoint(slot as usize).filter(|e| slot != 0 && !e.is_live()) else { return true };
+        let Some(ep) = link.endpoint(slot as usize).filter(|e| slot != 0 && !e.side.is_live()) else { return true };
         let Some(open) = link.segment().and_then(|g| g.slot(slot as usize)).map(|s| &s.open) else { return true };
         let (Some(client), Some(server)) = (open.address(0), open.address(1)) else {
-            ep.refuse(generation);
+            ep.side.refuse(generation);
             return true;
         };
         let found = find(client, server);
@@ -212,7 +217,7 @@ pub fn match_offers() {
             // The server may still accept the connection, or read from it, in time.
             _ if age < PROMOTION_ANSWER && !link.is_lost() => false,
             _ => {
-                ep.refuse(generation);
+                ep.side.refuse(generation);
                 true
             }
         }
@@ -226,11 +231,11 @@ fn accept_offer(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint, generation: u
         let _g = (s.rx.lock(), s.tx.lock());
         let awaited = r.valid() && s.is(ConnState::Candidate(Upgrade::AwaitOffer));
         let there = awaited && table::get(fd).is_some_and(|e| e.is(r));
-        if !there || !ep.has_windows() {
-            return ep.refuse(generation);
+        if !there || !ep.side.has_windows() {
+            return ep.side.refuse(generation);
         }
-        if !ep.take() {
-            return ep.never_mind(generation);
+        if !ep.side.take() {
+            return ep.side.never_mind(generation);
         }
         if !ep.begin(generation) || !switch_to_ring(fd, r, ep) {
             return;

@@ -49,7 +49,7 @@ impl QueuedConnect {
         // socket.
         let obj = unsafe { self.socket.load(Ordering::Relaxed).as_ref() }?;
         let r = Ref { obj, generation: self.generation.load(Ordering::Relaxed) };
-        (r.valid() && r.obj.is_shm() && with_endpoint(r, ShmEndpoint::is_queued)?).then_some(r)
+        (r.valid() && r.obj.is_shm() && with_endpoint(r, |ep| ep.side.is_queued())?).then_some(r)
     }
 
     /// The socket, if its connect still waits; otherwise frees the entry. Under the lock.
@@ -63,7 +63,7 @@ impl QueuedConnect {
 
     /// Time (ns) for which its process is known not to have accepted anything.
     pub(super) fn idle(&self, r: Ref<Socket>, now: u64) -> u64 {
-        let taken = with_endpoint(r, |ep| ep.link().connects_taken()).unwrap_or(0);
+        let taken = with_endpoint(r, |ep| ep.side.link().connects_taken()).unwrap_or(0);
         let since = self.since.load(Ordering::Relaxed);
         if since == 0 || taken != self.taken.load(Ordering::Relaxed) {
             self.taken.store(taken, Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl QueuedConnect {
 /// connect.
 pub(super) fn with_endpoint<T>(r: Ref<Socket>, f: impl FnOnce(&'static ShmEndpoint) -> T) -> Option<T> {
     let ep = r.obj.endpoint()?;
-    let link = ep.link();
+    let link = ep.side.link();
     link.hold_if_used().then(|| {
         let said = f(ep);
         link.put();
@@ -92,7 +92,7 @@ pub(super) fn with_endpoint<T>(r: Ref<Socket>, f: impl FnOnce(&'static ShmEndpoi
 
 /// Time ([`netacc_sys::time::now`]) at which the program made the connect of this endpoint.
 pub(super) fn made_at(ep: &ShmEndpoint) -> u64 {
-    let slot = ep.link().segment().and_then(|segment| segment.slot(ep.slot_index()));
+    let slot = ep.side.link().segment().and_then(|segment| segment.slot(ep.side.slot_index()));
     slot.map_or(0, |slot| slot.open.when.load(Ordering::Relaxed))
 }
 

@@ -34,7 +34,7 @@ const AWAITED: i64 = 3_000_000_000;
 static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
 /// Whether the connect waits for a queue pair to another host.
 fn is_remote(r: Ref<Socket>) -> bool {
-    r.obj.endpoint().is_some_and(ShmEndpoint::is_remote)
+    r.obj.endpoint().is_some_and(|ep| ep.side.is_remote())
 }
 
 /// Result of checking a part of the list for connects to other hosts that wait for a first queue pair.
@@ -89,7 +89,7 @@ fn make_by_tcp(r: Ref<Socket>) {
     if !is_orphaned(r)
         && let (Some(ep), Some(server)) = (r.obj.endpoint(), r.obj.peer.get())
     {
-        engine::end_optimistic(server, ep.link().engine());
+        engine::end_optimistic(server, ep.side.link().engine());
     }
     if is_orphaned(r) {
         redispatch::complete_switch(r);
@@ -164,7 +164,7 @@ fn serve(deadline: Deadline) -> Deadline {
             // one is checked from the start.
             due.entry.since.store(0, Ordering::Relaxed);
         } else if due.long
-            && let Some(link) = with_endpoint(r, ShmEndpoint::link)
+            && let Some(link) = with_endpoint(r, |ep| ep.side.link())
             && !bypassed.iter().any(|l| core::ptr::eq(*l, link))
         {
             bypassed.push(link);
@@ -217,7 +217,7 @@ fn due_connects(now: u64) -> Vec<DueConnect> {
 fn queued_at_link(link: &Link) -> Vec<Ref<Socket>> {
     let mut found: Vec<Ref<Socket>> = {
         let _g = LOCK.lock();
-        let is_there = |r: &Ref<Socket>| with_endpoint(*r, |ep| core::ptr::eq(ep.link(), link)) == Some(true);
+        let is_there = |r: &Ref<Socket>| with_endpoint(*r, |ep| core::ptr::eq(ep.side.link(), link)) == Some(true);
         parts().flatten().filter_map(QueuedConnect::waiting).filter(is_there).collect()
     };
     found.sort_by_key(|r| made_at(*r));

@@ -110,7 +110,7 @@ pub fn is_in_doubt(s: &Socket) -> bool {
 
 /// Whether this is a connect of this process's own to another host that no queue pair has taken.
 fn awaits_queue_pair(ep: &ShmEndpoint) -> bool {
-    ep.is_remote() && ep.is_queued() && !ep.link().is_inherited()
+    ep.side.is_remote() && ep.side.is_queued() && !ep.side.link().is_inherited()
 }
 
 /// Called when the program closes the last number of a connect that waits for a queue pair. If no queue pair were
@@ -154,7 +154,7 @@ fn by_tcp_if(r: Ref<Socket>, may: impl FnOnce(&Socket) -> bool) {
     if r.valid()
         && !descendants::under_way()
         && may(s)
-        && let Some(old) = s.endpoint().filter(|ep| ep.withdraw())
+        && let Some(old) = s.endpoint().filter(|ep| ep.side.withdraw())
     {
         move_on(r, old, why);
     }
@@ -163,7 +163,7 @@ fn by_tcp_if(r: Ref<Socket>, may: impl FnOnce(&Socket) -> bool) {
 
 /// The reason that is reported if a connect that has to be made again goes by TCP.
 fn why_by_tcp(s: &Socket) -> Reason {
-    let remote = s.endpoint().map(ShmEndpoint::link).filter(|link| link.is_remote()).zip(s.peer.get());
+    let remote = s.endpoint().map(|ep| ep.side.link()).filter(|link| link.is_remote()).zip(s.peer.get());
     match remote {
         Some((link, server)) => engine::why_not(server, link.engine()).unwrap_or(Reason::OtherHost),
         None => Reason::LinkLost,
@@ -185,7 +185,7 @@ pub fn redispatch(r: Ref<Socket>) {
         let now = orphan.is_none() || !descendants::under_way();
         if now
             && let Some(old) = orphan
-            && old.withdraw()
+            && old.side.withdraw()
         {
             // Only this counts. A connect that is moved because its process is busy has been refused by nobody.
             s.redispatched.fetch_add(1, Ordering::Relaxed);
@@ -203,9 +203,10 @@ pub fn elsewhere(r: Ref<Socket>) -> bool {
     let _moving = Moving::begin();
     let (rx, tx) = (s.rx.lock(), s.tx.lock());
     let movable = r.valid() && s.is_shm() && !s.has(SHARED) && !descendants::under_way();
-    let waiting = s.endpoint().filter(|e| movable && e.is_queued());
-    let awaited = |e: &ShmEndpoint| s.peer.get().is_some_and(|dest| pool::is_awaited_elsewhere(dest, e.link()));
-    let moved = waiting.filter(|e| awaited(e) && e.withdraw()).map(|old| move_on(r, old, Reason::LinkLost)).is_some();
+    let waiting = s.endpoint().filter(|e| movable && e.side.is_queued());
+    let awaited = |e: &ShmEndpoint| s.peer.get().is_some_and(|dest| pool::is_awaited_elsewhere(dest, e.side.link()));
+    let moved =
+        waiting.filter(|e| awaited(e) && e.side.withdraw()).map(|old| move_on(r, old, Reason::LinkLost)).is_some();
     drop((rx, tx));
     moved
 }
@@ -214,7 +215,7 @@ pub fn elsewhere(r: Ref<Socket>) -> bool {
 fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
     let s = r.obj;
     let (mut bytes, first) = old.written();
-    let ended = old.ended();
+    let ended = old.side.ended();
     match reconnect(s, old) {
         Ok(new) => {
             if !new.rewrite(&mut bytes, first, ended) {
@@ -225,7 +226,7 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
             s.set(SHARED, false);
             // Threads that sleep on the connection wake, check it again, and find the new endpoint.
             old.poke_self();
-            if new.link().may_be_served_by_many() {
+            if new.side.link().may_be_served_by_many() {
                 queued::note_redispatched(r);
             }
             old.close(false);
@@ -248,7 +249,7 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
                 bytes.len()
             );
             match done {
-                Err(Errno::TIMEDOUT) if old.is_remote() => {
+                Err(Errno::TIMEDOUT) if old.side.is_remote() => {
                     s.peer.get().into_iter().for_each(|peer| note_silent(peer.ip()));
                     old.fail(Errno::TIMEDOUT);
                 }
@@ -304,9 +305,9 @@ impl Leaving {
     fn begin(r: Ref<Socket>) -> Option<Leaving> {
         let s = r.obj;
         let locks = (s.rx.try_lock()?, s.tx.try_lock()?);
-        let old = s.endpoint().filter(|e| r.valid() && s.is_shm() && e.is_queued())?;
-        let stays = s.has(SHARED) || descendants::under_way() || !old.link().served_by_many();
-        (!stays && old.withdraw()).then_some(Leaving { r, old, locks })
+        let old = s.endpoint().filter(|e| r.valid() && s.is_shm() && e.side.is_queued())?;
+        let stays = s.has(SHARED) || descendants::under_way() || !old.side.link().served_by_many();
+        (!stays && old.side.withdraw()).then_some(Leaving { r, old, locks })
     }
 
     /// Fails if the kernel does not connect at once.
@@ -317,7 +318,7 @@ impl Leaving {
         let dialled = dial_or_not(s, real, target);
         if dialled.is_ok() {
             let bytes = old.written().0;
-            let done = send_drained(s, real, &bytes, old.ended(), Deadline::within(timeouts::REDISPATCH_LOCAL));
+            let done = send_drained(s, real, &bytes, old.side.ended(), Deadline::within(timeouts::REDISPATCH_LOCAL));
             netacc_log::log!(
                 Info,
                 "fd {}: its server takes nothing, by TCP with {} bytes: {done:?}",
@@ -326,7 +327,7 @@ impl Leaving {
             );
             if done.and_then(|()| replace_everywhere(s, real)).is_ok() {
                 s.set(PLACEHOLDER, false);
-                old.link().stuck.store(1, Ordering::Relaxed);
+                old.side.link().stuck.store(1, Ordering::Relaxed);
                 now_tcp(s, old, Reason::NotTaken);
             } else {
                 old.fail(Errno::CONNRESET);
@@ -347,18 +348,18 @@ const LINKS_TRIED: u32 = 3;
 fn reconnect(s: &'static Socket, old: &ShmEndpoint) -> core::result::Result<&'static ShmEndpoint, Reason> {
     if s.redispatched.load(Ordering::Relaxed) > LINKS_TRIED {
         if let Some(target) = s.peer.get()
-            && old.link().was_refused()
+            && old.side.link().was_refused()
         {
             ports::note_absent(target, Reason::Refused, time::coarse());
         }
         return Err(Reason::Refused);
     }
     let (Some(local), Some(target)) = (s.local.get(), s.peer.get()) else { return Err(Reason::Refused) };
-    if s.endpoint().is_some_and(ShmEndpoint::is_remote) {
+    if s.endpoint().is_some_and(|ep| ep.side.is_remote()) {
         // In this namespace the rendezvous of that name would belong to another listener.
         return Err(Reason::OtherHost);
     }
-    if s.endpoint().is_some_and(|ep| ep.link().was_refused()) {
+    if s.endpoint().is_some_and(|ep| ep.side.link().was_refused()) {
         // Further links would be refused, too.
         return Err(Reason::Refused);
     }
@@ -375,9 +376,9 @@ fn reconnect(s: &'static Socket, old: &ShmEndpoint) -> core::result::Result<&'st
         sl.open.when.store(queued::made_at(old), Ordering::Relaxed);
     }
     let pushed = claim.push();
-    if !pushed || (!link.accepting() && ep.withdraw()) {
+    if !pushed || (!link.accepting() && ep.side.withdraw()) {
         if !pushed {
-            ep.never_mind(generation);
+            ep.side.never_mind(generation);
         }
         ep.close(true);
         return Err(Reason::Refused);

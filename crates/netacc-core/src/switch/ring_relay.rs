@@ -57,7 +57,7 @@ fn share(s: &Socket, ep: &'static ShmEndpoint) -> Result<Others> {
         // The relay would be the first process of the new PID namespace, which ends with its first process.
         return Err(Errno::OPNOTSUPP);
     }
-    let alone = ep.liveness_fd() < 0 || (!ep.link().is_inherited() && descendants::alone());
+    let alone = ep.liveness_fd() < 0 || (!ep.side.link().is_inherited() && descendants::alone());
     s.set(SHARED, true);
     let timeout = WaitBudget::of_a_fork();
     if let Some(liveness) = ep.share(&timeout)? {
@@ -68,11 +68,11 @@ fn share(s: &Socket, ep: &'static ShmEndpoint) -> Result<Others> {
 }
 
 fn fork_relay(ep: &'static ShmEndpoint, peer_end: i32, others: Others) -> Result<()> {
-    let link = ep.link();
+    let link = ep.side.link();
     let heir = Heir::begin(link.side() == Side::Client && !link.is_inherited())?;
     // The first call uses the dynamic linker, which the relay cannot do.
     let _ = cpu::current();
-    ep.relay_begins();
+    ep.side.relay_begins();
     // The kernel copies the descriptor table before the memory: the relay's copy of memory could name a descriptor that
     // another thread received in between, and that the relay does not have.
     let mut unread = Unread::default();
@@ -82,7 +82,7 @@ fn fork_relay(ep: &'static ShmEndpoint, peer_end: i32, others: Others) -> Result
     let done = raw::detached(|| live(ep, peer_end, others, &heir));
     heir.end(done.is_ok());
     if done.is_err() {
-        ep.relay_ends();
+        ep.side.relay_ends();
     }
     unread.go_on();
     done
@@ -94,7 +94,7 @@ fn live(ep: &'static ShmEndpoint, peer_end: i32, others: Others, heir: &Heir) {
     raw::set_name(b"netacc-relay\0\0\0\0");
     lock::forget_held();
     cancel::forget();
-    let link = ep.link();
+    let link = ep.side.link();
     link.inherit();
     link.reset_locks();
     link.close_descriptors();
@@ -112,7 +112,7 @@ fn live(ep: &'static ShmEndpoint, peer_end: i32, others: Others, heir: &Heir) {
     // A file system could not be unmounted while the relay's current directory is on it.
     let _ = rustix::process::chdir(c"/");
     ep.set_lowat(1);
-    ep.become_relay();
+    ep.side.become_relay();
     shed_memory(ep);
     match Relay::new(ep, peer_end, others) {
         Ok(relay) => relay.run(),
@@ -127,8 +127,8 @@ fn shed_memory(ep: &'static ShmEndpoint) {
     static DATA: AtomicU32 = AtomicU32::new(0);
     let (stack, [own, table]) = (0u8, cpu::thread_memory());
     let page = core::ptr::from_ref(netacc_stats::page()).addr();
-    let segment = ep.link().segment().map_or(0, |seg| core::ptr::from_ref(seg.header()).addr());
-    let (ours, link) = (core::ptr::from_ref(ep).addr(), core::ptr::from_ref(ep.link()).addr());
+    let segment = ep.side.link().segment().map_or(0, |seg| core::ptr::from_ref(seg.header()).addr());
+    let (ours, link) = (core::ptr::from_ref(ep).addr(), core::ptr::from_ref(ep.side.link()).addr());
     shed(&[(&raw const stack).addr(), (&raw const DATA).addr(), own, table, page, segment, ours, link]);
 }
 
@@ -319,7 +319,7 @@ impl Relay {
     }
 
     fn sleep_in(&self, set: &mut WaitSet, deadline: Deadline) -> Answer<usize> {
-        if self.ep.peer_is_gone() {
+        if self.ep.side.peer_is_gone() {
             // With the peer gone, reads and writes of the ring never wait, so only the socket is waited for.
             return set.sleep(deadline, core::ptr::null());
         }
@@ -368,7 +368,7 @@ impl Relay {
                 true
             }
         };
-        self.ep.relay_ends();
+        self.ep.side.relay_ends();
         if self.others == Others::None {
             self.ep.close(abort);
         }

@@ -183,7 +183,7 @@ fn complete_server(fd: i32, r: Ref<Socket>) {
         let mut token = [0u8; TOKEN];
         let read = raw::recv(fd, token.as_mut_ptr(), TOKEN, libc::MSG_DONTWAIT);
         // No other thread reads the kernel socket, and an engine that drops the connection takes the locks first.
-        if read != Ok(TOKEN) || !ep.take() {
+        if read != Ok(TOKEN) || !ep.side.take() {
             return stay(s, ep);
         }
         if !switch_to_ring(fd, r, ep) {
@@ -205,7 +205,7 @@ fn stay(s: &Socket, ep: &'static ShmEndpoint) {
 /// Releases the prepared endpoint. Called under both direction locks.
 fn leave_place(s: &Socket, ep: &'static ShmEndpoint) {
     s.drop_endpoint();
-    ep.withdraw();
+    ep.side.withdraw();
     ep.close(false);
 }
 

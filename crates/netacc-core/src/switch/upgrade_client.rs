@@ -152,7 +152,7 @@ pub fn commit(r: Ref<Socket>, sent: u64, token: [u8; TOKEN], ep: &'static ShmEnd
             }
             Err(_) => return false,
         }
-        if !ep.take() || !switch_to_ring(fd, r, ep) {
+        if !ep.side.take() || !switch_to_ring(fd, r, ep) {
             return false;
         }
         fd

@@ -45,7 +45,7 @@ pub fn until_done(
     let Some(ep) = s.endpoint() else {
         return Ok(());
     };
-    let remote = ep.is_remote();
+    let remote = ep.side.is_remote();
     let mut is_ready = || {
         if remote && progress(ep) {
             return true;
@@ -53,11 +53,12 @@ pub fn until_done(
         let r = ep.readiness();
         (interest.read
             && r.readable()
-            && (enough <= 1 || r.0 & ENDED != 0 || ep.unread() >= enough || ep.has_accepted()))
+            && (enough <= 1 || r.0 & ENDED != 0 || ep.unread() >= enough || ep.side.has_accepted()))
             || (interest.write && r.writable())
     };
     // A connect that no server has accepted waits for a queue pair, for which spinning does not pay.
-    let found = if remote && ep.is_queued() { is_ready() } else { s.spin.run(ep.peer_cpu(), deadline, &mut is_ready) };
+    let found =
+        if remote && ep.side.is_queued() { is_ready() } else { s.spin.run(ep.peer_cpu(), deadline, &mut is_ready) };
     if found {
         return Ok(());
     }
@@ -74,7 +75,7 @@ pub fn until_done(
         let mut set = WaitSet::new();
         set.steps = steps;
         let here = || s.is_shm() && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
-        let mut enough_now = || enough <= 1 || is_ready() || ep.must_switch() || !ep.is_live();
+        let mut enough_now = || enough <= 1 || is_ready() || ep.must_switch() || !ep.side.is_live();
         // The path is checked after the registration: a thread that switches the connection first changes the path and
         // then wakes the registered waiters.
         let there = (ep.arm(interest, &mut set) && enough_now()) || !here();

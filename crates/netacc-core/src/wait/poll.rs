@@ -191,7 +191,7 @@ impl Fds {
                 // A connection without an endpoint, or one that has to switch, is about to leave the ring.
                 let moves = s.endpoint().is_none_or(|ep| {
                     ep.arm(interest(p.events), set);
-                    ep.must_switch() || !ep.is_live()
+                    ep.must_switch() || !ep.side.is_live()
                 });
                 ready |= moves || look(Ours::Connection(s), p.fd, p.events) != 0;
             }

@@ -114,7 +114,7 @@ fn listener() -> (i32, SocketAddr) {
 }
 
 fn remote_end(fd: i32) -> Option<&'static ShmEndpoint> {
-    table::socket(fd)?.obj.endpoint().filter(|ep| ep.is_remote())
+    table::socket(fd)?.obj.endpoint().filter(|ep| ep.side.is_remote())
 }
 
 /// A new connection.

@@ -2,10 +2,10 @@
 
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::View;
 use crate::shm::sharers::Direction;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{CORKED, CUT, HOLDS, LARGE_USED, MORE, Switch, SwitchEvent};
+use crate::shm::slot_side::View;
 use core::sync::atomic::Ordering;
 use netacc_ring::{CLOSED, FIN, GONE, HOLDING, LARGE, RESET, Violation, to_usize};
 use netacc_sys::errno::{Errno, Result};
@@ -24,22 +24,22 @@ impl ShmEndpoint {
     /// fits until there is room again.
     #[inline]
     pub fn burst(&self, want: usize, waits: bool) -> usize {
-        let cut = self.state.glance().has(CUT);
+        let cut = self.side.state.glance().has(CUT);
         if !cut && (waits || want < BULK) { want } else { self.bulk(want, waits) }
     }
 
     fn bulk(&self, want: usize, waits: bool) -> usize {
-        let Some(v) = self.view() else { return want };
-        let state = self.state.glance();
+        let Some(v) = self.side.view() else { return want };
+        let state = self.side.state.glance();
         if want == 0 || state.is_shared() || state.is_left() {
             return want;
         }
         let room = if waits && self.has_room(&v) { want } else { self.bulk_room(&v, want) };
         if room < want && !state.has(CUT) {
-            self.state.set(CUT);
+            self.side.state.set(CUT);
         }
         if room >= want && state.has(CUT) {
-            self.state.clear(CUT);
+            self.side.state.clear(CUT);
         }
         room.min(want)
     }
@@ -78,14 +78,14 @@ impl ShmEndpoint {
             self.tx.advance(len);
             n += len;
         }
-        let state = self.state.glance();
+        let state = self.side.state.glance();
         if self.tx.is_large() {
             if !state.has(LARGE_USED) {
-                self.state.set(LARGE_USED);
+                self.side.state.set(LARGE_USED);
             }
         } else if state.has(LARGE_USED) && self.tx.large_idle(peer) {
             // The connection uses the small window again, so the pages of the large one are freed.
-            self.state.clear(LARGE_USED);
+            self.side.state.clear(LARGE_USED);
             v.seg.drop_large(v.index, v.me);
         }
         if n > 0 {
@@ -97,8 +97,8 @@ impl ShmEndpoint {
             }
             // SeqCst, after the SeqCst publication: a reader that has left the ring saw these bytes, or this thread
             // sees that it left.
-            if self.peer_switched(v) {
-                self.on::<Switch>(SwitchEvent::PeerLeaves);
+            if v.peer_switched() {
+                self.side.on::<Switch>(SwitchEvent::PeerLeaves);
             }
         }
         if n == 0 && state.has(HOLDS) {
@@ -141,7 +141,7 @@ impl ShmEndpoint {
 
     /// Discards up to `n` readable bytes without copying (MSG_TRUNC on a stream, tcp(7)).
     pub fn discard(&self, n: usize) -> usize {
-        let Some(v) = self.view() else { return 0 };
+        let Some(v) = self.side.view() else { return 0 };
         if self.old_subflow.load(Ordering::Relaxed) != 0 {
             let before = self.discard_before(n);
             if before > 0 {
@@ -163,7 +163,7 @@ impl ShmEndpoint {
         if self.sharers_switched(v) {
             return 0;
         }
-        if self.is_held(v) {
+        if v.is_held() {
             self.take_overdue(v);
         }
         let mut done = 0;
@@ -185,14 +185,14 @@ impl ShmEndpoint {
     /// Fills the ring from `fill(ptr, len) -> bytes`, for sendfile(2) and splice(2). At most `want` bytes are written;
     /// `fill` may return fewer, and 0 ends the call. `EAGAIN`: there is no room.
     pub fn write_with(&self, want: usize, mut fill: impl FnMut(*mut u8, usize) -> Result<usize>) -> Result<usize> {
-        let Some(v) = self.view() else {
+        let Some(v) = self.side.view() else {
             return Err(Errno::PIPE);
         };
         self.check_writable(&v)?;
         if self.is_pending() {
             return Err(Errno::AGAIN);
         }
-        if self.state.look().is_left() {
+        if self.side.state.look().is_left() {
             return self.fill_kernel(want, fill);
         }
         let (own, peer) = (line!(v, producer, v.me), line!(v, consumer, v.me.other()));
@@ -230,14 +230,14 @@ impl ShmEndpoint {
                 Err(Violation) => return Err(self.violated(&v)),
             }
         }
-        let moved = || self.peer_switched(&v);
+        let moved = || v.peer_switched();
         if n > 0 && self.peer_closed(&v) && !moved() {
             // The bytes were not published: a peer that shut both directions down must not read them.
             self.answered_by_reset(&v);
             return Ok(n);
         }
         if n > 0 {
-            if !self.state.glance().has(CORKED | MORE | HOLDS) {
+            if !self.side.state.glance().has(CORKED | MORE | HOLDS) {
                 self.tx.publish(own);
                 self.announce_data(&v);
             } else {
@@ -245,7 +245,7 @@ impl ShmEndpoint {
             }
             // SeqCst: a reader that has left the ring saw these bytes, or this thread sees that it left, as in `write`.
             if moved() {
-                self.on::<Switch>(SwitchEvent::PeerLeaves);
+                self.side.on::<Switch>(SwitchEvent::PeerLeaves);
             }
             return Ok(n);
         }
@@ -254,7 +254,7 @@ impl ShmEndpoint {
 
     /// Empties the ring into `drain(ptr, len) -> bytes`, for splice(2). `EAGAIN`: there is nothing to read.
     pub fn read_with(&self, want: usize, mut drain: impl FnMut(*const u8, usize) -> Result<usize>) -> Result<usize> {
-        let Some(v) = self.view().filter(|_| want > 0) else { return Ok(0) };
+        let Some(v) = self.side.view().filter(|_| want > 0) else { return Ok(0) };
         loop {
             let there = self.drain_ring(&v, want, &mut drain);
             if let Some(done) = there.or_else(|| self.nothing_read(&v)) {
@@ -318,7 +318,7 @@ impl ShmEndpoint {
     /// The result of a call that has read no bytes: an error, the end, or `EAGAIN`. `None`: there are bytes by now, and
     /// the caller has to read again.
     pub(super) fn nothing_read(&self, v: &View) -> Option<Result<usize>> {
-        if self.is_held(v) && self.take_overdue(v) {
+        if v.is_held() && self.take_overdue(v) {
             return None;
         }
         let state = self.observe(v);
@@ -334,7 +334,7 @@ impl ShmEndpoint {
             return None;
         }
         if state.is_dead() && !state.has_peer_ended() {
-            let e = self.error.swap(0, Ordering::AcqRel);
+            let e = self.side.error.swap(0, Ordering::AcqRel);
             if e != 0 {
                 return Some(Err(Errno(e)));
             }
@@ -346,7 +346,7 @@ impl ShmEndpoint {
     /// of our stream.
     pub(super) fn check_writable(&self, v: &View) -> Result<()> {
         if self.observe(v).is_write_side_over() {
-            let e = self.error.swap(0, Ordering::AcqRel);
+            let e = self.side.error.swap(0, Ordering::AcqRel);
             return Err(if e != 0 { Errno(e) } else { Errno::PIPE });
         }
         Ok(())
@@ -356,8 +356,8 @@ impl ShmEndpoint {
     /// and the next write fails.
     #[cold]
     pub(super) fn answered_by_reset(&self, v: &View) {
-        let fin = self.state.look().has_peer_ended();
-        self.die(if fin { Errno::PIPE } else { Errno::CONNRESET });
+        let fin = self.side.state.look().has_peer_ended();
+        self.side.die(if fin { Errno::PIPE } else { Errno::CONNRESET });
         // A peer that has only shut both directions down is reset as well.
         line!(v, producer, v.me).fin.fetch_or(RESET, Ordering::SeqCst);
         self.announce_data(v);
@@ -375,12 +375,12 @@ impl ShmEndpoint {
             self.push();
         }
         // A connection that was reset sends no end, which would hide the reset from a peer that has not seen it yet.
-        let reset = self.has_data(v) || abort || self.is_dead();
+        let reset = self.has_data(v) || abort || self.side.is_dead();
         let fin = &line!(v, producer, v.me).fin;
         fin.fetch_or(if reset { RESET } else { FIN }, Ordering::SeqCst);
         // A peer that leaves the rings stores its mark and then loads our end: one of the two sees the other.
-        if self.peer_switched(v) {
-            self.on::<Switch>(SwitchEvent::PeerLeaves);
+        if v.peer_switched() {
+            self.side.on::<Switch>(SwitchEvent::PeerLeaves);
             return Some(reset);
         }
         fin.fetch_or(CLOSED, Ordering::SeqCst);

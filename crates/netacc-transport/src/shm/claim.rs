@@ -40,11 +40,11 @@ impl Claim {
 /// Takes a queued connect and begins the server's side of its slot. `None`: the client has withdrawn it, or it cannot
 /// begin here. A client that names an impossible slot, or one that is in use, loses its link.
 pub fn take_slot(link: &'static Link, slot: u32) -> Option<&'static ShmEndpoint> {
-    let ep = link.endpoint(slot as usize).filter(|e| slot != 0 && !e.is_live());
+    let ep = link.endpoint(slot as usize).filter(|e| slot != 0 && !e.side.is_live());
     let generation =
         link.segment().and_then(|s| s.slot(slot as usize)).map(|s| s.open.generation.load(Ordering::Relaxed));
     match (ep, generation) {
-        (Some(ep), Some(_)) if !ep.has_windows() => {
+        (Some(ep), Some(_)) if !ep.side.has_windows() => {
             // No byte of it has been read, so the client makes the connect again, by TCP if it cannot get another link
             // either.
             page().fallback(Reason::NoMemory);
@@ -53,8 +53,8 @@ pub fn take_slot(link: &'static Link, slot: u32) -> Option<&'static ShmEndpoint>
             None
         }
         (Some(ep), Some(generation)) => {
-            if !ep.take() {
-                ep.never_mind(generation);
+            if !ep.side.take() {
+                ep.side.never_mind(generation);
                 return None;
             }
             ep.begin(generation).then_some(ep)

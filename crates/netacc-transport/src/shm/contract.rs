@@ -15,16 +15,16 @@ use netacc_sys::errno::{Errno, Result};
 
 impl Endpoint for ShmEndpoint {
     fn try_write(&self, src: &mut Iov<'_>) -> Result<usize> {
-        let Some(v) = self.view() else {
+        let Some(v) = self.side.view() else {
             return Err(Errno::PIPE);
         };
         v.note_cpu();
         self.check_writable(&v)?;
-        if self.state.glance().is_write_diverted() {
+        if self.side.state.glance().is_write_diverted() {
             if self.is_pending() {
                 return Err(Errno::AGAIN);
             }
-            if self.state.glance().is_left() {
+            if self.side.state.glance().is_left() {
                 return self.write_kernel(src);
             }
         }
@@ -48,7 +48,7 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn try_read(&self, dst: &mut Iov<'_>, peek: bool) -> Result<usize> {
-        let Some(v) = self.view() else { return Ok(0) };
+        let Some(v) = self.side.view() else { return Ok(0) };
         v.note_cpu();
         if self.old_subflow.load(Ordering::Relaxed) != 0 {
             match self.read_before(dst, peek) {
@@ -76,7 +76,7 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn readiness(&self) -> Readiness {
-        let Some(v) = self.view() else {
+        let Some(v) = self.side.view() else {
             return Readiness(Readiness::HUP | Readiness::IN | Readiness::OUT);
         };
         let state = self.observe(&v);
@@ -84,7 +84,7 @@ impl Endpoint for ShmEndpoint {
             return Readiness(0);
         }
         let mut r = 0;
-        if state.is_dead() && self.error.load(Ordering::Acquire) != 0 {
+        if state.is_dead() && self.side.error.load(Ordering::Acquire) != 0 {
             r |= Readiness::ERR;
         }
         let no_rx = state.is_read_side_over();
@@ -112,7 +112,7 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn arm(&'static self, interest: Interest, set: &mut WaitSet) -> bool {
-        let Some(v) = self.view() else { return true };
+        let Some(v) = self.side.view() else { return true };
         let waker = v.link.waker_for(set);
         let own = line!(v, side, v.me);
         if self.kernel_fd() < 0 {
@@ -142,11 +142,14 @@ impl Endpoint for ShmEndpoint {
             set.wake_at(ShmEndpoint::next_look());
         }
         // A process may have left the rings, or a thread may have switched the connection, before the registration.
-        (interest.read && r.readable()) || (interest.write && r.writable()) || self.must_switch() || !self.is_live()
+        (interest.read && r.readable())
+            || (interest.write && r.writable())
+            || self.must_switch()
+            || !self.side.is_live()
     }
 
     fn disarm(&self, interest: Interest, set: &WaitSet) {
-        let Some(v) = self.view() else { return };
+        let Some(v) = self.side.view() else { return };
         self.waiters.leave(v.link, set);
         if let Some(waker) = v.link.waker_of(set).filter(|_| !set.mark_was_set) {
             let own = line!(v, side, v.me);
@@ -161,13 +164,13 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn shutdown(&self, how: Shut) {
-        let Some(v) = self.view() else { return };
+        let Some(v) = self.side.view() else { return };
         let (read, write) = (how != Shut::Write, how != Shut::Read);
         if write {
             self.push();
-            self.let_relays_end(&v);
+            self.side.let_relays_end(&v);
         }
-        let old = self.state.shut(v.place(), read, write);
+        let old = self.side.state.shut(v.place(), read, write);
         if (read || old.has(RX_SHUT)) && (write || old.has_shut()) {
             // A peer that writes from now on gets a reset, as from a closed socket.
             line!(v, producer, v.me).fin.fetch_or(FIN | CLOSED, Ordering::SeqCst);
@@ -184,10 +187,10 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn close(&'static self, abort: bool) {
-        let Some(v) = self.view() else { return };
+        let Some(v) = self.side.view() else { return };
         if self.is_pending() {
             // As in the kernel, the server does not accept a connect that was still pending.
-            self.withdraw();
+            self.side.withdraw();
         }
         let state = self.observe(&v);
         if state.is_left() && !state.is_dead() {
@@ -209,8 +212,8 @@ impl Endpoint for ShmEndpoint {
         self.drop_kernel();
         self.end_old_subflow(self.old_subflow_fd());
         let _last = self.take_liveness();
-        let gone = self.state.end(v.place()).has(PEER_GONE);
-        let generation = self.generation.load(Ordering::Relaxed);
+        let gone = self.side.state.end(v.place()).has(PEER_GONE);
+        let generation = self.side.generation.load(Ordering::Relaxed);
         let done = &v.slot.open.server_done;
         // Release: after this the client may use the slot for another connection. If the server's processes end without
         // this mark, the kernel shows that to the client.
@@ -225,27 +228,27 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn unread(&self) -> usize {
-        let Some(v) = self.view() else { return 0 };
+        let Some(v) = self.side.view() else { return 0 };
         to_usize(self.waiting_in_all(&v))
     }
 
     fn unsent(&self) -> usize {
-        let Some(v) = self.view() else { return 0 };
+        let Some(v) = self.side.view() else { return 0 };
         self.outstanding(self.peer_left_unread(&v).unwrap_or(0))
     }
 
     fn take_error(&self) -> i32 {
-        if let Some(v) = self.view() {
+        if let Some(v) = self.side.view() {
             self.observe(&v);
         }
-        self.error.swap(0, Ordering::AcqRel)
+        self.side.error.swap(0, Ordering::AcqRel)
     }
 
     fn peer_cpu(&self) -> u32 {
-        let Some(v) = self.view() else {
+        let Some(v) = self.side.view() else {
             return cpu::NO_CPU;
         };
-        if self.is_remote() {
+        if self.side.is_remote() {
             return cpu::ELSEWHERE;
         }
         line!(v, side, v.me.other()).cpu.load(Ordering::Relaxed)

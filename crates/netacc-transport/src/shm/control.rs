@@ -320,9 +320,9 @@ impl Link {
     fn has_open_streams(&'static self) -> bool {
         let other = self.side().other().index();
         self.segment().is_some_and(|seg| {
-            self.endpoints().filter(|ep| ep.is_live()).any(|ep| {
+            self.endpoints().filter(|ep| ep.side.is_live()).any(|ep| {
                 let fin = seg
-                    .slot(ep.slot_index())
+                    .slot(ep.side.slot_index())
                     .and_then(|s| s.own.get(other))
                     .map(|o| o.producer.fin.load(Ordering::Acquire));
                 fin.is_some_and(netacc_ring::has_not_ended)

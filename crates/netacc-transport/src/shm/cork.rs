@@ -11,9 +11,9 @@
 //! connection to another host no bytes are held back either.
 
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::View;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{CORKED, HOLDS, MORE, SHARED, Switch, SwitchEvent};
+use crate::shm::slot_side::{SlotSide, View};
 use crate::wait::WaitSet;
 use core::sync::atomic::Ordering;
 use netacc_ring::HOLDING;
@@ -25,17 +25,7 @@ const CEILING: u64 = 200_000_000;
 /// Number of bytes that are published at once although more may follow: those of a full segment over loopback.
 const SEGMENT: u64 = 65_483;
 
-impl ShmEndpoint {
-    /// Sets TCP_CORK. The caller holds the `tx` lock.
-    pub fn set_cork(&self, on: bool) {
-        if on {
-            self.state.set(CORKED);
-        } else {
-            self.state.clear(CORKED);
-            self.push();
-        }
-    }
-
+impl SlotSide {
     /// Notes whether the following writes have MSG_MORE. The caller holds the `tx` lock.
     pub fn set_more(&self, on: bool) {
         if on {
@@ -44,12 +34,40 @@ impl ShmEndpoint {
             self.state.clear(MORE);
         }
     }
+}
+
+impl View {
+    /// Whether the peer holds bytes back.
+    #[inline]
+    pub(super) fn is_held(&self) -> bool {
+        line!(self, producer, self.me.other()).fin.load(Ordering::Acquire) & HOLDING != 0
+    }
+
+    /// Ends the peer's hold, since this side leaves the ring.
+    pub(super) fn end_hold(&self) {
+        if self.is_held() {
+            let to = line!(self, consumer, self.me.other()).held.load(Ordering::Acquire);
+            line!(self, producer, self.me.other()).head.fetch_max(to, Ordering::SeqCst);
+        }
+    }
+}
+
+impl ShmEndpoint {
+    /// Sets TCP_CORK. The caller holds the `tx` lock.
+    pub fn set_cork(&self, on: bool) {
+        if on {
+            self.side.state.set(CORKED);
+        } else {
+            self.side.state.clear(CORKED);
+            self.push();
+        }
+    }
 
     /// Publishes the bytes that are held back. The caller holds the `tx` lock.
     #[inline]
     pub fn push(&self) {
-        if self.state.glance().has(HOLDS)
-            && let Some(v) = self.view()
+        if self.side.state.glance().has(HOLDS)
+            && let Some(v) = self.side.view()
         {
             self.release(&v);
         }
@@ -59,13 +77,13 @@ impl ShmEndpoint {
     #[cold]
     pub(super) fn release(&self, v: &View) {
         let own = line!(v, producer, v.me);
-        self.state.clear(HOLDS);
+        self.side.state.clear(HOLDS);
         self.tx.publish(own);
         // Cleared after the publication: a reader that does not see the mark sees the bytes.
         own.fin.fetch_and(!HOLDING, Ordering::SeqCst);
         self.announce_data(v);
-        if self.peer_switched(v) {
-            self.on::<Switch>(SwitchEvent::PeerLeaves);
+        if v.peer_switched() {
+            self.side.on::<Switch>(SwitchEvent::PeerLeaves);
         }
     }
 
@@ -73,8 +91,8 @@ impl ShmEndpoint {
     /// room.
     #[cold]
     pub(super) fn hold(&self, v: &View, n: usize, whole: bool) {
-        let state = self.state.glance();
-        if !whole || !state.has(CORKED | MORE) || state.has(SHARED) || state.is_left() || self.is_remote() {
+        let state = self.side.state.glance();
+        if !whole || !state.has(CORKED | MORE) || state.has(SHARED) || state.is_left() || self.side.is_remote() {
             return self.release(v);
         }
         let (own, said) = (line!(v, producer, v.me), line!(v, consumer, v.me));
@@ -103,32 +121,26 @@ impl ShmEndpoint {
         said.held.store(pos, Ordering::Relaxed);
         // SeqCst: publishes the two words, and is the fence before the load of the reader's registration.
         own.fin.fetch_or(HOLDING, Ordering::SeqCst);
-        self.state.set(HOLDS);
+        self.side.state.set(HOLDS);
         self.announce_data(v);
-    }
-
-    /// Whether the peer holds bytes back.
-    #[inline]
-    pub(super) fn is_held(&self, v: &View) -> bool {
-        line!(v, producer, v.me.other()).fin.load(Ordering::Acquire) & HOLDING != 0
     }
 
     /// Whether the connection has to be checked at a later time without a wake-up: the peer holds bytes back, or the
     /// connect is pending.
     pub fn is_held_back(&self) -> bool {
         // A connect that was pending at the last check is checked, whatever its state is now.
-        self.view().is_some_and(|v| self.is_held(&v)) || self.state.glance().is_pending()
+        self.side.view().is_some_and(|v| v.is_held()) || self.side.state.glance().is_pending()
     }
 
     /// Time ([`time::now`]) of the next check without a wake-up: the end of the peer's hold, or the next check of a
     /// pending connect.
     #[inline]
     pub fn held_until(&self) -> Option<u64> {
-        let v = self.view()?;
+        let v = self.side.view()?;
         if self.is_pending() {
             return Some(ShmEndpoint::next_look());
         }
-        if self.is_held(&v) { self.left_of_hold(&v) } else { None }
+        if v.is_held() { self.left_of_hold(&v) } else { None }
     }
 
     #[cold]
@@ -143,7 +155,7 @@ impl ShmEndpoint {
     #[inline]
     pub(super) fn visible(&self, v: &View) -> u64 {
         let head = line!(v, producer, v.me.other()).head.load(Ordering::Acquire);
-        if self.is_held(v) { head.max(self.held_to(v)) } else { head }
+        if v.is_held() { head.max(self.held_to(v)) } else { head }
     }
 
     #[cold]
@@ -154,7 +166,7 @@ impl ShmEndpoint {
     /// Number of bytes whose hold has expired and that are not published.
     #[inline]
     pub(super) fn overdue(&self, v: &View) -> u64 {
-        if !self.is_held(v) {
+        if !v.is_held() {
             return 0;
         }
         self.visible(v).saturating_sub(line!(v, producer, v.me.other()).head.load(Ordering::Acquire))
@@ -171,18 +183,10 @@ impl ShmEndpoint {
         to > head && own.head.compare_exchange(head, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// Ends the peer's hold, since this side leaves the ring.
-    pub(super) fn end_hold(&self, v: &View) {
-        if self.is_held(v) {
-            let to = line!(v, consumer, v.me.other()).held.load(Ordering::Acquire);
-            line!(v, producer, v.me.other()).head.fetch_max(to, Ordering::SeqCst);
-        }
-    }
-
     /// Limits a sleep that waits for bytes to the end of the hold.
     #[inline]
     pub(super) fn bound_by_hold(&self, v: &View, set: &mut WaitSet) {
-        if self.is_held(v)
+        if v.is_held()
             && let Some(until) = self.left_of_hold(v)
         {
             set.wake_at(until);

@@ -66,13 +66,13 @@ impl ShmEndpoint {
         let mut buf = [0u8; 64];
         let mut heard = LivenessEvent::Nothing;
         // A stranger passes nothing that the other sharers would need.
-        let lends = self.link().trusts_peer();
+        let lends = self.side.link().trusts_peer();
         let stays = stays && lends;
         let mut reading = None;
         for _ in 0..LOOKS {
             // Descriptors stay in the socket, which is closed by `dismiss_shared`.
             if !lends && matches!(first_message(fd), FirstMessage::Message { descriptors: true, .. }) {
-                self.report("passed descriptors over a liveness socket");
+                self.side.report("passed descriptors over a liveness socket");
                 return LivenessEvent::Strange;
             }
             let (got, fds) = receive_descriptors(fd, &mut buf, stays);

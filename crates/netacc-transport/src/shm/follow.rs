@@ -4,13 +4,13 @@
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
 use crate::shm::control::patiently;
-use crate::shm::endpoint::View;
 use crate::shm::passing::{pass_descriptors, take_out};
 use crate::shm::queued_connect::is_kept;
 use crate::shm::registry;
 use crate::shm::sharers::{Direction, FORKED, GIVING};
 use crate::shm::side::Side;
 use crate::shm::side_machines::{LivenessSocket, PEER_GONE, RX_SHUT, Switch, SwitchEvent};
+use crate::shm::slot_side::{SlotSide, View};
 use crate::shm::sockets::{SWITCH_DRAIN, empty, end_at_close, reset_at_close, send_all};
 use core::sync::atomic::Ordering;
 use netacc_ring::Consumer;
@@ -19,7 +19,32 @@ use netacc_sys::{raw, reserved_fds};
 
 /// Whether all bytes that the peer left in the ring and in the old subflow have been read.
 fn drained(ep: &ShmEndpoint, v: &View) -> bool {
-    ep.state.glance().is_left_by_sharer() || !(ep.has_data(v) || ep.old_subflow_fd() >= 0)
+    ep.side.state.glance().is_left_by_sharer() || !(ep.has_data(v) || ep.old_subflow_fd() >= 0)
+}
+
+impl SlotSide {
+    /// Whether this side has followed, and has to read the ring to its end before the socket.
+    pub fn has_accepted(&self) -> bool {
+        self.state.look().is_on_kernel()
+    }
+}
+
+impl View {
+    /// Puts the bytes of our ring into the socket that the peer has neither read nor put there itself. The peer has
+    /// left the ring, so its position is final, and this side reads the ring in its place.
+    fn give_rest(&self, fd: i32) -> Result<()> {
+        let (theirs, ours) = (line!(self, consumer, self.me.other()), line!(self, producer, self.me));
+        let Some(area) = self.tx_area() else { return Err(Errno::CONNRESET) };
+        let rest = Consumer::default();
+        rest.resync(theirs, ours).map_err(|_| Errno::CONNRESET)?;
+        while let Some((p, n)) = rest.chunk(&area, theirs, ours, 0).map_err(|_| Errno::CONNRESET)? {
+            send_all(fd, p.as_ptr(), n)?;
+            rest.advance(n);
+        }
+        // The peer has left the ring, so its position word now records the progress of this transfer for our sharers.
+        rest.publish(theirs);
+        Ok(())
+    }
 }
 
 impl ShmEndpoint {
@@ -27,24 +52,19 @@ impl ShmEndpoint {
     /// rings and the socket on which the connection goes on was received. The answer reflects the last read, write or
     /// check of the readiness.
     pub fn must_switch(&self) -> bool {
-        let state = self.state.look();
+        let state = self.side.state.look();
         if !state.is_live() {
             return false;
         }
-        self.view().is_some_and(|v| match state.switch() {
+        self.side.view().is_some_and(|v| match state.switch() {
             Switch::PeerLeft | Switch::SharerLeft if !state.is_dead() => {
                 // The socket is checked for last: it may have been received while `is_hopeless` checked whether it can
                 // still arrive.
                 self.seek_kernel(&v) || self.is_hopeless(&v) || self.kernel_fd() >= 0
             }
             Switch::OnKernel | Switch::OnSharersKernel if !state.is_dead() => drained(self, &v),
-            _ => self.is_orphan(&v) && !is_kept(self),
+            _ => v.is_orphan() && !is_kept(self),
         })
-    }
-
-    /// Whether this side has followed, and has to read the ring to its end before the socket.
-    pub fn has_accepted(&self) -> bool {
-        self.state.look().is_on_kernel()
     }
 
     /// Checks without waiting whether the socket has been received.
@@ -53,7 +73,7 @@ impl ShmEndpoint {
             v.link.service();
             self.poll_liveness_ends(v, true);
         }
-        if self.kernel_fd() < 0 && self.state.glance().is_left_by_sharer() && self.wake_own_peer(v) {
+        if self.kernel_fd() < 0 && self.side.state.glance().is_left_by_sharer() && self.wake_own_peer(v) {
             self.poll_liveness_ends(v, true);
         }
         self.kernel_fd() >= 0
@@ -63,11 +83,11 @@ impl ShmEndpoint {
     /// that waits for it here may be the only one that uses that end. Returns whether that end has received the socket.
     #[cold]
     fn wake_own_peer(&self, v: &View) -> bool {
-        let generation = self.generation.load(Ordering::Relaxed);
+        let generation = self.side.generation.load(Ordering::Relaxed);
         let mut sent = false;
         registry::each_used(|link| {
             let peer = v.link.is_other_side_of(link).then(|| link.endpoint(v.index)).flatten();
-            if let Some(peer) = peer.filter(|peer| peer.expects(generation) && peer.will_go_on(generation)) {
+            if let Some(peer) = peer.filter(|peer| peer.side.expects(generation) && peer.will_go_on(generation)) {
                 sent |= peer.receive_switch(generation);
             }
         });
@@ -77,9 +97,9 @@ impl ShmEndpoint {
     /// Receives the socket on which connection `generation` goes on, and sends the copy of it to the peer's sharers. A
     /// connect that was not accepted yet keeps the socket until then.
     fn receive_switch(&self, generation: u32) -> bool {
-        let Some(v) = self.view() else { return false };
+        let Some(v) = self.side.view() else { return false };
         v.link.service();
-        if !self.is_live() {
+        if !self.side.is_live() {
             self.of_generation(generation);
         }
         self.poll_liveness_ends(&v, true);
@@ -98,7 +118,7 @@ impl ShmEndpoint {
         // This is checked after the link: another thread may have received a peer liveness socket before it marked the
         // link as lost.
         let unheard = self.peer_liveness_fd() < 0 && self.liveness_fd() < 0;
-        let state = self.state.look();
+        let state = self.side.state.look();
         // If a sharer has left, the socket arrives over the liveness socket. A peer that has left may have only its own
         // liveness socket, whose other end is our peer liveness socket: then the end of our liveness socket shows
         // nothing.
@@ -114,7 +134,7 @@ impl ShmEndpoint {
     /// for it is shorter.
     #[cold]
     pub fn await_kernel(&self) {
-        let Some(v) = self.view() else { return };
+        let Some(v) = self.side.view() else { return };
         let steps = if v.link.trusts_peer() { 1_000 } else { 10 };
         for _ in 0..steps {
             if self.seek_kernel(&v) || self.is_hopeless(&v) {
@@ -131,9 +151,9 @@ impl ShmEndpoint {
     /// endpoint's descriptor of the kernel socket, which carries the whole connection now and has to be put under the
     /// application's numbers before [`ShmEndpoint::let_go`]. `None`: the ring has to be read to its end first.
     pub fn accept_switch(&'static self) -> Result<Option<i32>> {
-        let Some(v) = self.view() else { return Err(Errno::CONNRESET) };
+        let Some(v) = self.side.view() else { return Err(Errno::CONNRESET) };
         self.push();
-        let state = self.state.look();
+        let state = self.side.state.look();
         if !state.is_on_kernel() {
             if !self.seek_kernel(&v) {
                 // Either the socket will come and wake us, or no process is left to send it.
@@ -148,7 +168,7 @@ impl ShmEndpoint {
                     let _ = raw::shutdown(fd, libc::SHUT_WR);
                 }
             }
-            self.on::<Switch>(SwitchEvent::Accept);
+            self.side.on::<Switch>(SwitchEvent::Accept);
         }
         if !drained(self, &v) {
             return Ok(None);
@@ -167,7 +187,7 @@ impl ShmEndpoint {
     /// bytes of the peer have been read (see `offer_to`). So this process receives that socket and, if no byte is left
     /// to read, lets it end the stream in the ordinary way.
     pub fn settle_switch(&'static self) {
-        let Some(v) = self.view() else { return };
+        let Some(v) = self.side.view() else { return };
         let state = self.observe(&v);
         // A peer of another user passes no socket, and is not waited for.
         if v.link.trusts_peer() && state.is_left() && !state.is_dead() && !state.is_left_by_sharer() {
@@ -188,7 +208,7 @@ impl ShmEndpoint {
                 take_out(enclosing, |copy| patiently(|| pass_descriptors(peer_liveness, &[copy], None)));
             }
             reserved_fds::close(enclosing);
-            if let Some(v) = self.view() {
+            if let Some(v) = self.side.view() {
                 // The sharer that has the link sleeps on its ready set.
                 self.announce_data(&v);
                 self.announce_room(&v, true);
@@ -201,9 +221,9 @@ impl ShmEndpoint {
     /// twice.
     fn give_once(&self, v: &View, fd: i32) -> Result<()> {
         let state = &line!(v, side, v.me).forked;
-        if !self.is_shared() {
+        if !self.side.is_shared() {
             self.return_unread(v, fd)?;
-            return self.give_rest(v, fd);
+            return v.give_rest(fd);
         }
         // Relaxed: every process that loads or stores these values holds the word of [`ShmEndpoint::enter`], as this
         // one does.
@@ -212,7 +232,7 @@ impl ShmEndpoint {
         }
         state.store(GIVING, Ordering::Relaxed);
         self.return_unread(v, fd)?;
-        self.give_rest(v, fd)?;
+        v.give_rest(fd)?;
         state.store(FORKED, Ordering::Relaxed);
         Ok(())
     }
@@ -230,26 +250,10 @@ impl ShmEndpoint {
         if all? { Ok(()) } else { Err(Errno::CONNRESET) }
     }
 
-    /// Puts the bytes of our ring into the socket that the peer has neither read nor put there itself. The peer has
-    /// left the ring, so its position is final, and this side reads the ring in its place.
-    fn give_rest(&self, v: &View, fd: i32) -> Result<()> {
-        let (theirs, ours) = (line!(v, consumer, v.me.other()), line!(v, producer, v.me));
-        let Some(area) = v.tx_area() else { return Err(Errno::CONNRESET) };
-        let rest = Consumer::default();
-        rest.resync(theirs, ours).map_err(|_| Errno::CONNRESET)?;
-        while let Some((p, n)) = rest.chunk(&area, theirs, ours, 0).map_err(|_| Errno::CONNRESET)? {
-            send_all(fd, p.as_ptr(), n)?;
-            rest.advance(n);
-        }
-        // The peer has left the ring, so its position word now records the progress of this transfer for our sharers.
-        rest.publish(theirs);
-        Ok(())
-    }
-
     /// Writes to the kernel socket after this side has followed.
     #[cold]
     pub(super) fn write_kernel(&self, src: &mut Iov<'_>) -> Result<usize> {
-        if !self.state.look().is_on_kernel() {
+        if !self.side.state.look().is_on_kernel() {
             return Err(Errno::AGAIN);
         }
         let mut done = 0;
@@ -275,7 +279,7 @@ impl ShmEndpoint {
         want: usize,
         mut fill: impl FnMut(*mut u8, usize) -> Result<usize>,
     ) -> Result<usize> {
-        if !self.state.look().is_on_kernel() || !self.kernel_room() {
+        if !self.side.state.look().is_on_kernel() || !self.kernel_room() {
             return Err(Errno::AGAIN);
         }
         let mut buf = [0u8; 4096];
@@ -295,8 +299,8 @@ impl ShmEndpoint {
     /// Closes a connection that a process has taken off the rings. Bytes that were written before are still sent.
     #[cold]
     pub(super) fn close_switched(&'static self, abort: bool) {
-        let Some(v) = self.view() else { return };
-        if self.state.glance().is_left_by_sharer() {
+        let Some(v) = self.side.view() else { return };
+        if self.side.state.glance().is_left_by_sharer() {
             // The other sharer has the connection.
             return self.let_go();
         }

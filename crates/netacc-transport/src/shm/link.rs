@@ -272,7 +272,7 @@ impl Link {
     #[inline]
     pub fn endpoint(&'static self, slot: usize) -> Option<&'static ShmEndpoint> {
         let ep = self.eps.get(slot)?;
-        if !ep.is_attached() {
+        if !ep.side.is_attached() {
             self.attach(ep, slot);
         }
         Some(ep)
@@ -285,12 +285,12 @@ impl Link {
         // The count comes first, so that every endpoint in use is counted. SeqCst: a thread that ends the link marks it
         // and then loads the count; a thread that uses the endpoint checks for that mark after this.
         self.used.fetch_max(slot + 1, Ordering::SeqCst);
-        ep.attach(self, slot);
+        ep.side.attach(self, slot);
     }
 
     /// All endpoints that have ever been used.
     pub fn endpoints(&'static self) -> impl Iterator<Item = &'static ShmEndpoint> {
-        self.eps.iter().take(self.used.load(Ordering::SeqCst)).filter(|ep| ep.is_attached())
+        self.eps.iter().take(self.used.load(Ordering::SeqCst)).filter(|ep| ep.side.is_attached())
     }
 
     /// Whether the peer is gone (or broke the protocol).
@@ -467,7 +467,7 @@ impl Link {
     /// In the child of a fork: drops what was passed for connections that are closed.
     pub fn drop_passed_for_closed(&'static self) {
         if self.passed.load(Ordering::Relaxed) != 0 {
-            self.endpoints().filter(|ep| !ep.is_live()).for_each(ShmEndpoint::drop_passed);
+            self.endpoints().filter(|ep| !ep.side.is_live()).for_each(ShmEndpoint::drop_passed);
         }
     }
 

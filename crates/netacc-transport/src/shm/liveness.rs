@@ -17,9 +17,9 @@
 use crate::limits::ACCEPTS_PER_LOOK;
 use crate::num;
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::View;
 use crate::shm::guard::{FirstMessage, dismiss_shared, first_message, refuse_descriptors};
 use crate::shm::side_machines::{ARRIVED, LivenessSocket, LivenessSocketEvent, PEER_GONE, PEER_LIVENESS_CHANGED};
+use crate::shm::slot_side::{SlotSide, View};
 use crate::timeouts;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
@@ -133,12 +133,26 @@ fn caller(fd: i32, token: u64) -> Caller {
     }
 }
 
-impl ShmEndpoint {
+impl SlotSide {
     /// Whether our liveness socket listens, and this process has not accepted the peer's connection to it.
     pub fn liveness_listens(&self) -> bool {
         self.state.look().liveness_socket() == LivenessSocket::Listens
     }
 
+    /// Whether [`SlotSide::take_peer_liveness_change`] or [`ShmEndpoint::take_arrived`] would report a change.
+    #[inline]
+    pub fn has_other_files(&self) -> bool {
+        self.state.glance().has(PEER_LIVENESS_CHANGED | ARRIVED)
+    }
+
+    /// Whether the peer liveness socket was replaced by another file since the last call: an epoll instance has to add
+    /// the new file.
+    pub fn take_peer_liveness_change(&self) -> bool {
+        self.state.clear(PEER_LIVENESS_CHANGED)
+    }
+}
+
+impl ShmEndpoint {
     /// Our end of the peer's connection to the liveness socket, or -1.
     pub fn accepted_fd(&self) -> i32 {
         self.accepted.load(Ordering::Acquire) - 1
@@ -148,7 +162,7 @@ impl ShmEndpoint {
     /// that was accepted from it.
     pub fn liveness_to_poll(&self) -> i32 {
         match self.accepted_fd() {
-            fd if fd >= 0 && !self.liveness_listens() => fd,
+            fd if fd >= 0 && !self.side.liveness_listens() => fd,
             _ => self.liveness_fd(),
         }
     }
@@ -156,7 +170,7 @@ impl ShmEndpoint {
     /// Accepts the peer's connection to our liveness socket, if there is one. True: it was accepted by this call.
     pub(super) fn accept_peer(&self) -> bool {
         let liveness = self.liveness_fd();
-        if !self.liveness_listens() || liveness < 0 {
+        if !self.side.liveness_listens() || liveness < 0 {
             return false;
         }
         // If this is a signal handler, the thread that it has interrupted may hold the lock.
@@ -168,7 +182,7 @@ impl ShmEndpoint {
             match if waiting >= 0 { caller(waiting, token) } else { Caller::Silent } {
                 Caller::Peer => {
                     // A thread that sees this state polls the accepted socket.
-                    self.on::<LivenessSocket>(LivenessSocketEvent::Accept);
+                    self.side.on::<LivenessSocket>(LivenessSocketEvent::Accept);
                     return true;
                 }
                 Caller::Stranger => self.drop_accepted(),
@@ -184,7 +198,7 @@ impl ShmEndpoint {
                 // connected.
                 self.drop_accepted();
                 self.accepted.store(fd + 1, Ordering::Release);
-                self.state.set(ARRIVED);
+                self.side.state.set(ARRIVED);
             }
         }
         false
@@ -193,16 +207,16 @@ impl ShmEndpoint {
     /// Whether the peer's process has ended without ever having connected to our liveness socket, so that no
     /// connection's end shows this. It is checked at most every 17 ms until the peer has connected.
     pub(super) fn is_abandoned(&self, v: &View) -> bool {
-        if !self.liveness_listens() || self.accepted_fd() >= 0 {
+        if !self.side.liveness_listens() || self.accepted_fd() >= 0 {
             return false;
         }
         let now = num::low_half(time::now() >> 24);
         if self.dialed.swap(now, Ordering::Relaxed) == now || self.accept_peer() {
             return false;
         }
-        let gone = self.liveness_listens() && self.accepted_fd() < 0 && !v.link.has_peer_process();
+        let gone = self.side.liveness_listens() && self.accepted_fd() < 0 && !v.link.has_peer_process();
         if gone {
-            self.state.set(PEER_GONE);
+            self.side.state.set(PEER_GONE);
         }
         gone
     }
@@ -217,22 +231,10 @@ impl ShmEndpoint {
         }
     }
 
-    /// Whether [`ShmEndpoint::take_peer_liveness_change`] or [`ShmEndpoint::take_arrived`] would report a change.
-    #[inline]
-    pub fn has_other_files(&self) -> bool {
-        self.state.glance().has(PEER_LIVENESS_CHANGED | ARRIVED)
-    }
-
-    /// Whether the peer liveness socket was replaced by another file since the last call: an epoll instance has to add
-    /// the new file.
-    pub fn take_peer_liveness_change(&self) -> bool {
-        self.state.clear(PEER_LIVENESS_CHANGED)
-    }
-
     /// The socket that was accepted from our liveness socket since the last call, or -1: an epoll instance has to add
     /// it.
     pub fn take_arrived(&self) -> i32 {
-        if self.state.clear(ARRIVED) { self.accepted_fd() } else { -1 }
+        if self.side.state.clear(ARRIVED) { self.accepted_fd() } else { -1 }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Descriptors of a connection under the program's numbers: the liveness socket, and the old subflow.
 //!
 //! The program may close such a number at any time, and the kernel gives it to the program's next file. So a number is
-//! used in three steps: the thread announces the use ([`ShmEndpoint::using`]), looks the number up, and makes its
+//! used in three steps: the thread announces the use ([`Users::begin`]), looks the number up, and makes its
 //! system call. A thread that removes a number first stores the number under which the descriptor can be found from
 //! then on, then waits until no thread uses the old one ([`ShmEndpoint::release_number`]), and only then lets the
 //! kernel have it.
@@ -9,18 +9,22 @@
 use crate::shm::ShmEndpoint;
 use crate::shm::sockets::keep;
 use crate::timeouts;
-use core::sync::atomic::{AtomicI32, Ordering, fence};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering, fence};
 use netacc_sys::errno::Errno;
 use netacc_sys::lock::{self, Held};
 use netacc_sys::{raw, reserved_fds, time};
 
 const HANDLER_NUMBER_WAIT: u64 = time::ns(timeouts::HANDLER_NUMBER_WAIT);
 
+/// The number of threads that are using a number of the liveness socket or the old subflow.
+#[derive(Debug)]
+pub(super) struct Users(AtomicU32);
+
 /// Guard of a use: numbers of the liveness socket and the old subflow that are looked up while it lives keep their
 /// files.
 #[derive(Debug)]
-pub struct Using<'a> {
-    ep: &'a ShmEndpoint,
+pub(super) struct Using<'a> {
+    users: &'a Users,
     /// Counts as a lock, so that a signal handler knows that it has interrupted a user.
     #[expect(dead_code, reason = "counts as long as it lives")]
     held: Held,
@@ -30,33 +34,33 @@ impl Drop for Using<'_> {
     fn drop(&mut self) {
         // The count must not fall below 0: it was reset in the child of a fork that a signal handler made. Release: the
         // system call comes before it.
-        let _ = self.ep.users.fetch_update(Ordering::Release, Ordering::Relaxed, |n| n.checked_sub(1));
+        let _ = self.users.0.fetch_update(Ordering::Release, Ordering::Relaxed, |n| n.checked_sub(1));
     }
 }
 
-impl ShmEndpoint {
+impl Users {
     /// To be called before the number of the liveness socket or the old subflow is looked up for a system call that
     /// does not sleep.
-    pub fn using(&self) -> Using<'_> {
+    pub(super) fn begin(&self) -> Using<'_> {
         let held = Held::one_more();
-        self.users.fetch_add(1, Ordering::SeqCst);
+        self.0.fetch_add(1, Ordering::SeqCst);
         // The number is looked up after this fence, and a thread that changes it checks for users after its change: one
         // of the two sees the other.
         fence(Ordering::SeqCst);
-        Using { ep: self, held }
+        Using { users: self, held }
     }
 
     /// Called in the child of a fork: resets the count, since the users are threads of the parent.
-    pub(super) fn forget_users(&self) {
-        self.users.store(0, Ordering::Relaxed);
+    pub(super) fn forget(&self) {
+        self.0.store(0, Ordering::Relaxed);
     }
 
     /// Waits until no thread uses a number that was looked up before. A signal handler gives up after
     /// [`HANDLER_NUMBER_WAIT`], since the user may be the thread that it has interrupted.
-    fn await_users(&self) {
+    fn wait(&self) {
         fence(Ordering::SeqCst);
         let mut until = None;
-        while self.users.load(Ordering::Acquire) != 0 {
+        while self.0.load(Ordering::Acquire) != 0 {
             let now = time::now();
             if lock::interrupted() && now > *until.get_or_insert(now.saturating_add(HANDLER_NUMBER_WAIT)) {
                 return;
@@ -64,7 +68,9 @@ impl ShmEndpoint {
             raw::sched_yield();
         }
     }
+}
 
+impl ShmEndpoint {
     /// Whether the number is that of the liveness socket or the old subflow.
     pub fn lies_under(&self, fd: i32) -> bool {
         self.liveness_fd() == fd || self.old_subflow_fd() == fd
@@ -106,7 +112,7 @@ impl ShmEndpoint {
     fn renumbered(&self) {
         // A thread that is about to sleep on the old number has registered already, so it is woken.
         self.poke_self();
-        self.await_users();
+        self.side.users.wait();
     }
 
     /// Duplicates the liveness socket to a number of ours for sleeping calls, before the program's number gets another

@@ -9,8 +9,8 @@
 
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::View;
 use crate::shm::side::Side;
+use crate::shm::slot_side::View;
 use core::sync::atomic::Ordering;
 use netacc_ring::to_usize;
 use netacc_sys::errno::{Errno, Result};
@@ -21,7 +21,7 @@ impl ShmEndpoint {
     pub fn set_old_subflow(&self, fd: i32, sent: u64, read: u64) {
         self.sent_before.store(sent, Ordering::Relaxed);
         self.old_subflow.store(fd + 1, Ordering::Release);
-        if let Some(v) = self.view() {
+        if let Some(v) = self.side.view() {
             line!(v, consumer, v.me).before.store(read + 1, Ordering::Release);
         }
     }
@@ -33,7 +33,7 @@ impl ShmEndpoint {
 
     /// Counts `n` bytes of the kernel's stream that were read.
     pub fn count_read(&self, n: usize) {
-        if let Some(v) = self.view() {
+        if let Some(v) = self.side.view() {
             line!(v, consumer, v.me).before.fetch_add(n as u64, Ordering::Release);
         }
     }
@@ -65,7 +65,7 @@ impl ShmEndpoint {
     /// Reads from the old subflow; `None`: it has ended.
     #[cold]
     pub(super) fn read_old_subflow(&self, dst: &mut Iov<'_>, peek: bool) -> Option<Result<usize>> {
-        let _using = self.using();
+        let _using = self.side.users.begin();
         let fd = self.old_subflow_fd();
         let (mut spare, mut len) = (0u8, 1);
         let (p, skip) = match dst.space() {
@@ -96,11 +96,11 @@ impl ShmEndpoint {
                 Err(e) => {
                     // An error of the old subflow is an error of the connection, which a peek leaves for the next call.
                     self.end_old_subflow(fd);
-                    self.die(e);
-                    match self.error.swap(0, Ordering::AcqRel) {
+                    self.side.die(e);
+                    match self.side.error.swap(0, Ordering::AcqRel) {
                         0 => None,
                         e if peek || !skip => {
-                            self.error.store(e, Ordering::Release);
+                            self.side.error.store(e, Ordering::Release);
                             None
                         }
                         e => Some(Err(Errno(e))),
@@ -112,7 +112,7 @@ impl ShmEndpoint {
 
     /// Number of bytes in the old subflow, and whether it has ended after them.
     fn old_subflow_left(&self) -> (usize, bool) {
-        let _using = self.using();
+        let _using = self.side.users.begin();
         let fd = self.old_subflow_fd();
         let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
         let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -151,7 +151,7 @@ impl ShmEndpoint {
                 }
                 Some(Err(e)) => {
                     if got > 0 && e != Errno::AGAIN {
-                        self.error.store(e.0, Ordering::Release);
+                        self.side.error.store(e.0, Ordering::Release);
                     }
                     return Err(if got > 0 { Ok(got) } else { Err(e) });
                 }
@@ -163,7 +163,7 @@ impl ShmEndpoint {
     /// Discards up to `n` bytes of the old subflow.
     #[cold]
     pub(super) fn discard_before(&self, n: usize) -> usize {
-        let _using = self.using();
+        let _using = self.side.users.begin();
         // tcp(7): with MSG_TRUNC the kernel discards without a buffer.
         let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
         match raw::recv(self.old_subflow_fd(), core::ptr::null_mut(), n, flags) {

@@ -3,8 +3,8 @@
 //! (see [`super::switch`]).
 
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::View;
 use crate::shm::passing::Passed;
+use crate::shm::slot_side::View;
 use crate::shm::sockets::{end_at_close, replace};
 use core::sync::atomic::Ordering;
 use netacc_sys::{raw, reserved_fds};
@@ -18,7 +18,7 @@ impl ShmEndpoint {
     /// Stores our end of the pair, which the peer passed for connection `generation`, perhaps before the connect is
     /// accepted.
     pub(crate) fn learn_switch(&self, generation: u32, fd: OwnedFd) {
-        if !(self.expects(generation) && self.will_go_on(generation)) || self.goes_on(generation) {
+        if !(self.side.expects(generation) && self.will_go_on(generation)) || self.goes_on(generation) {
             if !self.goes_on(generation) {
                 // This process has closed the connection, in the ordinary way or with the mark of a reset. The socket's
                 // close would reset it in either case, and the bytes that this side has sent would be lost.
@@ -32,7 +32,7 @@ impl ShmEndpoint {
 
     /// Stores the old subflow that the peer has not read to its end and passed for connection `generation`.
     pub(crate) fn learn_unread_return(&self, generation: u32, fd: OwnedFd) {
-        if !(self.expects(generation) && self.will_go_on(generation)) || self.goes_on(generation) {
+        if !(self.side.expects(generation) && self.will_go_on(generation)) || self.goes_on(generation) {
             return reserved_fds::drop_raw(fd);
         }
         self.of_generation(generation);
@@ -42,7 +42,7 @@ impl ShmEndpoint {
     /// Notes that the peer has passed a descriptor for connection `generation` that was lost: without this note a
     /// thread would wait for the socket forever.
     pub(crate) fn miss(&self, generation: u32) {
-        if self.expects(generation) && self.will_go_on(generation) && !self.goes_on(generation) {
+        if self.side.expects(generation) && self.will_go_on(generation) && !self.goes_on(generation) {
             self.of_generation(generation);
             self.lose_kernel();
         }
@@ -80,7 +80,7 @@ impl ShmEndpoint {
     /// descriptors were dropped ([`ShmEndpoint::forget_kernel_of_another`]), and those that it has received over its
     /// liveness sockets are its own.
     pub(super) fn of_generation(&self, generation: u32) {
-        if self.kernel_generation.swap(generation, Ordering::Relaxed) != generation && !self.is_live() {
+        if self.kernel_generation.swap(generation, Ordering::Relaxed) != generation && !self.side.is_live() {
             self.drop_kernel();
         }
     }
@@ -146,9 +146,9 @@ impl ShmEndpoint {
             return self.lose_kernel();
         }
         // For a connect that was not accepted yet, only the passed message has the generation.
-        if passed.kernel.is_some() && self.is_live() {
+        if passed.kernel.is_some() && self.side.is_live() {
             // The generation is stored first, so that a thread that finds the socket knows its connection.
-            self.kernel_generation.store(self.generation.load(Ordering::Relaxed), Ordering::Relaxed);
+            self.kernel_generation.store(self.side.generation.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         if let Some(t) = passed.old_subflow {
             self.keep_unread_return(t);

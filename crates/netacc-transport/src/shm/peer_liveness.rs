@@ -2,11 +2,11 @@
 
 use crate::num::low_half;
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::View;
 use crate::shm::guard::dismiss_shared;
 use crate::shm::redial;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{PEER_GONE, SHARED, UNTOLD};
+use crate::shm::slot_side::{SlotSide, View};
 use crate::shm::unread::Unread;
 use crate::shm::wait_budget::WaitBudget;
 use core::sync::atomic::Ordering;
@@ -32,6 +32,61 @@ fn brings_descriptors(fd: i32) -> bool {
         && m.msg_flags & libc::MSG_CTRUNC != 0
 }
 
+impl SlotSide {
+    /// Marks that the child that is about to be forked has to reset its copy of the connection, since it could not
+    /// follow it: a byte could be lost unnoticed, or the child could wait for an end that is never reported. The
+    /// connection goes on in this process.
+    pub(super) fn reset_in_child(&self) {
+        self.state.set(UNTOLD);
+    }
+
+    /// Whether `SlotSide::reset_in_child` was called.
+    pub fn is_untold(&self) -> bool {
+        self.state.look().has(UNTOLD)
+    }
+
+    /// In the child of the fork: resets the connection for this process only.
+    pub fn reset_if_untold(&self) {
+        if self.is_untold() {
+            self.die(Errno::CONNRESET);
+        }
+    }
+}
+
+impl View {
+    /// Whether the peer has marked that it has several sharers. It sends its liveness socket before it stores the mark.
+    /// SeqCst: the caller has just stored a mark of its own, which the peer loads after it has stored this one.
+    pub(super) fn has_peer_forked(&self) -> bool {
+        line!(self, side, self.me.other()).forked.load(Ordering::SeqCst) != 0
+    }
+
+    /// Waits a moment for a message on the control socket. The message has been sent or is being sent, so the wait is
+    /// short, unless the peer was stopped or is hostile. False: it has not been received.
+    pub(super) fn await_word(&self, budget: &WaitBudget, there: impl Fn() -> bool) -> bool {
+        if self.link.is_inherited() || there() {
+            return true;
+        }
+        budget.wait(self.link.trusts_peer(), |until| self.await_word_until(until, there))
+    }
+
+    fn await_word_until(&self, until: u64, there: impl Fn() -> bool) -> bool {
+        loop {
+            let lost = self.link.is_lost();
+            // If another thread is reading the socket, this returns at once.
+            self.link.service();
+            if there() {
+                return true;
+            }
+            if lost || time::now() >= until {
+                return false;
+            }
+            let mut p = libc::pollfd { fd: self.link.control_fd(), events: libc::POLLIN, revents: 0 };
+            let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+            let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
+        }
+    }
+}
+
 impl ShmEndpoint {
     /// To be called between [`ShmEndpoint::share`] and the fork: waits for the peer's messages about its own fork or
     /// switch on the control socket, which a child does not read. The peer may have announced a switch over our
@@ -39,13 +94,13 @@ impl ShmEndpoint {
     ///
     /// A message that does not come within `budget` may still reach the child over the liveness socket.
     pub fn before_fork(&self, budget: &WaitBudget) {
-        let link = self.link();
+        let link = self.side.link();
         // No lock keeps another thread from closing the connection during this call, and that may be the last user of
         // the link.
         if !link.hold_if_used() {
             return;
         }
-        if let Some(v) = self.view().filter(|v| !v.link.is_inherited()) {
+        if let Some(v) = self.side.view().filter(|v| !v.link.is_inherited()) {
             self.await_peer_liveness(&v, budget);
             let fin = &line!(v, producer, v.me.other()).fin;
             if !link.trusts_peer() {
@@ -53,10 +108,10 @@ impl ShmEndpoint {
                 return link.put();
             }
             let told = || {
-                let _using = self.using();
+                let _using = self.side.users.begin();
                 self.kernel_fd() >= 0 || brings_descriptors(self.liveness_fd())
             };
-            self.await_word(&v, budget, || fin.load(Ordering::SeqCst) & SWITCHED == 0 || told());
+            v.await_word(budget, || fin.load(Ordering::SeqCst) & SWITCHED == 0 || told());
         }
         link.put();
     }
@@ -70,93 +125,42 @@ impl ShmEndpoint {
     /// A switch that the peer has marked and not announced yet is different: the peer announces it to the child over
     /// our liveness socket (see `pass_socket`).
     pub fn about_to_fork(&self, unread: &Unread) {
-        let link = self.link();
+        let link = self.side.link();
         if !link.hold_if_used() {
             return;
         }
-        if let Some(v) = self.view().filter(|v| !v.link.is_inherited() && v.link.trusts_peer()) {
+        if let Some(v) = self.side.view().filter(|v| !v.link.is_inherited() && v.link.trusts_peer()) {
             let is_missing = || {
-                let gone = v.link.is_lost() || self.state.look().has(PEER_GONE);
+                let gone = v.link.is_lost() || self.side.state.look().has(PEER_GONE);
                 !gone && self.peer_liveness_fd() < 0
             };
-            if self.has_peer_forked(&v) && is_missing() {
+            if v.has_peer_forked() && is_missing() {
                 unread.take_in(v.link);
                 if is_missing() {
-                    self.reset_in_child();
+                    self.side.reset_in_child();
                 }
             }
         }
         link.put();
     }
 
-    /// Marks that the child that is about to be forked has to reset its copy of the connection, since it could not
-    /// follow it: a byte could be lost unnoticed, or the child could wait for an end that is never reported. The
-    /// connection goes on in this process.
-    pub(super) fn reset_in_child(&self) {
-        self.state.set(UNTOLD);
-    }
-
-    /// Whether `ShmEndpoint::reset_in_child` was called.
-    pub fn is_untold(&self) -> bool {
-        self.state.look().has(UNTOLD)
-    }
-
-    /// In the child of the fork: resets the connection for this process only.
-    pub fn reset_if_untold(&self) {
-        if self.is_untold() {
-            self.die(Errno::CONNRESET);
-        }
-    }
-
-    /// In the parent, after the fork: clears the mark of `ShmEndpoint::reset_in_child`. True: the connection has no
+    /// In the parent, after the fork: clears the mark of `SlotSide::reset_in_child`. True: the connection has no
     /// liveness socket and belongs to the parent alone.
     pub fn forget_untold(&self) -> bool {
         // A connection that was reset in a child stays reset in it, and in its own children, too.
-        let mine = !self.is_dead();
-        mine && self.state.clear(UNTOLD) && self.liveness_fd() < 0
-    }
-
-    /// Whether the peer has marked that it has several sharers. It sends its liveness socket before it stores the mark.
-    /// SeqCst: the caller has just stored a mark of its own, which the peer loads after it has stored this one.
-    pub(super) fn has_peer_forked(&self, v: &View) -> bool {
-        line!(v, side, v.me.other()).forked.load(Ordering::SeqCst) != 0
+        let mine = !self.side.is_dead();
+        mine && self.side.state.clear(UNTOLD) && self.liveness_fd() < 0
     }
 
     /// Waits for the peer liveness socket if the peer has forked. False: it has not been received in time.
     pub(super) fn await_peer_liveness(&self, v: &View, budget: &WaitBudget) -> bool {
-        self.await_word(v, budget, || self.peer_liveness_fd() >= 0 || !self.has_peer_forked(v))
-    }
-
-    /// Waits a moment for a message on the control socket. The message has been sent or is being sent, so the wait is
-    /// short, unless the peer was stopped or is hostile. False: it has not been received.
-    pub(super) fn await_word(&self, v: &View, budget: &WaitBudget, there: impl Fn() -> bool) -> bool {
-        if v.link.is_inherited() || there() {
-            return true;
-        }
-        budget.wait(v.link.trusts_peer(), |until| self.await_word_until(v, until, there))
-    }
-
-    fn await_word_until(&self, v: &View, until: u64, there: impl Fn() -> bool) -> bool {
-        loop {
-            let lost = v.link.is_lost();
-            // If another thread is reading the socket, this returns at once.
-            v.link.service();
-            if there() {
-                return true;
-            }
-            if lost || time::now() >= until {
-                return false;
-            }
-            let mut p = libc::pollfd { fd: v.link.control_fd(), events: libc::POLLIN, revents: 0 };
-            let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-            let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
-        }
+        v.await_word(budget, || self.peer_liveness_fd() >= 0 || !v.has_peer_forked())
     }
 
     /// Stores the peer liveness socket, which the peer passed for connection `generation`, perhaps before the connect
     /// is accepted.
     pub(crate) fn learn_liveness(&self, generation: u32, fd: OwnedFd) {
-        if !self.expects(generation) {
+        if !self.side.expects(generation) {
             return reserved_fds::drop_raw(fd);
         }
         match reserved_fds::adopt(fd) {
@@ -183,7 +187,7 @@ impl ShmEndpoint {
         // not be demoted if none were left.
         reserved_fds::reserve();
         self.poke_self();
-        if let Some(v) = self.view() {
+        if let Some(v) = self.side.view() {
             self.wake_for_peer_liveness(&v);
         }
     }
@@ -197,7 +201,7 @@ impl ShmEndpoint {
     /// Called when the connection ends here: closes the peer liveness socket, except at a client. If the server has
     /// sharers, none of them can tell that it was the last to use the slot, but the end of this socket shows it.
     pub(super) fn release_peer_liveness(&self, v: &View) {
-        let told = self.state.look().has(PEER_GONE | SHARED);
+        let told = self.side.state.look().has(PEER_GONE | SHARED);
         if told || v.me == Side::Server || v.link.is_inherited() {
             self.close_peer_liveness();
         }
@@ -207,7 +211,7 @@ impl ShmEndpoint {
     /// closed here, and no other sharer of ours has it.
     pub(super) fn servers_gone(&self) -> bool {
         let fd = self.peer_liveness_fd();
-        if fd < 0 || self.is_live() {
+        if fd < 0 || self.side.is_live() {
             return false;
         }
         let mut rest = [0u8; 64];
@@ -238,7 +242,7 @@ impl ShmEndpoint {
     fn close_word(&self, w: u64) {
         let fd = low_half(w).cast_signed() - 1;
         if fd >= 0 {
-            if self.link().trusts_peer() { reserved_fds::close(fd) } else { dismiss_shared(fd) }
+            if self.side.link().trusts_peer() { reserved_fds::close(fd) } else { dismiss_shared(fd) }
         }
     }
 

@@ -6,9 +6,9 @@
 //! it.
 
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::View;
 use crate::shm::segment::CONNECT_QUEUED;
 use crate::shm::side_machines::{Life, LifeEvent};
+use crate::shm::slot_side::View;
 use core::sync::atomic::Ordering;
 use netacc_sys::time;
 
@@ -18,17 +18,17 @@ const STEP: u64 = 1_000_000;
 impl ShmEndpoint {
     /// Marks a connect that is about to be queued as pending. Called under the lock that orders connects.
     pub fn begin_pending(&self) {
-        if let Some(v) = self.view() {
+        if let Some(v) = self.side.view() {
             // Relaxed: `pushed` is only written under the lock that the caller holds.
             self.queued_at.store(v.seg.header().pushed.load(Ordering::Relaxed), Ordering::Relaxed);
-            self.on::<Life>(LifeEvent::FindNoRoom);
+            self.side.on::<Life>(LifeEvent::FindNoRoom);
         }
     }
 
     /// Whether the connect still waits for room in the listener's queue.
     #[inline]
     pub fn is_pending(&self) -> bool {
-        self.state.look().is_pending() && self.view().is_some_and(|v| self.still_pending(&v))
+        self.side.state.look().is_pending() && self.side.view().is_some_and(|v| self.still_pending(&v))
     }
 
     /// Whether a connect that was pending still is.
@@ -43,7 +43,7 @@ impl ShmEndpoint {
         let waits = v.slot.open.outcome.load(Ordering::Acquire) == CONNECT_QUEUED
             && before >= limit
             && before - v.seg.withdrawn_between(popped, at).min(before) >= limit;
-        if !waits && self.on::<Life>(LifeEvent::Establish).is_pending() {
+        if !waits && self.side.on::<Life>(LifeEvent::Establish).is_pending() {
             // This wakes threads that wait until the socket is writable, edge-triggered ones too.
             self.room_came();
         }

@@ -35,7 +35,7 @@ pub(crate) fn queue(link: &'static Link, slot: u32, generation: u32) {
         }
         None => {
             if let Some(ep) = link.endpoint(slot as usize) {
-                ep.refuse(generation);
+                ep.side.refuse(generation);
             }
         }
     }
@@ -76,7 +76,7 @@ pub(crate) fn forget(link: &'static Link) {
             o.link.store(core::ptr::null_mut(), Ordering::Relaxed);
             COUNT.fetch_sub(1, Ordering::Relaxed);
             if let Some(ep) = link.endpoint(o.slot.load(Ordering::Relaxed) as usize) {
-                ep.refuse(o.generation.load(Ordering::Relaxed));
+                ep.side.refuse(o.generation.load(Ordering::Relaxed));
             }
             link.put();
         }

@@ -2,6 +2,7 @@
 
 use crate::shm::segment::{CONNECT_QUEUED, SERVER_PENDING};
 use crate::shm::side::Side;
+use crate::shm::slot_side::SlotSide;
 use crate::shm::slots::{CONTROL_SLOT, Claimed, SLOTS};
 use crate::shm::{Link, ShmEndpoint};
 use core::sync::atomic::Ordering;
@@ -46,9 +47,9 @@ impl Link {
             let Some(slot) = self.pop() else { break };
             if let (Some(ep), Some(s)) = (self.endpoint(slot as usize), seg.slot(slot as usize))
                 && slot != 0
-                && !ep.is_live()
+                && !ep.side.is_live()
             {
-                ep.never_mind(s.open.generation.load(Ordering::Relaxed));
+                ep.side.never_mind(s.open.generation.load(Ordering::Relaxed));
             }
         }
         seg.queued() > 0
@@ -129,8 +130,8 @@ impl Link {
     }
 }
 
-impl ShmEndpoint {
-    /// Server: takes [`ShmEndpoint::take`] back for a connect that has not begun here, so that its client may withdraw
+impl SlotSide {
+    /// Server: takes [`SlotSide::take`] back for a connect that has not begun here, so that its client may withdraw
     /// it.
     pub fn untake(&self) {
         if let Some(v) = self.view() {

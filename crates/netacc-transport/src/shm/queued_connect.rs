@@ -3,9 +3,9 @@
 //! Offered promotions are decided in the same way.
 
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::View;
 use crate::shm::segment::{CONNECT_QUEUED, CONNECT_REFUSED, CONNECT_TAKEN, CONNECT_WITHDRAWN};
 use crate::shm::side::Side;
+use crate::shm::slot_side::{SlotSide, View};
 use core::sync::atomic::Ordering;
 use netacc_sys::time;
 
@@ -15,7 +15,7 @@ pub(super) fn is_kept(ep: &ShmEndpoint) -> bool {
     until != 0 && time::now() < until
 }
 
-impl ShmEndpoint {
+impl SlotSide {
     /// Server: takes a queued connect. False if the client withdrew it.
     pub fn take(&self) -> bool {
         self.decide(CONNECT_TAKEN)
@@ -24,17 +24,6 @@ impl ShmEndpoint {
     /// Client: withdraws a connect that the server has not taken. False if it has.
     pub fn withdraw(&self) -> bool {
         self.decide(CONNECT_WITHDRAWN)
-    }
-
-    /// Client: queues a connect again that was withdrawn from a process which has died. It is not
-    /// [orphaned](ShmEndpoint::orphaned) before the time `until` ([`time::now`]).
-    pub fn queue_again(&self, until: u64) -> bool {
-        self.kept_until.store(until, Ordering::Relaxed);
-        self.view().is_some_and(|v| {
-            // Nobody else decides any more, since the server is gone.
-            let cell = &v.slot.open.outcome;
-            cell.compare_exchange(CONNECT_WITHDRAWN, CONNECT_QUEUED, Ordering::AcqRel, Ordering::Acquire).is_ok()
-        })
     }
 
     /// The outcome of a queued connect or an offered promotion: a `CONNECT_` value.
@@ -62,23 +51,9 @@ impl ShmEndpoint {
         }
     }
 
-    /// Client: whether the server's process died before it took the connect, which is to be made again now. Another
-    /// process may serve it.
-    pub fn orphaned(&self) -> bool {
-        self.is_live() && self.view().is_some_and(|v| self.is_orphan(&v)) && !is_kept(self)
-    }
-
     /// Client: whether the connect waits in its queue.
     pub fn is_queued(&self) -> bool {
         self.is_live() && self.outcome() == CONNECT_QUEUED && self.view().is_some_and(|v| v.me == Side::Client)
-    }
-
-    pub(super) fn is_orphan(&self, v: &View) -> bool {
-        // The slot's own line comes first: it no longer changes once the connect is taken, while the link's header,
-        // which `is_withdrawn` loads, changes with every connect.
-        v.me == Side::Client
-            && v.slot.open.outcome.load(Ordering::Acquire) == CONNECT_QUEUED
-            && (v.link.is_lost() || v.link.is_withdrawn())
     }
 
     /// Sets the outcome of a queued connect. False: it was set before.
@@ -88,5 +63,34 @@ impl ShmEndpoint {
             let cell = &v.slot.open.outcome;
             cell.compare_exchange(CONNECT_QUEUED, outcome, Ordering::AcqRel, Ordering::Acquire).is_ok()
         })
+    }
+}
+
+impl View {
+    pub(super) fn is_orphan(&self) -> bool {
+        // The slot's own line comes first: it no longer changes once the connect is taken, while the link's header,
+        // which `is_withdrawn` loads, changes with every connect.
+        self.me == Side::Client
+            && self.slot.open.outcome.load(Ordering::Acquire) == CONNECT_QUEUED
+            && (self.link.is_lost() || self.link.is_withdrawn())
+    }
+}
+
+impl ShmEndpoint {
+    /// Client: queues a connect again that was withdrawn from a process which has died. It is not
+    /// [orphaned](ShmEndpoint::orphaned) before the time `until` ([`time::now`]).
+    pub fn queue_again(&self, until: u64) -> bool {
+        self.kept_until.store(until, Ordering::Relaxed);
+        self.side.view().is_some_and(|v| {
+            // Nobody else decides any more, since the server is gone.
+            let cell = &v.slot.open.outcome;
+            cell.compare_exchange(CONNECT_WITHDRAWN, CONNECT_QUEUED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        })
+    }
+
+    /// Client: whether the server's process died before it took the connect, which is to be made again now. Another
+    /// process may serve it.
+    pub fn orphaned(&self) -> bool {
+        self.side.is_live() && self.side.view().is_some_and(|v| v.is_orphan()) && !is_kept(self)
     }
 }

@@ -47,7 +47,7 @@ pub fn make_owed_dials() -> Option<u64> {
 /// Whether the connection owes a dial, so that it is not known whether the peer's last holder has ended.
 #[inline]
 pub(super) fn is_owed_by(ep: &ShmEndpoint) -> bool {
-    ep.owed_dial.is_owed_by(ep.generation.load(Ordering::Relaxed))
+    ep.owed_dial.is_owed_by(ep.side.generation.load(Ordering::Relaxed))
 }
 
 /// Whether the connection still owes a dial after another attempt, which is made at most every 17 ms.
@@ -65,7 +65,7 @@ fn redial(ep: &ShmEndpoint) {
     let Some(word) = ep.owed_dial.take_turn() else { return };
     let generation = (word >> 32) as u32;
     let settle = || ep.owed_dial.settle(word);
-    if !ep.expects(generation) {
+    if !ep.side.expects(generation) {
         // The connection has ended meanwhile.
         settle();
         return;
@@ -78,7 +78,7 @@ fn redial(ep: &ShmEndpoint) {
         }
         Dialed::Connected(fd) => ep.learn_peer_liveness(generation, fd),
         // Nobody may be left who could tell, and a thread must not wait for ever.
-        Dialed::NotNow if tick().wrapping_sub(low_half(word)) <= WITHOUT_PEER || ep.link().has_peer_process() => {}
+        Dialed::NotNow if tick().wrapping_sub(low_half(word)) <= WITHOUT_PEER || ep.side.link().has_peer_process() => {}
         Dialed::NotNow | Dialed::Gone => {
             lose_peer(ep);
             settle();
@@ -107,7 +107,7 @@ pub(super) fn has_peer_ended(ep: &ShmEndpoint) -> bool {
         Dialed::Connected(fresh) => replace_peer_liveness(ep, fresh),
         Dialed::Gone => return true,
         // A closed slot is looked at again before it is used.
-        Dialed::NotNow if ep.is_live() => ep.owed_dial.owe(ep.generation.load(Ordering::Relaxed)),
+        Dialed::NotNow if ep.side.is_live() => ep.owed_dial.owe(ep.side.generation.load(Ordering::Relaxed)),
         Dialed::NotNow => {}
     }
     false
@@ -128,12 +128,12 @@ fn replace_peer_liveness(ep: &ShmEndpoint, fresh: i32) {
     if let Ok(old) = old {
         dismiss_shared(old);
     }
-    ep.state.set(PEER_LIVENESS_CHANGED);
+    ep.side.state.set(PEER_LIVENESS_CHANGED);
 }
 
 fn lose_peer(ep: &ShmEndpoint) {
-    if ep.is_live() {
-        ep.state.set(PEER_GONE);
+    if ep.side.is_live() {
+        ep.side.state.set(PEER_GONE);
         ep.poke_self();
     }
 }
@@ -142,7 +142,7 @@ impl ShmEndpoint {
     /// Connects to the listening liveness socket of a peer that is a stranger and is about to fork with connection
     /// `generation`.
     pub(crate) fn learn_token(&self, generation: u32, token: u64) {
-        if !self.expects(generation) || self.peer_liveness_generation() == Some(generation) {
+        if !self.side.expects(generation) || self.peer_liveness_generation() == Some(generation) {
             return;
         }
         self.peer_token.store(token, Ordering::Relaxed);

@@ -9,6 +9,7 @@ use crate::shm::segment::{SERVER_OPEN, SERVER_WITHDRAWN, Segment};
 use crate::shm::side::Side;
 use crate::shm::side_machines::PEER_GONE;
 use crate::shm::side_state::SideState;
+use crate::shm::slot_side::SlotSide;
 use crate::shm::slots::SLOTS;
 use core::ptr;
 use core::sync::atomic::Ordering;
@@ -108,18 +109,18 @@ impl Link {
 
 /// The statistics entry of the queue pair that carries the connection, if that belongs to this process and is known
 /// already.
-fn qp_entry(ep: &ShmEndpoint) -> Option<&'static LinkEntry> {
-    let ours = ep.link().peer_pid() == raw::getpid();
-    let place = ep.view().filter(|_| ours).and_then(|v| v.slot.open.qp())?;
+fn qp_entry(side: &SlotSide) -> Option<&'static LinkEntry> {
+    let ours = side.link().peer_pid() == raw::getpid();
+    let place = side.view().filter(|_| ours).and_then(|v| v.slot.open.qp())?;
     page().link(place)
 }
 
 /// Whether the queue pair that carries the connection has failed, so that TCP carries it.
 pub fn has_failed_over(ep: &ShmEndpoint) -> bool {
-    qp_entry(ep).is_some_and(LinkEntry::is_failed_over)
+    qp_entry(&ep.side).is_some_and(LinkEntry::is_failed_over)
 }
 
-impl ShmEndpoint {
+impl SlotSide {
     /// Whether the other program is on another host.
     #[inline]
     pub fn is_remote(&self) -> bool {
@@ -140,12 +141,14 @@ impl ShmEndpoint {
         let qp = || qp_entry(self).filter(|entry| entry.is_rdma()).map(LinkEntry::id);
         self.is_remote().then(qp).flatten().filter(|id| *id != 0).unwrap_or(self.link().id()).into()
     }
+}
 
+impl ShmEndpoint {
     /// Whether the next received bytes may be copied to a reader's buffers without the ring: no byte precedes them, and
     /// no other process reads. The caller holds the lock for reading, and lets no byte enter the ring until it has
     /// copied.
     pub fn may_read_past(&self) -> bool {
-        self.view().is_some_and(|v| {
+        self.side.view().is_some_and(|v| {
             let state = self.observe(&v);
             state.is_alone()
                 && !state.is_read_side_over()
@@ -159,11 +162,11 @@ impl ShmEndpoint {
     /// all bytes in it. The caller holds the lock for writing.
     pub fn may_write_past(&self) -> bool {
         let may = |state: SideState| state.is_alone() && !state.is_write_side_over();
-        self.view().is_some_and(|v| may(self.observe(&v)) && !self.peer_closed(&v))
+        self.side.view().is_some_and(|v| may(self.observe(&v)) && !self.peer_closed(&v))
     }
 
     /// The peer liveness socket if it can still report events, else -1.
     pub fn peer_liveness_to_poll(&self) -> i32 {
-        if self.state.look().has(PEER_GONE) { -1 } else { self.peer_liveness_fd() }
+        if self.side.state.look().has(PEER_GONE) { -1 } else { self.peer_liveness_fd() }
     }
 }

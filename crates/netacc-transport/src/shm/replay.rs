@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 impl ShmEndpoint {
     /// Calls `piece` for all bytes that were written so far to a connection whose peer has read none.
     pub(super) fn replay(&self, mut piece: impl FnMut(*const u8, usize)) {
-        let Some(v) = self.view() else { return };
+        let Some(v) = self.side.view() else { return };
         let Some(area) = v.tx_area() else { return };
         self.tx.replay(&area, |p, n| piece(p.as_ptr(), n));
     }
@@ -50,6 +50,6 @@ impl ShmEndpoint {
     /// Writes the bytes of this withdrawn connect to the one that replaces it. False: they do not fit.
     pub fn hand_off(&self, new: &'static ShmEndpoint) -> bool {
         let (mut bytes, first) = self.written();
-        new.rewrite(&mut bytes, first, self.ended())
+        new.rewrite(&mut bytes, first, self.side.ended())
     }
 }

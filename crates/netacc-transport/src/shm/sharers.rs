@@ -14,13 +14,13 @@ use crate::num;
 use crate::shm::ShmEndpoint;
 use crate::shm::delays::{Next, Wait};
 use crate::shm::drain::LivenessEvent;
-use crate::shm::endpoint::View;
 use crate::shm::liveness;
 use crate::shm::procfs;
 use crate::shm::redial;
 use crate::shm::segment::LIVENESS_WAKER;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{LivenessSocket, LivenessSocketEvent, PEER_GONE, SHARED, Switch, SwitchEvent};
+use crate::shm::slot_side::{SlotSide, View};
 use crate::shm::wait_budget::WaitBudget;
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -70,23 +70,25 @@ impl Drop for Entered<'_> {
     }
 }
 
-impl ShmEndpoint {
+impl SlotSide {
     /// Whether other sharers of this side may use the connection.
     pub fn is_shared(&self) -> bool {
         self.state.glance().is_shared()
     }
+}
 
+impl ShmEndpoint {
     /// To be called before an operation: on a shared side it waits for the other sharers and continues where they have
     /// left off. The peer can write the word as well; a peer that misuses it loses its connection.
     #[inline]
     pub(super) fn enter(&self, v: &View, dir: Direction) -> core::result::Result<Option<Entered<'static>>, Violation> {
-        if !self.is_shared() { Ok(None) } else { self.enter_shared(v, dir).map(Some) }
+        if !self.side.is_shared() { Ok(None) } else { self.enter_shared(v, dir).map(Some) }
     }
 
     #[cold]
     fn enter_shared(&self, v: &View, dir: Direction) -> core::result::Result<Entered<'static>, Violation> {
         if matches!(dir, Direction::Write) {
-            self.let_relays_end(v);
+            self.side.let_relays_end(v);
         }
         let owner = line!(v, side, v.me).owner.get(dir as usize).ok_or(Violation)?;
         let me = raw::getpid();
@@ -137,11 +139,11 @@ impl ShmEndpoint {
     pub(super) fn sharers_switched(&self, v: &View) -> bool {
         // Relaxed: the process that left held both words of [`ShmEndpoint::enter`], and this one has since acquired one
         // of them.
-        let left = self.is_shared() && line!(v, producer, v.me).fin.load(Ordering::Relaxed) & SWITCHED != 0;
+        let left = self.side.is_shared() && line!(v, producer, v.me).fin.load(Ordering::Relaxed) & SWITCHED != 0;
         if left && !v.link.trusts_peer() {
             self.reset_for(v, "marked the connection as switched");
         } else if left {
-            self.on::<Switch>(SwitchEvent::SharerLeaves);
+            self.side.on::<Switch>(SwitchEvent::SharerLeaves);
         }
         left
     }
@@ -163,7 +165,7 @@ impl ShmEndpoint {
             return ready;
         }
         let peer = line!(v, producer, v.me.other());
-        if self.is_shared() {
+        if self.side.is_shared() {
             Consumer::available_by(line!(v, consumer, v.me), peer) > 0
         } else {
             self.rx.readable(peer)
@@ -174,7 +176,7 @@ impl ShmEndpoint {
     #[inline]
     pub(super) fn has_room(&self, v: &View) -> bool {
         let peer = line!(v, consumer, v.me.other());
-        if self.is_shared() {
+        if self.side.is_shared() {
             return self.tx.writable_by(line!(v, producer, v.me), peer);
         }
         self.tx.writable(peer).unwrap_or(true)
@@ -183,7 +185,7 @@ impl ShmEndpoint {
     /// Number of bytes in the ring that can be read.
     pub(super) fn waiting_in(&self, v: &View) -> u64 {
         let peer = line!(v, producer, v.me.other());
-        if self.is_shared() {
+        if self.side.is_shared() {
             return Consumer::available_by(line!(v, consumer, v.me), peer);
         }
         self.rx.available(peer).unwrap_or(0)
@@ -192,7 +194,7 @@ impl ShmEndpoint {
     /// Number of our bytes that the peer has not read; `None` if its words are impossible.
     pub(super) fn peer_left_unread(&self, v: &View) -> Option<u64> {
         let peer = line!(v, consumer, v.me.other());
-        if self.is_shared() {
+        if self.side.is_shared() {
             return Some(Producer::unread_by(line!(v, producer, v.me), peer));
         }
         self.tx.unread(peer).ok()
@@ -201,18 +203,21 @@ impl ShmEndpoint {
     /// To be called before a fork: makes the liveness socket, unless there is one, and marks the connection as shared.
     /// Returns the descriptor to put under the application's numbers.
     pub fn share(&'static self, budget: &WaitBudget) -> Result<Option<OwnedFd>> {
-        let Some(v) = self.view() else {
+        let Some(v) = self.side.view() else {
             return Err(Errno::NOTCONN);
         };
         // Only this process knows of bytes that are held back, so they are published.
         self.push();
-        self.state.set(SHARED);
+        self.side.state.set(SHARED);
         if self.liveness.load(Ordering::Relaxed) != 0 {
             return Ok(None);
         }
-        let (ours, theirs, token) = self.liveness_pair(&v).inspect_err(|_| self.reset_in_child())?;
-        let m =
-            Message::Liveness { slot: num::small(v.index), generation: self.generation.load(Ordering::Relaxed), token };
+        let (ours, theirs, token) = self.liveness_pair(&v).inspect_err(|_| self.side.reset_in_child())?;
+        let m = Message::Liveness {
+            slot: num::small(v.index),
+            generation: self.side.generation.load(Ordering::Relaxed),
+            token,
+        };
         let sent = v.link.send_patiently(m, theirs.as_ref().map(AsRawFd::as_raw_fd), budget);
         if let Some(theirs) = theirs {
             reserved_fds::drop_raw(theirs);
@@ -231,17 +236,17 @@ impl ShmEndpoint {
             }
             Err(e) => {
                 reserved_fds::drop_raw(ours);
-                self.on::<LivenessSocket>(LivenessSocketEvent::Withdraw);
+                self.side.on::<LivenessSocket>(LivenessSocketEvent::Withdraw);
                 if !matches!(e, Errno::PIPE | Errno::CONNRESET) {
-                    self.reset_in_child();
+                    self.side.reset_in_child();
                     return Err(e);
                 }
                 // The process at the other end of the link is gone already. If it has left the connection to other
                 // processes, the peer liveness socket was sent, which another thread may be about to receive. Otherwise
                 // the peer is gone, which a child could not find out by itself.
-                self.await_word(&v, budget, || self.peer_liveness_fd() >= 0);
+                v.await_word(budget, || self.peer_liveness_fd() >= 0);
                 if self.peer_liveness_fd() < 0 {
-                    self.state.set(PEER_GONE);
+                    self.side.state.set(PEER_GONE);
                 }
                 Ok(None)
             }
@@ -257,7 +262,7 @@ impl ShmEndpoint {
         }
         let (ours, token) = liveness::open()?;
         self.token.store(token, Ordering::Relaxed);
-        self.on::<LivenessSocket>(LivenessSocketEvent::Listen);
+        self.side.on::<LivenessSocket>(LivenessSocketEvent::Listen);
         Ok((ours, None, token))
     }
 
@@ -296,21 +301,21 @@ impl ShmEndpoint {
     /// To be called when the other sharers are gone: updates the private cursors, by which this process works alone
     /// again. The caller holds both direction locks.
     pub fn unshare(&self) {
-        let Some(v) = self.view() else { return };
+        let Some(v) = self.side.view() else { return };
         // If one of them has left the rings, this process still has to follow.
-        if self.is_shared()
+        if self.side.is_shared()
             && !self.sharers_switched(&v)
             && self.resync(&v, Direction::Read).is_ok()
             && self.resync(&v, Direction::Write).is_ok()
         {
-            self.state.clear(SHARED);
+            self.side.state.clear(SHARED);
         }
     }
 
     /// Gives the connection up in this process without ending it: another of our sharers goes on with it, and the
     /// kernel shows the peer when the last one is gone.
     pub fn leave_shared(&'static self) {
-        let Some(v) = self.view() else { return };
+        let Some(v) = self.side.view() else { return };
         self.settle_switch();
         // The socket is not kept as in `release_peer_liveness`: this process must not keep it open when the process
         // that goes on with the connection has died, which the peer has to see.
@@ -335,9 +340,9 @@ impl ShmEndpoint {
         // A process without a link of its own sees the peer's end by its liveness socket.
         let told = self.peer_liveness.load(Ordering::Acquire) != 0;
         if told || v.link.is_inherited() {
-            return self.state.look().has(PEER_GONE) || (!told && self.is_abandoned(v));
+            return self.side.state.look().has(PEER_GONE) || (!told && self.is_abandoned(v));
         }
-        lost && !self.is_orphan(v) && !redial::is_still_owed_by(self)
+        lost && !v.is_orphan() && !redial::is_still_owed_by(self)
     }
 
     /// Adds the kernel sockets that can wake a sleeper of this connection.
@@ -357,13 +362,13 @@ impl ShmEndpoint {
         }
         let w = self.peer_liveness_fd();
         // A socket that has ended would end every sleep.
-        if w >= 0 && !self.state.glance().has(PEER_GONE) && !redial::is_owed_by(self) {
+        if w >= 0 && !self.side.state.glance().has(PEER_GONE) && !redial::is_owed_by(self) {
             set.add(w, libc::POLLIN | libc::POLLRDHUP);
         }
         if v.link.is_inherited() {
             match self.liveness_to_poll() {
                 // A liveness socket that has ended would end every sleep.
-                _ if self.state.glance().liveness_socket() == LivenessSocket::Ended => {}
+                _ if self.side.state.glance().liveness_socket() == LivenessSocket::Ended => {}
                 fd if fd >= 0 => {
                     set.add(fd, libc::POLLIN | libc::POLLRDHUP);
                     set.shared = true;
@@ -400,16 +405,16 @@ impl ShmEndpoint {
             return;
         }
         let peer_liveness = self.peer_liveness_fd();
-        let there = with_liveness && self.state.glance().liveness_socket() != LivenessSocket::Ended;
-        let using = there.then(|| self.using());
+        let there = with_liveness && self.side.state.glance().liveness_socket() != LivenessSocket::Ended;
+        let using = there.then(|| self.side.users.begin());
         // A liveness socket that listens reports nothing.
-        let liveness = if using.is_some() && !self.liveness_listens() { self.liveness_to_poll() } else { -1 };
+        let liveness = if using.is_some() && !self.side.liveness_listens() { self.liveness_to_poll() } else { -1 };
         // `tells`: the end of this socket means that the peer's last process is gone.
         // A peer liveness socket whose end tells nothing yet has nothing else to report.
         let first = if peer_liveness >= 0 && redial::is_still_owed_by(self) { -1 } else { peer_liveness };
         for (fd, tells) in [(first, true), (liveness, peer_liveness < 0)] {
             // All sharers read the same socket, so messages that each of them needs stay in it.
-            let shared = fd == liveness || self.is_shared();
+            let shared = fd == liveness || self.side.is_shared();
             match if fd >= 0 { self.drain(fd, shared) } else { LivenessEvent::Nothing } {
                 LivenessEvent::Nothing => {}
                 LivenessEvent::Woken => self.waiters.wake_co_waiters(v.link),
@@ -418,9 +423,9 @@ impl ShmEndpoint {
                 }
                 LivenessEvent::End => {
                     if tells {
-                        self.state.set(PEER_GONE);
+                        self.side.state.set(PEER_GONE);
                     } else {
-                        self.on::<LivenessSocket>(LivenessSocketEvent::End);
+                        self.side.on::<LivenessSocket>(LivenessSocketEvent::End);
                     }
                     self.waiters.wake_co_waiters(v.link);
                 }
@@ -435,8 +440,8 @@ impl ShmEndpoint {
     /// Processes what the liveness socket and the peer liveness socket report, for an epoll instance that has got an
     /// event of one of them.
     pub fn on_liveness_event(&self) {
-        if self.is_live()
-            && let Some(v) = self.view()
+        if self.side.is_live()
+            && let Some(v) = self.side.view()
         {
             self.poll_liveness(&v);
         }
@@ -444,7 +449,7 @@ impl ShmEndpoint {
 
     /// Requests a wake-up by a byte on the liveness socket. True: there is no need to sleep.
     pub fn arm_liveness(&self, write: bool) -> bool {
-        let Some(v) = self.view() else { return true };
+        let Some(v) = self.side.view() else { return true };
         let own = line!(v, side, v.me);
         let _ = own.rx_waiter.compare_exchange(0, LIVENESS_WAKER, Ordering::SeqCst, Ordering::SeqCst);
         if write {

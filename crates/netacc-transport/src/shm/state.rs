@@ -3,9 +3,9 @@
 use crate::endpoint::Endpoint;
 use crate::shm::ShmEndpoint;
 use crate::shm::edges::EdgeSeq;
-use crate::shm::endpoint::View;
 use crate::shm::side::Side;
 use crate::shm::side_machines::Ends;
+use crate::shm::slot_side::{SlotSide, View};
 use core::sync::atomic::{Ordering, fence};
 use netacc_ring::to_usize;
 use netacc_sys::errno::Errno;
@@ -16,10 +16,22 @@ const DELIVERED: u64 = 64 * 1024;
 /// Smallest number of bytes that fit into a ring before the peer has to read.
 const FULL: u64 = 64 * 1024;
 
+impl SlotSide {
+    /// Puts an error back that was taken by a call which then had bytes to report: the next call reports it, as in the
+    /// kernel.
+    #[cold]
+    pub fn put_back(&self, e: Errno) {
+        // EPIPE is not put back, since it also stands for our own end; neither are errors that the program has caused.
+        if matches!(e, Errno::CONNRESET | Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH) {
+            let _ = self.error.compare_exchange(0, e.0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+}
+
 impl ShmEndpoint {
     /// The current event counters. To be loaded before the readiness is checked, so that no event in between is missed.
     pub fn edge_seq(&self) -> EdgeSeq {
-        let Some(v) = self.view() else {
+        let Some(v) = self.side.view() else {
             return EdgeSeq::default();
         };
         // This comes first: if a pending connect is established now, that counts as room.
@@ -54,14 +66,14 @@ impl ShmEndpoint {
     /// which checks for room again.
     #[cold]
     pub fn peeked(&self) {
-        if let Some(v) = self.view() {
+        if let Some(v) = self.side.view() {
             self.announce_room(&v, true);
         }
     }
 
     /// Whether a write would find an end or an error, or no room.
     pub fn refuses(&self) -> bool {
-        self.view().is_none_or(|v| self.observe(&v).is_write_side_over() || !self.has_room(&v))
+        self.side.view().is_none_or(|v| self.observe(&v).is_write_side_over() || !self.has_room(&v))
     }
 
     /// The state as TCP_INFO names it (`enum` in `net/tcp_states.h`).
@@ -71,7 +83,7 @@ impl ShmEndpoint {
         const FIN_WAIT2: u8 = 5;
         const CLOSE: u8 = 7;
         const CLOSE_WAIT: u8 = 8;
-        let Some(v) = self.view() else { return CLOSE };
+        let Some(v) = self.side.view() else { return CLOSE };
         let state = self.observe(&v);
         match state.ends() {
             _ if state.is_dead() => CLOSE,
@@ -85,19 +97,19 @@ impl ShmEndpoint {
 
     /// Whether both directions have ended, so that a TCP socket would not be connected.
     pub fn has_ended(&self) -> bool {
-        let Some(v) = self.view() else { return true };
+        let Some(v) = self.side.view() else { return true };
         let state = self.observe(&v);
         state.is_dead() || state.ends() == Ends::Closed
     }
 
     /// Whether the connection was reset.
     pub fn is_reset(&self) -> bool {
-        self.view().is_some_and(|v| self.observe(&v).is_dead())
+        self.side.view().is_some_and(|v| self.observe(&v).is_dead())
     }
 
     /// Whether the peer has ended its stream.
     pub fn peer_ended(&self) -> bool {
-        self.view().is_none_or(|v| self.observe(&v).has_peer_ended())
+        self.side.view().is_none_or(|v| self.observe(&v).has_peer_ended())
     }
 
     /// The value of SO_RCVLOWAT.
@@ -131,7 +143,7 @@ impl ShmEndpoint {
     /// ring's size is the limit.
     #[cold]
     pub fn set_buffers(&self, send: u32, receive: u32) {
-        if let Some(v) = self.view() {
+        if let Some(v) = self.side.view() {
             self.tx.set_limit(line!(v, producer, v.me), send);
             // tcp(7), tcp_adv_win_scale: half of the buffer is the kernel's own overhead.
             line!(v, consumer, v.me).window.store(u64::from(receive / 2), Ordering::Relaxed);
@@ -150,16 +162,6 @@ impl ShmEndpoint {
 
     /// Whether the peer's program has read all that we have written.
     pub fn is_all_read(&self) -> bool {
-        self.view().is_none_or(|v| self.peer_left_unread(&v).unwrap_or(0) == 0)
-    }
-
-    /// Puts an error back that was taken by a call which then had bytes to report: the next call reports it, as in the
-    /// kernel.
-    #[cold]
-    pub fn put_back(&self, e: Errno) {
-        // EPIPE is not put back, since it also stands for our own end; neither are errors that the program has caused.
-        if matches!(e, Errno::CONNRESET | Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH) {
-            let _ = self.error.compare_exchange(0, e.0, Ordering::AcqRel, Ordering::Relaxed);
-        }
+        self.side.view().is_none_or(|v| self.peer_left_unread(&v).unwrap_or(0) == 0)
     }
 }

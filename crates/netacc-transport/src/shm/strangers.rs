@@ -10,12 +10,12 @@
 //! only if it trusts the other one.
 
 use crate::limits::RELAY_WAIT_MS;
-use crate::shm::endpoint::View;
 use crate::shm::segment::{LENDING_UNKNOWN, REFUSES_LENT, TAKES_LENT};
 use crate::shm::side_machines::{AHEAD, PEER_GONE};
+use crate::shm::slot_side::View;
 use crate::shm::slots::CONTROL_SLOT;
 use crate::shm::users::are_trusted_by;
-use crate::shm::{Link, ShmEndpoint, Side};
+use crate::shm::{Link, ShmEndpoint, Side, SlotSide};
 use core::sync::atomic::Ordering;
 use netacc_ring::{RESET, SWITCHED};
 use netacc_stats::{Counter, Reason, page};
@@ -83,7 +83,7 @@ impl Link {
             return false;
         }
         // A slot that was never used has no connection, and its endpoint must not take memory.
-        match self.endpoints().find(|ep| ep.slot_index() == slot as usize) {
+        match self.endpoints().find(|ep| ep.side.slot_index() == slot as usize) {
             Some(ep) => ep.refuse_passed(generation),
             None => self.report(slot as usize, PASSED),
         }
@@ -93,8 +93,8 @@ impl Link {
     /// Resets all connections of a peer that has passed a descriptor although it is not trusted.
     pub(super) fn reset_all(&'static self) {
         self.report(0, PASSED);
-        for ep in self.endpoints().filter(|ep| ep.is_live() && ep.slot_index() != CONTROL_SLOT) {
-            if let Some(v) = ep.view() {
+        for ep in self.endpoints().filter(|ep| ep.side.is_live() && ep.side.slot_index() != CONTROL_SLOT) {
+            if let Some(v) = ep.side.view() {
                 line!(v, producer, v.me).fin.store(RESET, Ordering::SeqCst);
                 ep.fail(Errno::CONNRESET);
             }
@@ -114,48 +114,19 @@ const RELAY: u32 = 4;
 /// The [`Offence::what`] of a peer that passes a descriptor although it is not trusted.
 const PASSED: &str = "passed a descriptor that it must not pass";
 
-impl ShmEndpoint {
-    /// Whether the peer has left the rings. Only the mark of a trusted peer counts, since only such a peer may pass the
-    /// socket on which the connection goes on. SeqCst: the caller has published before this; a peer that leaves stores
-    /// its mark and then loads the ring's words for the last time.
-    pub(super) fn peer_switched(&self, v: &View) -> bool {
-        line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & SWITCHED != 0 && v.link.trusts_peer()
-    }
-
-    /// Resets the connection on both sides, since the peer has done `what`, which no peer may do. The error is left for
-    /// the next call that asks for it.
-    #[cold]
-    pub(super) fn reset_for(&self, v: &View, what: &'static str) {
-        page().count(Counter::ProtocolErrors);
-        page().fallback(Reason::ProtocolError);
-        self.report(what);
-        line!(v, producer, v.me).fin.store(RESET, Ordering::SeqCst);
-        self.fail(Errno::CONNRESET);
-        self.announce_data(v);
-    }
-
-    fn refuse_passed(&self, generation: u32) {
-        match self
-            .view()
-            .filter(|_| self.is_live() && self.generation.load(Ordering::Relaxed) == generation && !self.is_dead())
-        {
-            Some(v) => self.reset_for(&v, PASSED),
-            None => self.report(PASSED),
-        }
-    }
-
+impl SlotSide {
     pub(super) fn report(&self, what: &'static str) {
         self.link().report(self.slot_index(), what);
     }
 
-    /// Counts a relay that is about to begin; see `ShmEndpoint::let_relays_end`.
+    /// Counts a relay that is about to begin; see `SlotSide::let_relays_end`.
     pub fn relay_begins(&self) {
         if let Some(v) = self.view() {
             line!(v, side, v.me).forked.fetch_add(RELAY, Ordering::SeqCst);
         }
     }
 
-    /// Undoes [`ShmEndpoint::relay_begins`]: the relay has passed on all of its bytes, or could not be made.
+    /// Undoes [`SlotSide::relay_begins`]: the relay has passed on all of its bytes, or could not be made.
     pub fn relay_ends(&self) {
         if let Some(v) = self.view() {
             let one_less = |word: u32| word.checked_sub(RELAY);
@@ -192,5 +163,37 @@ impl ShmEndpoint {
     /// Whether every process that had the other end is known to be gone: then no more bytes arrive in the ring.
     pub fn peer_is_gone(&self) -> bool {
         self.state.look().has(PEER_GONE)
+    }
+}
+
+impl View {
+    /// Whether the peer has left the rings. Only the mark of a trusted peer counts, since only such a peer may pass the
+    /// socket on which the connection goes on. SeqCst: the caller has published before this; a peer that leaves stores
+    /// its mark and then loads the ring's words for the last time.
+    pub(super) fn peer_switched(&self) -> bool {
+        line!(self, producer, self.me.other()).fin.load(Ordering::SeqCst) & SWITCHED != 0 && self.link.trusts_peer()
+    }
+}
+
+impl ShmEndpoint {
+    /// Resets the connection on both sides, since the peer has done `what`, which no peer may do. The error is left for
+    /// the next call that asks for it.
+    #[cold]
+    pub(super) fn reset_for(&self, v: &View, what: &'static str) {
+        page().count(Counter::ProtocolErrors);
+        page().fallback(Reason::ProtocolError);
+        self.side.report(what);
+        line!(v, producer, v.me).fin.store(RESET, Ordering::SeqCst);
+        self.fail(Errno::CONNRESET);
+        self.announce_data(v);
+    }
+
+    fn refuse_passed(&self, generation: u32) {
+        match self.side.view().filter(|_| {
+            self.side.is_live() && self.side.generation.load(Ordering::Relaxed) == generation && !self.side.is_dead()
+        }) {
+            Some(v) => self.reset_for(&v, PASSED),
+            None => self.side.report(PASSED),
+        }
     }
 }

@@ -20,11 +20,11 @@
 use crate::num;
 use crate::shm::ShmEndpoint;
 use crate::shm::control::patiently;
-use crate::shm::endpoint::View;
 use crate::shm::passing::{enclosed, pass_descriptors};
 use crate::shm::sharers::Direction;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{RX_SHUT, UNTOLD};
+use crate::shm::slot_side::{SlotSide, View};
 use crate::shm::sockets::{SWITCH_DRAIN, empty, end_at_close, reset_at_close, reset_pair, send_all};
 use crate::shm::wait_budget::WaitBudget;
 use core::sync::atomic::Ordering;
@@ -62,7 +62,7 @@ impl Drop for SiblingCopy {
     }
 }
 
-impl ShmEndpoint {
+impl SlotSide {
     /// Whether the peer or one of our sharers has left the rings and we have not followed yet. A connection that was
     /// reset does not follow.
     #[inline]
@@ -77,11 +77,13 @@ impl ShmEndpoint {
         let state = self.state.glance();
         state.is_left() && !state.is_dead()
     }
+}
 
+impl ShmEndpoint {
     /// Puts the bytes that are left to read into `peer_end`, for the reader of `local_end`. False: some bytes could not
     /// be obtained, and the connection is reset. The caller holds both direction locks.
     pub fn drain_rest(&self, local_end: &OwnedFd, peer_end: &OwnedFd) -> Result<bool> {
-        let Some(v) = self.view() else { return Err(Errno::NOTCONN) };
+        let Some(v) = self.side.view() else { return Err(Errno::NOTCONN) };
         let Ok(_read) = self.enter(&v, Direction::Read) else { return Err(Errno::CONNRESET) };
         // A process that has left before this one had switched to the ring, so its half of the kernel's stream has
         // ended.
@@ -99,7 +101,7 @@ impl ShmEndpoint {
     /// connected sockets. The caller holds both direction locks and then calls [`ShmEndpoint::let_go`]. `EAGAIN`: the
     /// peer or another of our sharers has left first, or the server died before it took the connect.
     pub fn offer_switch(&'static self, local_end: &OwnedFd, peer_end: OwnedFd) -> Result<()> {
-        let Some(v) = self.view() else { return Err(Errno::NOTCONN) };
+        let Some(v) = self.side.view() else { return Err(Errno::NOTCONN) };
         let mut sibling_copy = SiblingCopy::default();
         if self.liveness_fd() >= 0
             && let Err(e) = sibling_copy.of(local_end)
@@ -195,7 +197,7 @@ impl ShmEndpoint {
     /// `local_end` finds it after the bytes before it, as with a kernel socket that is passed on after its reset.
     fn cut(&self, v: &View, e: Errno) {
         line!(v, producer, v.me).fin.fetch_or(RESET, Ordering::SeqCst);
-        self.die(e);
+        self.side.die(e);
     }
 
     /// Puts the bytes that this side has not read into `peer_end`, for the reader of `local_end`: first those of the
@@ -211,7 +213,7 @@ impl ShmEndpoint {
         }
         let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
         let Some(area) = v.rx_area() else { return Err(Errno::CONNRESET) };
-        self.end_hold(v);
+        v.end_hold();
         while let Some((p, n)) = self.rx.chunk(&area, own, peer, 0).map_err(|_| self.violated(v))? {
             send_all(peer_end.as_raw_fd(), p.as_ptr(), n)?;
             self.rx.advance(n);
@@ -245,9 +247,7 @@ impl ShmEndpoint {
                 // the socket is also passed over the peer liveness socket. A peer that forks later reads its control
                 // socket to the end first. If the peer liveness socket was not received, as when no descriptor is left
                 // for it, it is not waited for again.
-                Ok(()) if arrived && peer_liveness < 0 && !v.link.is_inherited() && self.has_peer_forked(v) => {
-                    told = true
-                }
+                Ok(()) if arrived && peer_liveness < 0 && !v.link.is_inherited() && v.has_peer_forked() => told = true,
                 // No further process is left to receive the socket.
                 Err(Errno::PIPE | Errno::CONNRESET) if told => return Ok(true),
                 // The peer had ended its stream before the ring was read for the last time, so all bytes that it has
@@ -261,7 +261,7 @@ impl ShmEndpoint {
                 Err(e @ (Errno::PIPE | Errno::CONNRESET)) => {
                     // The process at the other end of the link is gone. Its last message may be the peer liveness
                     // socket, by which other sharers have the connection.
-                    self.await_word(v, &WaitBudget::of_one(), || self.peer_liveness_fd() >= 0);
+                    v.await_word(&WaitBudget::of_one(), || self.peer_liveness_fd() >= 0);
                     if self.peer_liveness_fd() < 0 {
                         break e;
                     }
@@ -269,7 +269,7 @@ impl ShmEndpoint {
                 done => return done.map(|()| true),
             }
         };
-        if self.is_orphan(v) {
+        if v.is_orphan() {
             return Ok(false);
         }
         if !self.peer_died(v) {
@@ -309,7 +309,7 @@ impl ShmEndpoint {
         if over >= 0 {
             return patiently(|| pass_descriptors(over, &[peer_end], old_subflow));
         }
-        let (slot, generation) = (num::small(v.index), self.generation.load(Ordering::Relaxed));
+        let (slot, generation) = (num::small(v.index), self.side.generation.load(Ordering::Relaxed));
         if let Some(old_subflow) = old_subflow {
             // The old subflow is sent first, since a peer that has the socket uses it at once.
             v.link.send_patiently(
@@ -323,9 +323,9 @@ impl ShmEndpoint {
 
     /// Gives the endpoint up after the connection has switched to another path.
     pub fn let_go(&'static self) {
-        let Some(v) = self.view() else { return };
+        let Some(v) = self.side.view() else { return };
         // Sharers may still access the words.
-        let shared = self.state.look().is_shared();
+        let shared = self.side.state.look().is_shared();
         if !shared {
             let side = line!(v, side, v.me);
             for w in [&side.subscriber, &side.rx_waiter, &side.tx_waiter, &side.want_room] {
@@ -339,7 +339,7 @@ impl ShmEndpoint {
         self.leave();
         if v.me == Side::Server && !shared {
             // Release: after this the client may use the slot again, once it has given it up, too.
-            v.slot.open.server_done.store(self.generation.load(Ordering::Relaxed), Ordering::Release);
+            v.slot.open.server_done.store(self.side.generation.load(Ordering::Relaxed), Ordering::Release);
         }
         if v.me == Side::Client && !v.link.is_inherited() {
             if shared {

@@ -3,8 +3,8 @@
 
 use crate::endpoint::Endpoint;
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::View;
 use crate::shm::side::Side;
+use crate::shm::slot_side::View;
 use crate::shm::waiters::{READS, take_ours};
 use crate::wait::WaitSet;
 use core::sync::atomic::{Ordering, fence};
@@ -35,10 +35,10 @@ impl ShmEndpoint {
         // The caller has stored what the sleepers are to see, perhaps with Release only; a sleeper registers and then
         // loads it. With the fence in [`ShmEndpoint::arm`] one of the two sees the other.
         fence(Ordering::SeqCst);
-        if !self.is_live() && self.index.load(Ordering::Relaxed) != 0 {
+        if !self.side.is_live() && self.side.slot_index() != 0 {
             return;
         }
-        let Some(v) = self.view() else { return };
+        let Some(v) = self.side.view() else { return };
         if v.link.is_inherited() {
             // The words in shared memory name sleeping threads of the parent, which this process cannot ring, so their
             // registrations have to stay.
@@ -71,7 +71,7 @@ impl ShmEndpoint {
     /// In the child of a fork: forgets the threads that sleep for the connection, which are the parent's.
     pub fn forget_sleepers(&self) {
         self.waiters.forget();
-        self.forget_users();
+        self.side.users.forget();
         self.draining.reset();
     }
 
@@ -79,7 +79,7 @@ impl ShmEndpoint {
     pub fn subscribe(&self, ready_set: u32) {
         self.ready_set.store(ready_set, Ordering::Relaxed);
         // In the child of a fork the shared word stays as it is, since the ready sets are the parent's.
-        let Some(v) = self.view().filter(|v| !v.link.is_inherited()) else { return };
+        let Some(v) = self.side.view().filter(|v| !v.link.is_inherited()) else { return };
         let watch = &line!(v, side, v.me).subscriber;
         if ready_set != 0 {
             // SeqCst: the caller checks the connection afterwards; the peer publishes and then loads this word.
@@ -93,7 +93,7 @@ impl ShmEndpoint {
 
     /// Requests a bit in the subscribed ready set when there is room; true if there is room already.
     pub fn want_room(&self) -> bool {
-        let Some(v) = self.view() else { return true };
+        let Some(v) = self.side.view() else { return true };
         // SeqCst: this thread exchanges the word and then checks for room; the peer publishes its tail and then loads
         // the word.
         line!(v, side, v.me).want_room.swap(1, Ordering::SeqCst);
@@ -107,7 +107,7 @@ impl ShmEndpoint {
     /// Arms `set` for the connect queue (slot 0), and so for the whole link. True: there is no need to sleep, since a
     /// connect waits or the link has ended.
     pub fn arm_queue(&self, set: &mut WaitSet) -> bool {
-        let Some(v) = self.view() else { return true };
+        let Some(v) = self.side.view() else { return true };
         let waker = v.link.waker_for(set);
         if waker != 0 {
             self.waiters.register(v.link, &line!(v, side, v.me).rx_waiter, waker, READS, set);
@@ -117,7 +117,7 @@ impl ShmEndpoint {
 
     /// Undoes [`ShmEndpoint::arm_queue`].
     pub fn disarm_queue(&self, set: &WaitSet) {
-        if let Some(v) = self.view()
+        if let Some(v) = self.side.view()
             && let Some(waker) = v.link.waker_of(set)
         {
             self.waiters.unregister(v.link, &line!(v, side, v.me).rx_waiter, waker, READS);

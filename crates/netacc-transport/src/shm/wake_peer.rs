@@ -2,10 +2,10 @@
 //! its processes that sleeps on a liveness socket.
 
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::View;
 use crate::shm::segment::LIVENESS_WAKER;
 use crate::shm::side::Side;
 use crate::shm::side_machines::RING_OWED;
+use crate::shm::slot_side::View;
 use core::sync::atomic::{Ordering, fence};
 use netacc_ring::{Ring, notify_data, notify_room};
 use netacc_sys::{cpu, raw};
@@ -65,8 +65,8 @@ impl ShmEndpoint {
     /// connection once it has done so.
     fn poke_liveness(&self) {
         self.accept_peer();
-        if !self.liveness_listens() {
-            let _using = self.using();
+        if !self.side.liveness_listens() {
+            let _using = self.side.users.begin();
             poke(self.liveness_to_poll());
         }
     }
@@ -82,7 +82,7 @@ impl ShmEndpoint {
         // our liveness socket.
         let may_come = !v.link.is_inherited() && line!(v, side, v.me.other()).forked.load(Ordering::Relaxed) != 0;
         if may_come && self.peer_liveness_fd() < 0 {
-            self.state.set(RING_OWED);
+            self.side.state.set(RING_OWED);
             // SeqCst: this thread stores the mark and then loads the peer liveness socket; the thread that receives the
             // peer liveness socket stores it and then loads the mark. One of the two sees the other.
             fence(Ordering::SeqCst);
@@ -99,7 +99,7 @@ impl ShmEndpoint {
     pub(super) fn ring_if_owed(&self) {
         // SeqCst: see [`ShmEndpoint::wake_sharers`].
         fence(Ordering::SeqCst);
-        if self.state.glance().has(RING_OWED) && self.state.clear(RING_OWED) {
+        if self.side.state.glance().has(RING_OWED) && self.side.state.clear(RING_OWED) {
             poke(self.peer_liveness_fd());
         }
     }

@@ -35,7 +35,7 @@ fn until(what: impl Fn() -> bool) {
 /// Whether the server has marked that it leaves the rings.
 fn has_left(l: &Links, c: &ShmEndpoint) -> bool {
     let seg = l.client.segment().unwrap();
-    let [_, server] = &seg.slot(c.slot_index()).unwrap().own;
+    let [_, server] = &seg.slot(c.side.slot_index()).unwrap().own;
     server.producer.fin.load(Ordering::SeqCst) & SWITCHED != 0
 }
 
@@ -87,7 +87,7 @@ fn a_child_knows_the_end_of_its_peer_or_is_reset() {
     let mut unread = Unread::default();
     unread.stop(l.client, 0);
     c.about_to_fork(&unread);
-    assert!(c.peer_liveness_fd() >= 0 && !c.is_untold());
+    assert!(c.peer_liveness_fd() >= 0 && !c.side.is_untold());
     unread.go_on();
     // A peer that forks when no thread reads any more.
     let (c, s) = l.connect().unwrap();
@@ -96,18 +96,18 @@ fn a_child_knows_the_end_of_its_peer_or_is_reset() {
     unread.stop(l.client, 0);
     let _of_server = s.share(&budget).unwrap();
     c.about_to_fork(&unread);
-    assert!(c.peer_liveness_fd() >= 0 && !c.is_untold());
+    assert!(c.peer_liveness_fd() >= 0 && !c.side.is_untold());
     unread.go_on();
     // One that says so, and whose liveness socket does not come.
     let (c, _s) = l.connect().unwrap();
     let _of_client = c.share(&budget).unwrap();
     let seg = l.client.segment().unwrap();
-    seg.slot(c.slot_index()).unwrap().own[1].side.forked.store(1, Ordering::SeqCst);
+    seg.slot(c.side.slot_index()).unwrap().own[1].side.forked.store(1, Ordering::SeqCst);
     let mut unread = Unread::default();
     unread.stop(l.client, 0);
     c.about_to_fork(&unread);
     unread.go_on();
-    assert!(c.is_untold());
+    assert!(c.side.is_untold());
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn what_comes_for_a_connection_that_was_left_is_not_kept() {
     let (c, s) = l.connect().unwrap();
     let _of_server = s.share(&WaitBudget::of_a_fork()).unwrap();
     let seg = l.client.segment().unwrap();
-    let slot = c.slot_index();
+    let slot = c.side.slot_index();
     let generation = seg.slot(slot).unwrap().open.generation.load(Ordering::Relaxed);
     // A child goes on with it.
     s.leave_shared();

@@ -47,7 +47,7 @@ fn forged_numbers_reach_nothing() {
     let l = Links::new(true);
     let (c, s) = l.connect().unwrap();
     let seg = l.server.segment().unwrap();
-    let slot = seg.slot(c.slot_index()).unwrap();
+    let slot = seg.slot(c.side.slot_index()).unwrap();
     for forged in [1, 5, 63, 64, 511, 1023, 1024, 100_000, u32::MAX - 1, u32::MAX] {
         // Both sides' words: a peer can write all of them.
         for side in slot.own.iter().map(|o| &o.side) {
@@ -65,8 +65,8 @@ fn forged_numbers_reach_nothing() {
             Message::Wake { id: forged },
             Message::Liveness { slot: forged.max(SLOTS as u32 - 1), generation: 0, token: 0 },
             Message::OldSubflow { slot: forged.max(SLOTS as u32 - 1), generation: 0 },
-            Message::OldSubflow { slot: c.slot_index() as u32, generation: forged.wrapping_add(77) },
-            Message::Liveness { slot: c.slot_index() as u32, generation: forged.wrapping_add(77), token: 0 },
+            Message::OldSubflow { slot: c.side.slot_index() as u32, generation: forged.wrapping_add(77) },
+            Message::Liveness { slot: c.side.slot_index() as u32, generation: forged.wrapping_add(77), token: 0 },
             Message::Hello { pid: 1, segment: 1 },
             Message::Waker { id: forged.max(1024) },
         ];
@@ -96,7 +96,7 @@ fn a_violation_resets_one_connection_only() {
     let l = Links::new(true);
     let (c, s) = l.connect().unwrap();
     let (other_c, other_s) = l.connect().unwrap();
-    let slot = l.client.segment().unwrap().slot(c.slot_index()).unwrap();
+    let slot = l.client.segment().unwrap().slot(c.side.slot_index()).unwrap();
     // The client claims more than fits.
     slot.own[0].producer.head.store(1 << 40, Ordering::SeqCst);
     assert_eq!(read(s, 9), RESET);

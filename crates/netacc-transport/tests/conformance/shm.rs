@@ -78,7 +78,7 @@ impl Links {
         let claimed = self.client.claim()?;
         let (c, s) = (self.client.endpoint(claimed.slot).unwrap(), self.server.endpoint(claimed.slot).unwrap());
         assert!(c.begin(claimed.generation));
-        assert!(s.take(), "the connect was withdrawn");
+        assert!(s.side.take(), "the connect was withdrawn");
         assert!(s.begin(seg.slot(claimed.slot).unwrap().open.generation.load(Ordering::Relaxed)));
         Some((c, s))
     }
@@ -109,7 +109,7 @@ fn ten_thousand_connections_one_after_the_other() {
     let mut slots = std::collections::HashSet::new();
     for i in 0..10_000usize {
         let (c, s) = l.connect().unwrap();
-        slots.insert(c.slot_index());
+        slots.insert(c.side.slot_index());
         assert_eq!(
             (ready(c), ready(s)),
             (crate::ends::OUT, crate::ends::OUT),
@@ -156,7 +156,7 @@ fn a_link_full_of_connections() {
         assert!(l.connect().is_none(), "the server has not closed it");
         s.close(false);
         let (c7, s7) = l.connect().unwrap();
-        assert_eq!(c7.slot_index(), c.slot_index());
+        assert_eq!(c7.side.slot_index(), c.side.slot_index());
         assert!(l.connect().is_none());
         for (i, (c, s)) in all.iter().enumerate().filter(|(i, _)| *i != 7) {
             if i % 2 == 0 {
@@ -180,9 +180,9 @@ fn an_error_that_met_a_part_of_a_write_is_the_next_calls() {
         let (c, s) = l.connect().unwrap();
         c.fail(e);
         assert_eq!(write(c, b"abc"), Err(e));
-        c.put_back(e);
+        c.side.put_back(e);
         assert_eq!((read(c, 9), read(c, 9), write(c, b"abc")), (Err(e), Ok(0), Err(Errno::PIPE)), "once");
-        c.put_back(Errno::PIPE);
+        c.side.put_back(Errno::PIPE);
         assert_eq!(read(c, 9), Ok(0));
         c.close(false);
         s.close(false);
@@ -251,11 +251,11 @@ fn a_slot_in_use_is_not_begun_again() {
     assert_eq!(write(c, b"abc"), Ok(3));
     assert!(!s.begin(99), "the client queued a slot twice");
     assert!(!c.begin(99));
-    assert!(!s.take());
+    assert!(!s.side.take());
     assert_eq!(get(s, 9, false).unwrap(), b"abc");
     c.close(false);
     s.close(false);
-    assert!(!c.is_live() && !s.is_live());
+    assert!(!c.side.is_live() && !s.side.is_live());
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn losing_a_link_ends_all_its_connections() {
     all[5].0.subscribe(n);
     woken(all[3].0, &[READ], || l.client.lose());
     let marked: Vec<_> = l.client.my_ready_set(n).unwrap().take().collect();
-    assert_eq!(marked, [all[5].0.slot_index()], "an event loop does not hear of it");
+    assert_eq!(marked, [all[5].0.side.slot_index()], "an event loop does not hear of it");
     for (c, s) in &all {
         assert_eq!((ready(*c), read(*c, 1)), (crate::ends::IN | crate::ends::OUT | crate::ends::RDHUP, Ok(0)));
         c.close(false);
@@ -281,7 +281,7 @@ fn a_used_slot_is_as_new() {
     let mut slot = None;
     for round in 0..12 {
         let (c, s) = l.connect().unwrap();
-        assert_eq!(*slot.get_or_insert(c.slot_index()), c.slot_index(), "the slot was not free");
+        assert_eq!(*slot.get_or_insert(c.side.slot_index()), c.side.slot_index(), "the slot was not free");
         assert_eq!((ready(c), ready(s)), (crate::ends::OUT, crate::ends::OUT), "round {round}");
         assert_eq!((get(c, 9, false), get(s, 9, false)), (Err(Errno::AGAIN), Err(Errno::AGAIN)));
         // Small and large windows, read and unread, a half close, both halves.
@@ -328,11 +328,11 @@ fn a_watched_connection_marks_its_ready_set() {
     };
     assert_eq!(n, 1);
     assert!(rung());
-    assert_eq!(slots(), [s.slot_index()]);
+    assert_eq!(slots(), [s.side.slot_index()]);
     // Not armed: the bit alone. The end of the stream is marked as data is.
     c.shutdown(netacc_transport::Shut::Write);
     assert!(!rung());
-    assert_eq!(slots(), [s.slot_index()]);
+    assert_eq!(slots(), [s.side.slot_index()]);
     // Room is marked only when asked for, and once.
     let full = crate::ends::fill(s);
     assert!(!s.want_room());
@@ -340,7 +340,7 @@ fn a_watched_connection_marks_its_ready_set() {
     while got < full {
         got += read(c, 1000).unwrap();
     }
-    assert_eq!(slots(), [s.slot_index()]);
+    assert_eq!(slots(), [s.side.slot_index()]);
     assert!(s.want_room(), "there is room now");
     s.subscribe(0);
     l.server.close_ready_set(n);

@@ -32,9 +32,9 @@ fn a_socket_to_go_on_by_ends_the_connection_and_the_link() {
             let (c, s) = l.connect().unwrap();
             assert_eq!(write(c, b"abc"), Ok(3));
             let (end, _) = pipe();
-            let slot = c.slot_index() as u32;
+            let slot = c.side.slot_index() as u32;
             let seg = l.client.segment().unwrap();
-            let generation = seg.slot(c.slot_index()).unwrap().open.generation.load(Ordering::Relaxed);
+            let generation = seg.slot(c.side.slot_index()).unwrap().open.generation.load(Ordering::Relaxed);
             let before = REPORTS.load(Ordering::SeqCst);
             let pass = Some(end.as_fd()).filter(|_| passed);
             send_message(Links::control(l.client), message(slot, generation), pass).unwrap();
@@ -42,7 +42,7 @@ fn a_socket_to_go_on_by_ends_the_connection_and_the_link() {
             l.server.service();
             assert!(l.server.is_lost());
             assert!(REPORTS.load(Ordering::SeqCst) > before);
-            assert_eq!((s.kernel_fd(), s.must_switch(), s.has_accepted()), (-1, false, false));
+            assert_eq!((s.kernel_fd(), s.must_switch(), s.side.has_accepted()), (-1, false, false));
             assert_eq!(get(s, 3, false).unwrap(), b"abc", "what came before is delivered");
             assert_eq!(read(s, 1), Err(Errno::CONNRESET));
             s.close(false);
@@ -76,11 +76,11 @@ fn the_mark_alone_ends_the_connection() {
             let _liveness = s.share(&WaitBudget::of_a_fork()).unwrap();
         }
         let seg = l.client.segment().unwrap();
-        let [client, server] = &seg.slot(c.slot_index()).unwrap().own;
+        let [client, server] = &seg.slot(c.side.slot_index()).unwrap().own;
         let line = if of_its_own { client } else { server };
         line.producer.fin.fetch_or(SWITCHED, Ordering::SeqCst);
         s.readiness();
-        assert!(s.is_dead() && !s.is_moving() && !s.must_switch());
+        assert!(s.side.is_dead() && !s.side.is_moving() && !s.must_switch());
         assert!(!s.accept_switch().is_ok_and(|fd| fd.is_some()));
         assert_eq!(write(s, b"x"), Err(Errno::CONNRESET));
         s.close(false);
@@ -112,18 +112,18 @@ fn a_sharer_waits_for_a_relay_that_ends() {
     let l = Links::new(false);
     let (c, s) = l.connect().unwrap();
     let _liveness = s.share(&WaitBudget::of_a_fork()).unwrap();
-    s.relay_begins();
+    s.side.relay_begins();
     let began = std::time::Instant::now();
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| write(s, b"after"));
         let found = read(c, 9);
         // A thread that was kept from running for longer than the writer waits may find it.
         assert!(found == Err(Errno::AGAIN) || began.elapsed().as_millis() >= 50, "what the relay has comes first");
-        s.relay_ends();
+        s.side.relay_ends();
         assert_eq!(writer.join().unwrap(), Ok(5));
     });
     // One that goes on is waited for once, and a word that the peer has played with no longer than that.
-    s.relay_begins();
+    s.side.relay_begins();
     assert_eq!((write(s, b"x"), write(s, b"y")), (Ok(1), Ok(1)));
     s.close(false);
     c.close(false);
@@ -136,7 +136,7 @@ fn its_death_is_noticed_whatever_its_mark_says() {
     {
         let l = Links::new(false);
         let (c, s) = l.connect().unwrap();
-        let slot = l.client.segment().unwrap().slot(c.slot_index()).unwrap();
+        let slot = l.client.segment().unwrap().slot(c.side.slot_index()).unwrap();
         slot.own[0].producer.fin.store(mark, Ordering::SeqCst);
         l.client.close_descriptors();
         l.server.service();

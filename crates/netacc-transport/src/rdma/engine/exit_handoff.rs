@@ -146,8 +146,8 @@ fn live_on(reading: i32) -> ! {
     }
     let is_kept = |link: &'static Link| links.iter().any(|l| core::ptr::eq(*l, link));
     each_endpoint(|_, ep| {
-        if !is_kept(ep.link()) {
-            ep.link().inherit();
+        if !is_kept(ep.side.link()) {
+            ep.side.link().inherit();
         }
     });
     close_others(held);
@@ -165,7 +165,7 @@ fn live_on(reading: i32) -> ! {
     links.iter().for_each(|link| link.reset_locks());
     // On a link that is kept, the end of these endpoints with their process would not be noticed.
     each_endpoint(|shared, ep| {
-        if !shared && is_kept(ep.link()) {
+        if !shared && is_kept(ep.side.link()) {
             ep.close(ep.unread() > 0);
         }
     });

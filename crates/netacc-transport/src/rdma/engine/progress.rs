@@ -51,7 +51,7 @@ pub enum ProgressScope {
 impl ProgressScope {
     /// The engines whose work a thread does that waits for this connection.
     pub fn of(ep: &ShmEndpoint) -> ProgressScope {
-        ep.engine().map_or(ProgressScope::All, ProgressScope::One)
+        ep.side.engine().map_or(ProgressScope::All, ProgressScope::One)
     }
 
     fn has(self, n: usize) -> bool {
@@ -82,7 +82,7 @@ pub fn progress() {
 /// Progress by the calling thread, for the engine that carries this connection, if there is one.
 #[inline]
 pub fn progress_for(ep: &ShmEndpoint) {
-    if let Some(cell) = ep.engine().and_then(cell::at) {
+    if let Some(cell) = ep.side.engine().and_then(cell::at) {
         progress_if_carrying(cell);
     }
 }

@@ -65,14 +65,14 @@ impl Qps {
         self.publish_qp(qp_index, ep);
         // Sockets on a full link that has been replaced look at their slot themselves.
         if let Some(client) = client.filter(|client| client.is_other_side_of(local)) {
-            publish_to_socket(client, ep.slot_index());
+            publish_to_socket(client, ep.side.slot_index());
         }
     }
 
     /// Stores in the slot which queue pair carries its connection.
     pub(super) fn publish_qp(&self, qp_index: usize, ep: &'static ShmEndpoint) {
         let Some((place, _)) = self.table.get(qp_index).and_then(QpRecord::stats_entry) else { return };
-        if let Some(slot) = ep.link().segment().and_then(|s| s.slot(ep.slot_index())) {
+        if let Some(slot) = ep.side.link().segment().and_then(|s| s.slot(ep.side.slot_index())) {
             slot.open.write_qp(place);
         }
     }
@@ -94,6 +94,6 @@ fn publish_to_socket(link: &'static Link, slot: usize) {
     let Some(ep) = link.endpoint(slot) else { return };
     let entry = host().and_then(|host| host.stats_of(ep));
     if let Some(qp) = entry.filter(|e| e.link() == u64::from(link.id())) {
-        qp.set_link(ep.stats_link());
+        qp.set_link(ep.side.stats_link());
     }
 }

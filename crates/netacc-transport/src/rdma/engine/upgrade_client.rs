@@ -71,7 +71,7 @@ impl Routes {
         let Some((program, ours)) = mux.seat(link, local, claim.claimed, (client, server)) else { return false };
         drop(claim);
         let Some(at) = mux.begin(ours, local, qp_index, None, None) else {
-            program.withdraw();
+            program.side.withdraw();
             program.close(false);
             return false;
         };

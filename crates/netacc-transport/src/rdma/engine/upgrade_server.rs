@@ -21,7 +21,7 @@ pub fn accepted() {
 
 /// Leaves a prepared connection where it is, as the program wants.
 pub fn cancel(program: &'static ShmEndpoint) {
-    if let Some(cell) = program.engine().and_then(cell::at) {
+    if let Some(cell) = program.side.engine().and_then(cell::at) {
         cell.with_from_app(|e| e.mux.cancel(program));
     }
 }

@@ -116,12 +116,12 @@ impl Mux {
         }
         let Some(local) = self.local_of(link) else {
             drop(claim);
-            ep.never_mind(claimed.generation);
+            ep.side.never_mind(claimed.generation);
             crate::Endpoint::close(ep, true);
             return Err(Reason::NoDescriptors);
         };
         if !claim.push() {
-            ep.never_mind(claimed.generation);
+            ep.side.never_mind(claimed.generation);
             crate::Endpoint::close(ep, true);
             return Err(Reason::Refused);
         }

@@ -99,7 +99,7 @@ impl Conn {
             kernel: -1,
             slept_on: None,
             local,
-            slot: ep.slot_index(),
+            slot: ep.side.slot_index(),
             qp,
             id,
             generation,
@@ -208,7 +208,7 @@ impl Conn {
             done += v.iov_len - iov.left();
             match tried {
                 // The ring is closed: on the wire these bytes would be answered by a reset, and so they are here.
-                Ok(_) if self.kernel < 0 && self.ep.is_dead() => return None,
+                Ok(_) if self.kernel < 0 && self.ep.side.is_dead() => return None,
                 Ok(_) => {}
                 // The reader that was asked for room tells us of it; it may have made some just before.
                 Err(Errno::AGAIN) if self.kernel < 0 && !asked && self.ep.want_room() => asked = true,
@@ -373,7 +373,7 @@ impl Conn {
     /// What wakes it besides its channel: a descriptor and its events.
     pub fn waits_on(&self) -> Option<(i32, i16)> {
         // The program's side has followed, though the ring is not empty: what comes goes to the socket already.
-        if self.kernel < 0 && !self.pending.is_empty() && self.ep.has_accepted() {
+        if self.kernel < 0 && !self.pending.is_empty() && self.ep.side.has_accepted() {
             return Some((self.ep.kernel_fd(), libc::POLLOUT));
         }
         match (self.kernel, self.ep.peer_liveness_to_poll()) {

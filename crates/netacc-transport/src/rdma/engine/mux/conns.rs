@@ -83,7 +83,7 @@ impl Conns {
         match sent {
             // Only the reading has found that the program's side has left, or has come to the end of what it left in
             // the ring: nothing else may ever tell us to follow it.
-            Sent::All if conn.kernel < 0 && conn.ep.is_leaving() && conn.ep.must_switch() => self.queue(at),
+            Sent::All if conn.kernel < 0 && conn.ep.side.is_leaving() && conn.ep.must_switch() => self.queue(at),
             Sent::All => {}
             Sent::More => self.queue(at),
             Sent::Stalled => {

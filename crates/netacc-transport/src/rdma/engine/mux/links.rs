@@ -129,7 +129,7 @@ impl Links {
     /// Connection `conn` is in the slot of `ep`, our side of the link at `local`.
     pub fn place(&mut self, local: usize, ep: &ShmEndpoint, conn: usize) {
         if let Some(local) = self.table.get_mut(local) {
-            if let Some(place) = local.slots.get_mut(ep.slot_index()) {
+            if let Some(place) = local.slots.get_mut(ep.side.slot_index()) {
                 *place = num::small(conn) + 1;
             }
             ep.subscribe(local.ready_set);
@@ -160,9 +160,9 @@ impl Links {
 
     /// The connection that has `ep` at its other side, if that is in this process.
     pub fn mate(&self, ep: &ShmEndpoint) -> Option<usize> {
-        let link = ep.link();
+        let link = ep.side.link();
         let (_, local) = self.table.each().find(|(_, local)| local.link.is_other_side_of(link))?;
-        local.conn(ep.slot_index())
+        local.conn(ep.side.slot_index())
     }
 
     /// Whether the connection may go on when this process ends: it belongs to another process's program, or other

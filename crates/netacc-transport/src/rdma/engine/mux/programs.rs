@@ -16,7 +16,7 @@ impl Mux {
         let Some(host) = host().filter(|_| !process::is_alone()) else { return };
         let told = |c: &usize| {
             let conn = self.conns.table.get(*c).filter(|c| c.kernel < 0)?;
-            let open = &conn.ep.link().segment()?.slot(conn.slot)?.open;
+            let open = &conn.ep.side.link().segment()?.slot(conn.slot)?.open;
             Some((open.address(0)?, open.address(1)?))
         };
         let pairs: Vec<(SocketAddr, SocketAddr)> = conns.iter().filter_map(told).collect();
@@ -24,7 +24,7 @@ impl Mux {
             return;
         }
         host.each_conn(&mut |conn| {
-            if !(conn.ep.link().is_remote() || conn.ep.is_remote()) {
+            if !(conn.ep.side.link().is_remote() || conn.ep.side.is_remote()) {
                 return;
             }
             let Some((local, peer)) = conn.addresses.map(|(local, peer)| (plain(local), plain(peer))) else { return };
@@ -89,7 +89,7 @@ impl Mux {
         let mut asked = Vec::new();
         let Some(host) = host().filter(|host| !alone.is_empty() && host.has_keepalive()) else { return asked };
         host.each_conn(&mut |conn| {
-            if conn.ep.is_remote()
+            if conn.ep.side.is_remote()
                 && let Some([seconds, ..]) = host.patience(conn.socket).keepalive
                 && let Some(qp_index) = self.links.mate(conn.ep).and_then(|c| Some(self.conns.table.get(c)?.qp))
                 && let Ok(n) = alone.binary_search_by_key(&qp_index, |(at, _)| *at)

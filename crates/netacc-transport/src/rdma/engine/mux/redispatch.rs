@@ -18,7 +18,7 @@ const QUEUED_CONNECTION: u64 = time::ns(timeouts::QUEUED_CONNECTION);
 
 /// The addresses of the client and the server, as the other host's engine has told them.
 fn addresses(ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
-    let open = &ep.link().segment()?.slot(ep.slot_index())?.open;
+    let open = &ep.side.link().segment()?.slot(ep.side.slot_index())?.open;
     Some((open.address(0)?, open.address(1)?))
 }
 
@@ -33,7 +33,7 @@ impl Mux {
     fn redispatch(&mut self, at: usize, old: &'static ShmEndpoint) -> bool {
         let Some((client, server)) = addresses(old).filter(|_| !process::is_alone()) else { return false };
         // First the decision: a connect that is not needed after all would be one more that a process accepts.
-        if !old.withdraw() {
+        if !old.side.withdraw() {
             self.conns.queue(at);
             return true;
         }
@@ -45,7 +45,7 @@ impl Mux {
         let whole = old.hand_off(new);
         let Some(conn) = self.conns.table.get_mut(at) else { return false };
         let (before, slot) = (conn.local, conn.slot);
-        (conn.ep, conn.local, conn.slot) = (new, local, new.slot_index());
+        (conn.ep, conn.local, conn.slot) = (new, local, new.side.slot_index());
         old.subscribe(0);
         old.close(false);
         self.links.clear(before, slot, at);
@@ -73,12 +73,14 @@ impl Mux {
         }
         // A link that nobody has taken up is not said to be served by many: its connects wait for the first process
         // already.
-        let late = |ep: &ShmEndpoint| ep.is_queued() && ep.age() > QUEUED_CONNECTION && ep.link().served_by_many();
+        let late = |ep: &ShmEndpoint| {
+            ep.side.is_queued() && ep.side.age() > QUEUED_CONNECTION && ep.side.link().served_by_many()
+        };
         let is_late = |c: &Conn| c.kernel < 0 && late(c.ep);
         let all: Vec<usize> = self.conns.table.each().filter(|(_, c)| is_late(c)).map(|(at, _)| at).collect();
         for at in all {
             let Some(ep) = self.conns.table.get(at).filter(|c| is_late(c)).map(|c| c.ep) else { continue };
-            ep.link().stuck.store(1, Ordering::Relaxed);
+            ep.side.link().stuck.store(1, Ordering::Relaxed);
             if !self.redispatch(at, ep) {
                 self.reset(at);
             }

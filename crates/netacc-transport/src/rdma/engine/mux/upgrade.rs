@@ -40,8 +40,8 @@ impl Mux {
         }
         let ours = self.links.table.get(local).and_then(|l| l.link.endpoint(claimed.slot));
         let Some(ours) = ours.filter(|ep| ep.begin(claimed.generation)) else {
-            program.withdraw();
-            program.never_mind(claimed.generation);
+            program.side.withdraw();
+            program.side.never_mind(claimed.generation);
             program.close(true);
             return None;
         };
@@ -85,7 +85,7 @@ impl Mux {
     pub fn pump_pending(&mut self, at: usize) -> bool {
         let Some(conn) = self.conns.table.get_mut(at) else { return false };
         let Some(pending) = &mut conn.upgrade else { return true };
-        match pending.program.outcome() {
+        match pending.program.side.outcome() {
             CONNECT_QUEUED => {}
             CONNECT_TAKEN => {
                 conn.upgrade = None;
@@ -167,7 +167,7 @@ impl Mux {
             return true;
         };
         let Some(c) = self.begin(ep, local, at, Some((frame.conn, frame.generation)), None) else {
-            program.withdraw();
+            program.side.withdraw();
             program.close(false);
             self.qps.refuse(at, frame);
             return true;

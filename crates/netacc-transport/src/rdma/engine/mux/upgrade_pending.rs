@@ -97,7 +97,7 @@ impl PendingUpgrade {
             }
             (Step::Answered | Step::Cancel | Step::Cancelled, _) => {}
             (_, socket) => {
-                self.program.withdraw();
+                self.program.side.withdraw();
                 self.program.close(false);
                 if let Some((socket, host)) = socket.filter(|_| client).zip(host()) {
                     host.retry_upgrade_later(socket);
