@@ -64,7 +64,7 @@ pub fn withdraw(s: &'static Socket, ep: &'static ShmEndpoint) {
         let flags = reg.flags.fetch_or(PEER_LIVENESS_WATCHED | ON_KERNEL | OLD_SUBFLOW_WATCHED, Ordering::Relaxed);
         for (bit, fd) in [
             (PEER_LIVENESS_WATCHED, ep.peer_liveness_fd()),
-            (ON_KERNEL, ep.kernel_fd()),
+            (ON_KERNEL, ep.passed.kernel_fd()),
             (LIVENESS_WATCHED, ep.liveness_fd()),
             (OLD_SUBFLOW_WATCHED, ep.old_subflow_fd()),
         ] {

@@ -287,7 +287,7 @@ fn watch_kernel_fds(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint) {
     for (fd, which) in [
         (ep.peer_liveness_fd(), PEER_LIVENESS_WATCHED),
         (ep.old_subflow_fd(), OLD_SUBFLOW_WATCHED),
-        (ep.kernel_fd(), ON_KERNEL),
+        (ep.passed.kernel_fd(), ON_KERNEL),
     ] {
         if fd >= 0 {
             watch_fd(e, reg, fd, which);

@@ -94,7 +94,7 @@ fn remove(e: &'static Epoll, reg: &'static Registration, why: Removed) {
         del(fd);
     }
     if flags & ON_KERNEL != 0
-        && let Some(k) = s.and_then(|s| s.endpoint()).map(|ep| ep.kernel_fd()).filter(|k| *k >= 0)
+        && let Some(k) = s.and_then(|s| s.endpoint()).map(|ep| ep.passed.kernel_fd()).filter(|k| *k >= 0)
     {
         del(k);
     }

@@ -89,7 +89,7 @@ fn go_on(ep: &'static ShmEndpoint, local_end: &OwnedFd, peer_end: OwnedFd) -> Re
         ep.accept_switch()?;
         let done = ep
             .drain_rest(local_end, &peer_end)
-            .and_then(|all| if all { relay::start(peer_end.as_raw_fd(), ep.kernel_fd()) } else { Ok(()) });
+            .and_then(|all| if all { relay::start(peer_end.as_raw_fd(), ep.passed.kernel_fd()) } else { Ok(()) });
         pair::discard(peer_end);
         done?;
     } else {

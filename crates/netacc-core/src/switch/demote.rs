@@ -122,7 +122,7 @@ fn bypass(s: &'static Socket, ep: &'static ShmEndpoint, why: Reason) -> Result<(
     let (local_end, peer_end) = pair::connected(s)?;
     let done = ep.drain_rest(&local_end, &peer_end).and_then(|all| match all {
         // The drained bytes are no longer in the ring, so a failure ends the connection.
-        true => relay::start(peer_end.as_raw_fd(), ep.kernel_fd()).inspect_err(|_| ep.fail(Errno::CONNRESET)),
+        true => relay::start(peer_end.as_raw_fd(), ep.passed.kernel_fd()).inspect_err(|_| ep.fail(Errno::CONNRESET)),
         false => Ok(()),
     });
     pair::discard(peer_end);

@@ -193,7 +193,11 @@ impl ShmEndpoint {
             return Err(Errno::AGAIN);
         }
         if self.side.state.look().is_left() {
-            return self.fill_kernel(want, fill);
+            return if self.side.state.look().is_on_kernel() {
+                self.passed.fill(want, fill)
+            } else {
+                Err(Errno::AGAIN)
+            };
         }
         let (own, peer) = (line!(v, producer, v.me), line!(v, consumer, v.me.other()));
         let Some(area) = v.tx_area() else {

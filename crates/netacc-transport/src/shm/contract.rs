@@ -25,7 +25,7 @@ impl Endpoint for ShmEndpoint {
                 return Err(Errno::AGAIN);
             }
             if self.side.state.glance().is_left() {
-                return self.write_kernel(src);
+                return if self.side.state.look().is_on_kernel() { self.passed.write(src) } else { Err(Errno::AGAIN) };
             }
         }
         if self.peer_closed(&v) {
@@ -103,7 +103,7 @@ impl Endpoint for ShmEndpoint {
         let room = if !state.is_left() {
             self.peer_closed(&v) || self.has_room(&v)
         } else {
-            state.is_on_kernel() && self.kernel_room()
+            state.is_on_kernel() && self.passed.has_room()
         };
         if no_tx || room {
             r |= Readiness::OUT;
@@ -115,7 +115,7 @@ impl Endpoint for ShmEndpoint {
         let Some(v) = self.side.view() else { return true };
         let waker = v.link.waker_for(set);
         let own = line!(v, side, v.me);
-        if self.kernel_fd() < 0 {
+        if self.passed.kernel_fd() < 0 {
             let what = if interest.read { READS } else { 0 } | if interest.write { WRITES } else { 0 };
             self.waiters.join(v.link, what, set);
         }
@@ -128,8 +128,8 @@ impl Endpoint for ShmEndpoint {
             }
         }
         self.add_kernel_ends(&v, interest.read, set);
-        if interest.write && self.kernel_fd() >= 0 {
-            set.add(self.kernel_fd(), libc::POLLOUT);
+        if interest.write && self.passed.kernel_fd() >= 0 {
+            set.add(self.passed.kernel_fd(), libc::POLLOUT);
         }
         // The registration is a SeqCst exchange, after which the connection is checked; the peer publishes and then
         // loads the registration. So one of the two sees the other.
@@ -180,7 +180,7 @@ impl Endpoint for ShmEndpoint {
             line!(v, producer, v.me).fin.fetch_or(FIN, Ordering::SeqCst);
             self.announce_data(&v);
             if old.is_on_kernel() {
-                let _ = netacc_sys::raw::shutdown(self.kernel_fd(), libc::SHUT_WR);
+                let _ = netacc_sys::raw::shutdown(self.passed.kernel_fd(), libc::SHUT_WR);
             }
         }
         self.stir();
@@ -209,7 +209,7 @@ impl Endpoint for ShmEndpoint {
             return self.close_switched(reset);
         }
         self.release_peer_liveness(&v);
-        self.drop_kernel();
+        self.passed.drop_all();
         self.end_old_subflow(self.old_subflow_fd());
         let _last = self.take_liveness();
         let gone = self.side.state.end(v.place()).has(PEER_GONE);

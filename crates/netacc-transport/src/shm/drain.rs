@@ -77,7 +77,9 @@ impl ShmEndpoint {
             }
             let (got, fds) = receive_descriptors(fd, &mut buf, stays);
             let found = fds.kernel.is_some() || fds.lost;
-            self.learn_passed(fds);
+            if self.passed.keep(&self.side, fds) {
+                self.poke_self();
+            }
             let n = match got {
                 Ok(0) => return LivenessEvent::End,
                 Ok(_) if found => return LivenessEvent::Woken,

@@ -4,6 +4,7 @@ use crate::endpoint::Endpoint;
 use crate::shm::delays::Delays;
 use crate::shm::edges::Edges;
 use crate::shm::owed_dial::OwedDial;
+use crate::shm::passed::PassedSockets;
 use crate::shm::segment::{CONNECT_QUEUED, WIPED};
 use crate::shm::side::Side;
 use crate::shm::side_machines::{Ends, EndsEvent, Switch, SwitchEvent};
@@ -59,20 +60,8 @@ pub struct ShmEndpoint {
     pub(super) owed_dial: OwedDial,
     /// The old subflow, whose bytes come before the ring's (descriptor + 1).
     pub(super) old_subflow: AtomicI32,
-    /// The kernel socket on which a connection goes on that another process has taken off the rings (reserved
-    /// descriptor + 1; [`super::passed`] has a value for a lost one).
-    pub(super) kernel: AtomicI32,
-    /// The generation of the connection that `kernel` was passed for.
-    pub(super) kernel_generation: AtomicU32,
-    /// The generation of the last connection that this process has left to its other sharers or switched: descriptors
-    /// that are still passed for it are dropped.
-    pub(super) left: AtomicU32,
-    /// The enclosed copy of the peer's end of that pair, which is sent back for the peer's other sharers (reserved
-    /// descriptor + 1).
-    pub(super) sibling_copy: AtomicI32,
-    /// The old subflow with bytes that this side has sent and a peer that left the rings has not read (reserved
-    /// descriptor + 1).
-    pub(super) unread_return: AtomicI32,
+    /// The sockets that a process which has left the rings passes for the connection.
+    pub passed: PassedSockets,
     /// Number of bytes that this side has sent over the old subflow.
     pub(super) sent_before: AtomicU64,
     /// Time that our threads have lost by waiting for words of the peer, in this and earlier connections of the slot.
@@ -80,25 +69,18 @@ pub struct ShmEndpoint {
 }
 
 impl ShmEndpoint {
-    /// Whether this process may still go on with connection `generation`, for which descriptors are kept. Otherwise it
-    /// needs no socket, and a socket that it kept would keep the stream from ending.
-    pub(super) fn will_go_on(&self, generation: u32) -> bool {
-        let left = self.left.load(Ordering::Acquire) == generation;
-        self.side.is_live() || (self.side.link().side() == Side::Server && !left)
-    }
-
     /// To be called before the endpoint's link is used again.
     pub(crate) fn reset(&self) {
         self.side.state.reset();
-        self.left.store(0, Ordering::Relaxed);
+        self.passed.reset();
     }
 
     /// Ends the connection in this process, while others may go on with it. Descriptors that another thread has just
     /// received for it are dropped, too.
     pub(super) fn leave(&self) {
-        self.left.store(self.side.generation.load(Ordering::Relaxed), Ordering::Release);
+        self.passed.leave(self.side.generation.load(Ordering::Relaxed));
         self.side.state.end(self.side.place());
-        self.drop_kernel();
+        self.passed.drop_all();
     }
 
     /// Drops the descriptors that the peer has passed: the link ends, or this is the child of a fork, and the
@@ -106,7 +88,7 @@ impl ShmEndpoint {
     pub fn drop_passed(&self) {
         self.close_peer_liveness();
         self.owed_dial.forget();
-        self.drop_kernel();
+        self.passed.drop_all();
     }
 
     /// Begins a connection in this slot. False: there is one, or its windows cannot be mapped. The client also resets
@@ -147,7 +129,7 @@ impl ShmEndpoint {
         self.side.generation.store(generation, Ordering::Relaxed);
         drop(self.take_liveness());
         self.old_subflow.store(0, Ordering::Relaxed);
-        self.forget_kernel_of_another(&v, generation);
+        self.passed.forget_those_of_another(&v, generation);
         self.forget_stale_peer_liveness(generation);
         self.registration.store(0, Ordering::Relaxed);
         self.ready_set.store(0, Ordering::Relaxed);

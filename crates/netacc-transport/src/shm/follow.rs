@@ -4,6 +4,7 @@
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
 use crate::shm::control::patiently;
+use crate::shm::passed::PassedSockets;
 use crate::shm::passing::{pass_descriptors, take_out};
 use crate::shm::queued_connect::is_kept;
 use crate::shm::registry;
@@ -47,6 +48,57 @@ impl View {
     }
 }
 
+impl PassedSockets {
+    /// Puts the bytes that this side has sent over the old subflow and that the peer has not read into the socket. This
+    /// side has ended that stream, so it has an end; but a peer that is not trusted could pass another socket, and is
+    /// waited for only briefly.
+    fn return_unread(&self, v: &View, fd: i32) -> Result<()> {
+        let Some(left) = self.take_unread_return() else { return Ok(()) };
+        let all = empty(left, fd, if v.link.trusts_peer() { SWITCH_DRAIN } else { 10 });
+        reserved_fds::close(left);
+        if all? { Ok(()) } else { Err(Errno::CONNRESET) }
+    }
+
+    /// Writes to the kernel socket after this side has followed.
+    #[cold]
+    pub(super) fn write(&self, src: &mut Iov<'_>) -> Result<usize> {
+        let mut done = 0;
+        while let Some((p, n)) = src.first() {
+            match raw::send(self.kernel_fd(), p, n, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+                Ok(k) => {
+                    src.skip(k);
+                    done += k;
+                }
+                Err(Errno::INTR) => {}
+                Err(_) if done > 0 => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes to the kernel socket for sendfile and splice. Bytes that were taken from the source are sent even if that
+    /// blocks briefly.
+    #[cold]
+    pub(super) fn fill(&self, want: usize, mut fill: impl FnMut(*mut u8, usize) -> Result<usize>) -> Result<usize> {
+        if !self.has_room() {
+            return Err(Errno::AGAIN);
+        }
+        let mut buf = [0u8; 4096];
+        let n = fill(buf.as_mut_ptr(), want.min(buf.len()))?.min(buf.len());
+        send_all(self.kernel_fd(), buf.as_ptr(), n)?;
+        Ok(n)
+    }
+
+    /// Whether the kernel socket has room, after this side has followed.
+    #[cold]
+    pub(super) fn has_room(&self) -> bool {
+        let mut p = libc::pollfd { fd: self.kernel_fd(), events: libc::POLLOUT, revents: 0 };
+        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        p.fd >= 0 && raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1)
+    }
+}
+
 impl ShmEndpoint {
     /// Whether the connection has to switch: its server died before it accepted the connect, or a process has left the
     /// rings and the socket on which the connection goes on was received. The answer reflects the last read, write or
@@ -60,7 +112,7 @@ impl ShmEndpoint {
             Switch::PeerLeft | Switch::SharerLeft if !state.is_dead() => {
                 // The socket is checked for last: it may have been received while `is_hopeless` checked whether it can
                 // still arrive.
-                self.seek_kernel(&v) || self.is_hopeless(&v) || self.kernel_fd() >= 0
+                self.seek_kernel(&v) || self.is_hopeless(&v) || self.passed.kernel_fd() >= 0
             }
             Switch::OnKernel | Switch::OnSharersKernel if !state.is_dead() => drained(self, &v),
             _ => v.is_orphan() && !is_kept(self),
@@ -69,14 +121,14 @@ impl ShmEndpoint {
 
     /// Checks without waiting whether the socket has been received.
     fn seek_kernel(&self, v: &View) -> bool {
-        if self.kernel_fd() < 0 {
+        if self.passed.kernel_fd() < 0 {
             v.link.service();
             self.poll_liveness_ends(v, true);
         }
-        if self.kernel_fd() < 0 && self.side.state.glance().is_left_by_sharer() && self.wake_own_peer(v) {
+        if self.passed.kernel_fd() < 0 && self.side.state.glance().is_left_by_sharer() && self.wake_own_peer(v) {
             self.poll_liveness_ends(v, true);
         }
-        self.kernel_fd() >= 0
+        self.passed.kernel_fd() >= 0
     }
 
     /// If this process also has the other end of the connection, makes that end send our copy of the socket: the thread
@@ -87,7 +139,9 @@ impl ShmEndpoint {
         let mut sent = false;
         registry::each_used(|link| {
             let peer = v.link.is_other_side_of(link).then(|| link.endpoint(v.index)).flatten();
-            if let Some(peer) = peer.filter(|peer| peer.side.expects(generation) && peer.will_go_on(generation)) {
+            if let Some(peer) =
+                peer.filter(|peer| peer.side.expects(generation) && peer.passed.may_go_on(&peer.side, generation))
+            {
                 sent |= peer.receive_switch(generation);
             }
         });
@@ -100,16 +154,16 @@ impl ShmEndpoint {
         let Some(v) = self.side.view() else { return false };
         v.link.service();
         if !self.side.is_live() {
-            self.of_generation(generation);
+            self.passed.of_generation(&self.side, generation);
         }
         self.poll_liveness_ends(&v, true);
         self.forward_sibling_copy();
-        self.kernel_fd() >= 0
+        self.passed.kernel_fd() >= 0
     }
 
     /// Whether the socket cannot arrive any more: no process is left that could pass it, or it was lost.
     fn is_hopeless(&self, v: &View) -> bool {
-        if self.has_missed() {
+        if self.passed.has_missed() {
             return true;
         }
         if !(v.link.is_lost() || v.link.is_inherited()) {
@@ -159,7 +213,7 @@ impl ShmEndpoint {
                 // Either the socket will come and wake us, or no process is left to send it.
                 return if self.is_hopeless(&v) { Err(Errno::CONNRESET) } else { Ok(None) };
             }
-            let fd = self.kernel_fd();
+            let fd = self.passed.kernel_fd();
             if !state.is_left_by_sharer() {
                 self.forward_sibling_copy();
                 let Ok(_sharers) = self.enter(&v, Direction::Write) else { return Err(Errno::CONNRESET) };
@@ -173,7 +227,7 @@ impl ShmEndpoint {
         if !drained(self, &v) {
             return Ok(None);
         }
-        let fd = self.kernel_fd();
+        let fd = self.passed.kernel_fd();
         // All of the ring has been read: see `offer_to`.
         end_at_close(fd);
         if state.has(RX_SHUT) {
@@ -193,17 +247,16 @@ impl ShmEndpoint {
         if v.link.trusts_peer() && state.is_left() && !state.is_dead() && !state.is_left_by_sharer() {
             self.await_kernel();
             let _ = self.accept_switch();
-            if self.kernel_fd() >= 0 && !self.has_data(&v) {
+            if self.passed.kernel_fd() >= 0 && !self.has_data(&v) {
                 // The whole ring has been read, perhaps by a sharer that does not continue the connection.
-                end_at_close(self.kernel_fd());
+                end_at_close(self.passed.kernel_fd());
             }
         }
     }
 
     fn forward_sibling_copy(&self) {
-        let enclosing = self.sibling_copy.swap(0, Ordering::AcqRel) - 1;
         let peer_liveness = self.peer_liveness_fd();
-        if enclosing >= 0 {
+        if let Some(enclosing) = self.passed.take_sibling_copy() {
             if peer_liveness >= 0 {
                 take_out(enclosing, |copy| patiently(|| pass_descriptors(peer_liveness, &[copy], None)));
             }
@@ -222,7 +275,7 @@ impl ShmEndpoint {
     fn give_once(&self, v: &View, fd: i32) -> Result<()> {
         let state = &line!(v, side, v.me).forked;
         if !self.side.is_shared() {
-            self.return_unread(v, fd)?;
+            self.passed.return_unread(v, fd)?;
             return v.give_rest(fd);
         }
         // Relaxed: every process that loads or stores these values holds the word of [`ShmEndpoint::enter`], as this
@@ -231,69 +284,10 @@ impl ShmEndpoint {
             return Err(Errno::CONNRESET);
         }
         state.store(GIVING, Ordering::Relaxed);
-        self.return_unread(v, fd)?;
+        self.passed.return_unread(v, fd)?;
         v.give_rest(fd)?;
         state.store(FORKED, Ordering::Relaxed);
         Ok(())
-    }
-
-    /// Puts the bytes that this side has sent over the old subflow and that the peer has not read into the socket. This
-    /// side has ended that stream, so it has an end; but a peer that is not trusted could pass another socket, and is
-    /// waited for only briefly.
-    fn return_unread(&self, v: &View, fd: i32) -> Result<()> {
-        let left = self.unread_return.swap(0, Ordering::AcqRel) - 1;
-        if left < 0 {
-            return Ok(());
-        }
-        let all = empty(left, fd, if v.link.trusts_peer() { SWITCH_DRAIN } else { 10 });
-        reserved_fds::close(left);
-        if all? { Ok(()) } else { Err(Errno::CONNRESET) }
-    }
-
-    /// Writes to the kernel socket after this side has followed.
-    #[cold]
-    pub(super) fn write_kernel(&self, src: &mut Iov<'_>) -> Result<usize> {
-        if !self.side.state.look().is_on_kernel() {
-            return Err(Errno::AGAIN);
-        }
-        let mut done = 0;
-        while let Some((p, n)) = src.first() {
-            match raw::send(self.kernel_fd(), p, n, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
-                Ok(k) => {
-                    src.skip(k);
-                    done += k;
-                }
-                Err(Errno::INTR) => {}
-                Err(_) if done > 0 => break,
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(done)
-    }
-
-    /// Writes to the kernel socket for sendfile and splice. Bytes that were taken from the source are sent even if that
-    /// blocks briefly.
-    #[cold]
-    pub(super) fn fill_kernel(
-        &self,
-        want: usize,
-        mut fill: impl FnMut(*mut u8, usize) -> Result<usize>,
-    ) -> Result<usize> {
-        if !self.side.state.look().is_on_kernel() || !self.kernel_room() {
-            return Err(Errno::AGAIN);
-        }
-        let mut buf = [0u8; 4096];
-        let n = fill(buf.as_mut_ptr(), want.min(buf.len()))?.min(buf.len());
-        send_all(self.kernel_fd(), buf.as_ptr(), n)?;
-        Ok(n)
-    }
-
-    /// Whether the kernel socket has room, after this side has followed.
-    #[cold]
-    pub(super) fn kernel_room(&self) -> bool {
-        let mut p = libc::pollfd { fd: self.kernel_fd(), events: libc::POLLOUT, revents: 0 };
-        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        p.fd >= 0 && raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1)
     }
 
     /// Closes a connection that a process has taken off the rings. Bytes that were written before are still sent.
@@ -307,7 +301,7 @@ impl ShmEndpoint {
         let unread = self.has_data(&v);
         self.await_kernel();
         let _ = self.accept_switch();
-        let fd = self.kernel_fd();
+        let fd = self.passed.kernel_fd();
         if fd >= 0 && (unread || abort) {
             reset_at_close(fd);
         }

@@ -109,7 +109,7 @@ impl ShmEndpoint {
             }
             let told = || {
                 let _using = self.side.users.begin();
-                self.kernel_fd() >= 0 || brings_descriptors(self.liveness_fd())
+                self.passed.kernel_fd() >= 0 || brings_descriptors(self.liveness_fd())
             };
             v.await_word(budget, || fin.load(Ordering::SeqCst) & SWITCHED == 0 || told());
         }

@@ -291,10 +291,9 @@ impl ShmEndpoint {
 
     /// The descriptors that belong to this connection alone; -1 where there is none.
     pub fn descriptors(&self) -> [i32; 7] {
-        let cells =
-            [&self.liveness, &self.accepted, &self.old_subflow, &self.kernel, &self.sibling_copy, &self.unread_return]
-                .map(|c| c.load(Ordering::Acquire).max(0) - 1);
-        let [liveness, accepted, old_subflow, kernel, sibling_copy, unread_return] = cells;
+        let [liveness, accepted, old_subflow] =
+            [&self.liveness, &self.accepted, &self.old_subflow].map(|c| c.load(Ordering::Acquire).max(0) - 1);
+        let [kernel, sibling_copy, unread_return] = self.passed.descriptors();
         [self.peer_liveness_fd(), liveness, accepted, old_subflow, kernel, sibling_copy, unread_return]
     }
 
@@ -320,7 +319,7 @@ impl ShmEndpoint {
         // The socket is not kept as in `release_peer_liveness`: this process must not keep it open when the process
         // that goes on with the connection has died, which the peer has to see.
         self.close_peer_liveness();
-        self.drop_kernel();
+        self.passed.drop_all();
         self.end_old_subflow(self.old_subflow_fd());
         let _last = self.take_liveness();
         self.leave();
@@ -357,7 +356,7 @@ impl ShmEndpoint {
                 None => {}
             }
         }
-        if self.kernel_fd() >= 0 {
+        if self.passed.kernel_fd() >= 0 {
             return;
         }
         let w = self.peer_liveness_fd();
@@ -400,7 +399,7 @@ impl ShmEndpoint {
 
     /// Processes what the peer liveness socket reports and, with `with_liveness`, what the liveness socket reports.
     pub(super) fn poll_liveness_ends(&self, v: &View, with_liveness: bool) {
-        if self.kernel_fd() >= 0 {
+        if self.passed.kernel_fd() >= 0 {
             // Nothing more is reported there.
             return;
         }

@@ -92,7 +92,7 @@ impl ShmEndpoint {
             self.cut(&v, e);
             reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
         } else {
-            end_at_close(self.kernel_fd());
+            end_at_close(self.passed.kernel_fd());
         }
         Ok(drained.is_ok())
     }
@@ -333,7 +333,7 @@ impl ShmEndpoint {
             }
         }
         self.release_peer_liveness(&v);
-        self.drop_kernel();
+        self.passed.drop_all();
         let _last = self.take_liveness();
         self.end_old_subflow(self.old_subflow_fd());
         self.leave();

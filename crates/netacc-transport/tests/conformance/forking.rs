@@ -67,11 +67,11 @@ fn a_fork_in_the_middle_of_a_switch_is_told_of_the_socket() {
     c.set_liveness(liveness.as_raw_fd());
     c.readiness();
     assert!(c.must_switch());
-    let socket = c.kernel_fd();
+    let socket = c.passed.kernel_fd();
     assert!(socket >= 0);
     drop(nobody_reads);
     l.client.service();
-    assert_eq!(c.kernel_fd(), socket);
+    assert_eq!(c.passed.kernel_fd(), socket);
     assert!(rustix::io::fcntl_getfd(borrowed(socket)).is_ok(), "another thread may be working with it");
     s.let_go();
     c.close(false);

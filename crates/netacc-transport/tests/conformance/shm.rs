@@ -214,7 +214,7 @@ fn a_socket_that_is_lost_on_its_way_ends_the_connection() {
             send_message(Links::control(l.server), Message::SwitchToKernel { slot, generation }, None).unwrap();
         }
         l.client.service();
-        assert_eq!((c.must_switch(), c.accept_switch(), c.kernel_fd()), (true, Err(Errno::CONNRESET), -1));
+        assert_eq!((c.must_switch(), c.accept_switch(), c.passed.kernel_fd()), (true, Err(Errno::CONNRESET), -1));
         c.close(true);
     }
     let (c, s) = l.connect().unwrap();
@@ -230,7 +230,7 @@ fn a_socket_that_is_lost_on_its_way_ends_the_connection() {
     };
     send_message(Links::control(l.server), moved, Some(fd.as_fd())).unwrap();
     l.client.service();
-    let socket = c.kernel_fd();
+    let socket = c.passed.kernel_fd();
     assert!(socket >= 0);
     for (message, passed) in
         [(Message::OldSubflow { slot, generation }, None), (moved, None), (moved, Some(local_end.as_fd()))]
@@ -238,7 +238,7 @@ fn a_socket_that_is_lost_on_its_way_ends_the_connection() {
         send_message(Links::control(l.server), message, passed).unwrap();
     }
     l.client.service();
-    assert_eq!(c.kernel_fd(), socket);
+    assert_eq!(c.passed.kernel_fd(), socket);
     s.let_go();
     c.close(false);
     s.close(false);

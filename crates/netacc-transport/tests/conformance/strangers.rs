@@ -42,7 +42,7 @@ fn a_socket_to_go_on_by_ends_the_connection_and_the_link() {
             l.server.service();
             assert!(l.server.is_lost());
             assert!(REPORTS.load(Ordering::SeqCst) > before);
-            assert_eq!((s.kernel_fd(), s.must_switch(), s.side.has_accepted()), (-1, false, false));
+            assert_eq!((s.passed.kernel_fd(), s.must_switch(), s.side.has_accepted()), (-1, false, false));
             assert_eq!(get(s, 3, false).unwrap(), b"abc", "what came before is delivered");
             assert_eq!(read(s, 1), Err(Errno::CONNRESET));
             s.close(false);
@@ -59,7 +59,7 @@ fn it_ends_the_link_whatever_connection_it_names() {
         send_message(Links::control(l.client), Message::SwitchToKernel { slot, generation }, None).unwrap();
         l.server.service();
         assert!(l.server.is_lost());
-        assert_eq!(s.kernel_fd(), -1);
+        assert_eq!(s.passed.kernel_fd(), -1);
         s.close(false);
         c.close(false);
     }

@@ -374,7 +374,7 @@ impl Conn {
     pub fn waits_on(&self) -> Option<(i32, i16)> {
         // The program's side has followed, though the ring is not empty: what comes goes to the socket already.
         if self.kernel < 0 && !self.pending.is_empty() && self.ep.side.has_accepted() {
-            return Some((self.ep.kernel_fd(), libc::POLLOUT));
+            return Some((self.ep.passed.kernel_fd(), libc::POLLOUT));
         }
         match (self.kernel, self.ep.peer_liveness_to_poll()) {
             (-1, -1) => None,
