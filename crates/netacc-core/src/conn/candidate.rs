@@ -97,7 +97,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
             if flags & libc::MSG_PEEK == 0 {
                 let _g = s.rx.lock();
                 match s.endpoint().filter(|_| s.is_shm()) {
-                    Some(ep) => ep.count_read(n),
+                    Some(ep) => ep.side.count_read(n),
                     None => drop(s.kernel_read.fetch_add(n as u64, Ordering::Relaxed)),
                 }
                 if let Some(e) = s.stats() {
@@ -201,7 +201,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
                 let _g = s.tx.lock();
                 match s.endpoint().filter(|_| s.is_shm()) {
                     _ if counted => {}
-                    Some(ep) => ep.count_sent(n),
+                    Some(ep) => ep.old_subflow.count_sent(n),
                     None => drop(s.kernel_sent.fetch_add(n as u64, Ordering::Relaxed)),
                 }
                 if let Some(e) = s.stats() {

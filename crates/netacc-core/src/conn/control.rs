@@ -236,9 +236,9 @@ fn shut(fd: i32, how: i32) -> Outcome {
             continue;
         }
         ep.shutdown(how);
-        if how != Shut::Write && ep.old_subflow_fd() >= 0 {
+        if how != Shut::Write && ep.old_subflow.fd() >= 0 {
             // A call may still sleep on the kernel socket from before the promotion.
-            let _ = raw::shutdown(ep.old_subflow_fd(), libc::SHUT_RD);
+            let _ = raw::shutdown(ep.old_subflow.fd(), libc::SHUT_RD);
         }
         drop(tx);
         // A peer that demotes the connection stores `SWITCHED` and then loads our end; this side has stored its end and

@@ -226,7 +226,7 @@ fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Answer<usiz
                 full = given == Err(Errno::AGAIN);
                 given
             };
-            let res = if ep.old_subflow_fd() >= 0 { from_before(ep, len, give) } else { ep.read_with(len, give) };
+            let res = if ep.old_subflow.fd() >= 0 { from_before(ep, len, give) } else { ep.read_with(len, give) };
             if res == Err(Errno::AGAIN) {
                 switched = ep.must_switch();
             }

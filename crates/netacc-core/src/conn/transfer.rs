@@ -190,7 +190,7 @@ fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Answer<()> {
     loop {
         let Some(ep) = r.obj.endpoint().filter(|_| r.obj.is_shm()) else { return Ok(()) };
         // If bytes come from a kernel socket, before the ring's or after them, their number is not known here.
-        if ep.old_subflow_fd() >= 0
+        if ep.old_subflow.fd() >= 0
             || ep.side.is_moving()
             || ep.side.has_accepted()
             || ep.unread() >= enough

@@ -66,7 +66,7 @@ pub fn withdraw(s: &'static Socket, ep: &'static ShmEndpoint) {
             (PEER_LIVENESS_WATCHED, ep.peer_liveness_fd()),
             (ON_KERNEL, ep.passed.kernel_fd()),
             (LIVENESS_WATCHED, ep.liveness_fd()),
-            (OLD_SUBFLOW_WATCHED, ep.old_subflow_fd()),
+            (OLD_SUBFLOW_WATCHED, ep.old_subflow.fd()),
         ] {
             if flags & bit != 0 && fd >= 0 {
                 let _ = e.enter(EPOLL_CTL_DEL, fd, 0, 0);

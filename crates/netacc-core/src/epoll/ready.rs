@@ -286,7 +286,7 @@ fn watch_kernel_fds(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint) {
     }
     for (fd, which) in [
         (ep.peer_liveness_fd(), PEER_LIVENESS_WATCHED),
-        (ep.old_subflow_fd(), OLD_SUBFLOW_WATCHED),
+        (ep.old_subflow.fd(), OLD_SUBFLOW_WATCHED),
         (ep.passed.kernel_fd(), ON_KERNEL),
     ] {
         if fd >= 0 {

@@ -303,7 +303,7 @@ fn move_sockets(e: &'static Epoll, reg: &'static Registration, ep: &ShmEndpoint,
     for (bit, fd, events) in [
         (LIVENESS_WATCHED, ep.liveness_fd(), ends),
         (PEER_LIVENESS_WATCHED, ep.peer_liveness_fd(), ends | EPOLLOUT as u32),
-        (OLD_SUBFLOW_WATCHED, ep.old_subflow_fd(), ends | EPOLLOUT as u32),
+        (OLD_SUBFLOW_WATCHED, ep.old_subflow.fd(), ends | EPOLLOUT as u32),
         (ON_KERNEL, ep.passed.kernel_fd(), ends | EPOLLOUT as u32),
     ] {
         if flags & bit != 0 && fd >= 0 {

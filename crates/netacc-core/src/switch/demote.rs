@@ -62,7 +62,7 @@ fn demote_in(tries: usize, fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
         Path::Tcp | Path::Shm => {
             // A connect that waits for a queue pair has no peer yet, so the kernel makes it instead.
             redispatch::instead(r);
-            if s.endpoint().is_some_and(|ep| ep.old_subflow_fd() >= 0) {
+            if s.endpoint().is_some_and(|ep| ep.old_subflow.fd() >= 0) {
                 // The peer of a promotion may be in this process and not have switched yet, and no other thread might
                 // do that.
                 promote::advance_all();

@@ -4,7 +4,7 @@
 //! server looks for a connection with these addresses among those that it accepted and switches: it ends its half of
 //! the TCP stream and writes to the ring from then on. The client sees that its offer was accepted and does the same.
 //! Each side first reads the bytes that are still in the kernel; the end of the kernel's stream marks the byte where
-//! the ring goes on ([`ShmEndpoint::set_old_subflow`]).
+//! the ring goes on ([`netacc_transport::shm::OldSubflow::set`]).
 //!
 //! While a connection may be promoted (a *candidate*), the socket layer makes its reads and writes and does not pass
 //! them to libc.

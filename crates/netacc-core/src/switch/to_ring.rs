@@ -39,7 +39,7 @@ pub(crate) fn switch_to_ring(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) 
     let _b = Blocked::all();
     let Some(fd) = number(fd, r) else { return false };
     let _ = raw::shutdown(fd, libc::SHUT_WR);
-    ep.set_old_subflow(fd, s.kernel_sent.load(Ordering::Relaxed), s.kernel_read.load(Ordering::Relaxed));
+    ep.old_subflow.set(&ep.side, fd, s.kernel_sent.load(Ordering::Relaxed), s.kernel_read.load(Ordering::Relaxed));
     paths::accelerate(s, || {
         s.set_endpoint(ep);
         s.set_state(ConnState::Shm);

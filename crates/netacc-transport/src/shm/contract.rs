@@ -50,8 +50,8 @@ impl Endpoint for ShmEndpoint {
     fn try_read(&self, dst: &mut Iov<'_>, peek: bool) -> Result<usize> {
         let Some(v) = self.side.view() else { return Ok(0) };
         v.note_cpu();
-        if self.old_subflow.load(Ordering::Relaxed) != 0 {
-            match self.read_before(dst, peek) {
+        if self.old_subflow.is_there() {
+            match self.old_subflow.read_before(&self.side, dst, peek) {
                 Err(done) => return done,
                 Ok(0) => {}
                 // The next call reports an error or the end of the ring.
@@ -200,7 +200,7 @@ impl Endpoint for ShmEndpoint {
         if v.peer_released() {
             // No peer has to be woken. The server's words are in its own cache, so the server resets them here for the
             // client's next connection. If a side has or had several sharers, this is left to the client.
-            let alone = self.liveness.load(Ordering::Relaxed) == 0 && self.peer_liveness.load(Ordering::Relaxed) == 0;
+            let alone = !self.liveness.is_set() && self.peer_liveness.load(Ordering::Relaxed) == 0;
             if v.me == Side::Server && alone {
                 v.slot.wipe(Side::Server);
                 wiped = WIPED;
@@ -210,7 +210,7 @@ impl Endpoint for ShmEndpoint {
         }
         self.release_peer_liveness(&v);
         self.passed.drop_all();
-        self.end_old_subflow(self.old_subflow_fd());
+        self.old_subflow.close();
         let _last = self.take_liveness();
         let gone = self.side.state.end(v.place()).has(PEER_GONE);
         let generation = self.side.generation.load(Ordering::Relaxed);

@@ -3,6 +3,8 @@
 use crate::endpoint::Endpoint;
 use crate::shm::delays::Delays;
 use crate::shm::edges::Edges;
+use crate::shm::numbers::ProgramNumber;
+use crate::shm::old_subflow::OldSubflow;
 use crate::shm::owed_dial::OwedDial;
 use crate::shm::passed::PassedSockets;
 use crate::shm::segment::{CONNECT_QUEUED, WIPED};
@@ -45,7 +47,7 @@ pub struct ShmEndpoint {
     /// Held by the thread that reads a liveness socket of either side; see [`super::drain`].
     pub(super) draining: Lock<{ lock_rank::NONE }>,
     /// The application's descriptor that is our liveness socket (number + 1).
-    pub(super) liveness: AtomicI32,
+    pub(super) liveness: ProgramNumber,
     /// The socket that was accepted from our listening liveness socket (reserved descriptor + 1).
     pub(super) accepted: AtomicI32,
     /// The token that the peer has to send first on that socket.
@@ -58,12 +60,10 @@ pub struct ShmEndpoint {
     pub(super) dialed: AtomicU32,
     /// A connection to the peer's listening liveness socket that could not be made yet.
     pub(super) owed_dial: OwedDial,
-    /// The old subflow, whose bytes come before the ring's (descriptor + 1).
-    pub(super) old_subflow: AtomicI32,
+    /// The old subflow, whose bytes come before the ring's.
+    pub old_subflow: OldSubflow,
     /// The sockets that a process which has left the rings passes for the connection.
     pub passed: PassedSockets,
-    /// Number of bytes that this side has sent over the old subflow.
-    pub(super) sent_before: AtomicU64,
     /// Time that our threads have lost by waiting for words of the peer, in this and earlier connections of the slot.
     pub(super) delays: Delays,
 }
@@ -128,7 +128,7 @@ impl ShmEndpoint {
         self.side.error.store(0, Ordering::Relaxed);
         self.side.generation.store(generation, Ordering::Relaxed);
         drop(self.take_liveness());
-        self.old_subflow.store(0, Ordering::Relaxed);
+        self.old_subflow.forget();
         self.passed.forget_those_of_another(&v, generation);
         self.forget_stale_peer_liveness(generation);
         self.registration.store(0, Ordering::Relaxed);
@@ -231,12 +231,10 @@ impl ShmEndpoint {
             // The peer died without closing. The kernel would have closed its sockets: with a reset if it left unread
             // data behind, otherwise with an end of stream. As long as the old subflow of a promoted connection has not
             // ended, it reports the end, and has bytes that come first.
-            if self.old_subflow.load(Ordering::Relaxed) != 0
-                && (self.old_subflow_ready().is_some() || self.side.is_dead())
-            {
+            if self.old_subflow.is_there() && (self.old_subflow.is_ready(&self.side).is_some() || self.side.is_dead()) {
                 return self.side.state.look();
             }
-            match self.peer_left_unread(v).map(|n| n.saturating_add(self.unread_before(v))) {
+            match self.peer_left_unread(v).map(|n| n.saturating_add(self.old_subflow.unread_before(v))) {
                 // If the peer is an RDMA engine, the program on the other host may live, and has not ended its stream.
                 Some(0) if !(self.side.is_remote() || v.link.is_remote()) => {
                     self.side.on::<Ends>(EndsEvent::PeerEnd);

@@ -20,7 +20,7 @@ use netacc_sys::{raw, reserved_fds};
 
 /// Whether all bytes that the peer left in the ring and in the old subflow have been read.
 fn drained(ep: &ShmEndpoint, v: &View) -> bool {
-    ep.side.state.glance().is_left_by_sharer() || !(ep.has_data(v) || ep.old_subflow_fd() >= 0)
+    ep.side.state.glance().is_left_by_sharer() || !(ep.has_data(v) || ep.old_subflow.fd() >= 0)
 }
 
 impl SlotSide {

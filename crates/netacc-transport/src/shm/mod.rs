@@ -44,8 +44,8 @@ mod liveness;
 mod machine;
 
 mod mapping;
-pub mod numbers;
-pub mod old_subflow;
+mod numbers;
+mod old_subflow;
 mod open;
 mod owed_dial;
 pub mod owner;
@@ -87,6 +87,7 @@ pub use after_fork::reset_locks;
 pub use edges::EdgeSeq;
 pub use endpoint::ShmEndpoint;
 pub use link::Link;
+pub use old_subflow::OldSubflow;
 pub use passed::PassedSockets;
 pub use remote::has_failed_over;
 pub use side::Side;

@@ -7,7 +7,6 @@
 //! kernel have it.
 
 use crate::shm::ShmEndpoint;
-use crate::shm::sockets::keep;
 use crate::timeouts;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering, fence};
 use netacc_sys::errno::Errno;
@@ -70,42 +69,101 @@ impl Users {
     }
 }
 
+/// A descriptor of the connection, which may lie under a number of the program's (number + 1; 0: there is none).
+#[derive(Debug)]
+pub(super) struct ProgramNumber(AtomicI32);
+
+impl ProgramNumber {
+    /// The number, or -1.
+    pub(super) fn fd(&self) -> i32 {
+        self.0.load(Ordering::Acquire) - 1
+    }
+
+    /// Whether there is a number, for a decision that depends on no other data.
+    #[inline]
+    pub(super) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// Stores a number.
+    pub(super) fn set(&self, fd: i32) {
+        self.0.store(fd + 1, Ordering::Release);
+    }
+
+    /// Forgets the number when a connection begins.
+    pub(super) fn forget(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Forgets the number and returns it, or -1.
+    pub(super) fn take(&self) -> i32 {
+        if self.is_set() { self.0.swap(0, Ordering::AcqRel) - 1 } else { -1 }
+    }
+
+    /// Replaces number `fd` by another one, or by -1. False: another thread has done so already.
+    pub(super) fn replace(&self, fd: i32, other: i32) -> bool {
+        // AcqRel: a thread that sees the new number sees its file, and all uses of the old one.
+        self.0.compare_exchange(fd + 1, other + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Replaces the program's number, which is about to get another file, by a duplicate at a reserved number. False:
+    /// there is no number, it is a reserved one, or no reserved one is free, so that it stays as it is.
+    fn keep(&self) -> bool {
+        let fd = self.fd();
+        if fd < 0 || reserved_fds::is(fd) {
+            return false;
+        }
+        match reserved_fds::copy(fd) {
+            Ok(ours) if self.replace(fd, ours) => true,
+            Ok(ours) => {
+                reserved_fds::close(ours);
+                // Another thread has replaced it.
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}
+
 impl ShmEndpoint {
     /// Whether the number is that of the liveness socket or the old subflow.
     pub fn lies_under(&self, fd: i32) -> bool {
-        self.liveness_fd() == fd || self.old_subflow_fd() == fd
+        self.lying_under(fd).next().is_some()
+    }
+
+    fn lying_under(&self, fd: i32) -> impl Iterator<Item = &ProgramNumber> {
+        [&self.liveness, self.old_subflow.number()].into_iter().filter(move |number| number.fd() == fd)
     }
 
     /// To be called before the number of the liveness socket or the old subflow gets another file. `other` is another
     /// number of the connection; without one, the descriptor is duplicated to a number of ours. The caller holds both
     /// direction locks.
     pub fn release_number(&self, fd: i32, other: Option<i32>) {
-        for cell in self.lying_under(fd) {
-            match other {
-                Some(other) => go_on(cell, fd, other + 1),
-                None => keep(cell),
-            }
+        for number in self.lying_under(fd) {
+            let _ = match other {
+                Some(other) => number.replace(fd, other),
+                None => number.keep(),
+            };
         }
         if self.lies_under(fd) && reserved_fds::release_reserve() {
-            self.lying_under(fd).for_each(keep);
+            for number in self.lying_under(fd) {
+                let _ = number.keep();
+            }
         }
-        if self.old_subflow_fd() == fd {
+        if self.old_subflow.fd() == fd {
             // The old subflow has bytes of the stream, and no descriptor is left by which they could be read.
             self.fail(Errno::CONNRESET);
         }
-        self.lying_under(fd).for_each(|cell| go_on(cell, fd, 0));
-        self.renumbered();
+        self.lose_number(fd, None);
     }
 
     /// To be called when the number already has another file, since the program closed it by a call that was not
     /// intercepted. `other` is another number of the connection.
     pub fn lose_number(&self, fd: i32, other: Option<i32>) {
-        self.lying_under(fd).for_each(|cell| go_on(cell, fd, other.map_or(0, |n| n + 1)));
+        for number in self.lying_under(fd) {
+            let _ = number.replace(fd, other.unwrap_or(-1));
+        }
         self.renumbered();
-    }
-
-    fn lying_under(&self, fd: i32) -> impl Iterator<Item = &AtomicI32> {
-        [&self.liveness, &self.old_subflow].into_iter().filter(move |cell| cell.load(Ordering::Acquire) == fd + 1)
     }
 
     /// To be called after a descriptor has moved from a number of the program's to another one.
@@ -118,26 +176,16 @@ impl ShmEndpoint {
     /// Duplicates the liveness socket to a number of ours for sleeping calls, before the program's number gets another
     /// file.
     pub fn keep_liveness(&self) {
-        self.keep_own(&self.liveness);
+        if self.liveness.keep() {
+            self.renumbered();
+        }
     }
 
     /// Duplicates the old subflow to a number of ours, by which it is read from then on, before the program's number
     /// gets another file.
     pub fn keep_old_subflow(&self) {
-        self.keep_own(&self.old_subflow);
-    }
-
-    fn keep_own(&self, cell: &AtomicI32) {
-        let before = cell.load(Ordering::Acquire);
-        keep(cell);
-        if cell.load(Ordering::Acquire) != before {
+        if self.old_subflow.number().keep() {
             self.renumbered();
         }
     }
-}
-
-fn go_on(cell: &AtomicI32, fd: i32, word: i32) {
-    // AcqRel: a thread that sees the new number sees its file. If the cell has changed, another thread has replaced the
-    // number already.
-    let _ = cell.compare_exchange(fd + 1, word, Ordering::AcqRel, Ordering::Relaxed);
 }

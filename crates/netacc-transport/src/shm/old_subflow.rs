@@ -9,64 +9,87 @@
 
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
+use crate::shm::numbers::ProgramNumber;
 use crate::shm::side::Side;
-use crate::shm::slot_side::View;
-use core::sync::atomic::Ordering;
+use crate::shm::slot_side::{SlotSide, View};
+use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_ring::to_usize;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds};
 
-impl ShmEndpoint {
-    /// Makes kernel socket `fd` the old subflow, over which `sent` bytes were sent and `read` bytes were read so far.
-    pub fn set_old_subflow(&self, fd: i32, sent: u64, read: u64) {
-        self.sent_before.store(sent, Ordering::Relaxed);
-        self.old_subflow.store(fd + 1, Ordering::Release);
-        if let Some(v) = self.side.view() {
+/// The old subflow of a connection, if it has one.
+#[derive(Debug)]
+pub struct OldSubflow {
+    /// The socket whose bytes come before the ring's.
+    number: ProgramNumber,
+    /// Number of bytes that this side has sent over it.
+    sent: AtomicU64,
+}
+
+impl OldSubflow {
+    /// Makes kernel socket `fd` the old subflow of this side, over which `sent` bytes were sent and `read` bytes were
+    /// read so far.
+    pub fn set(&self, side: &SlotSide, fd: i32, sent: u64, read: u64) {
+        self.sent.store(sent, Ordering::Relaxed);
+        self.number.set(fd);
+        if let Some(v) = side.view() {
             line!(v, consumer, v.me).before.store(read + 1, Ordering::Release);
         }
     }
 
     /// Counts `n` bytes that were sent by a call that had begun in the kernel before the switch.
     pub fn count_sent(&self, n: usize) {
-        self.sent_before.fetch_add(n as u64, Ordering::Relaxed);
-    }
-
-    /// Counts `n` bytes of the kernel's stream that were read.
-    pub fn count_read(&self, n: usize) {
-        if let Some(v) = self.side.view() {
-            line!(v, consumer, v.me).before.fetch_add(n as u64, Ordering::Release);
-        }
+        self.sent.fetch_add(n as u64, Ordering::Relaxed);
     }
 
     /// Number of bytes of the kernel's stream that a dead peer left unread; 0 if the kernel itself shows that.
     pub(super) fn unread_before(&self, v: &View) -> u64 {
         match line!(v, consumer, v.me.other()).before.load(Ordering::Acquire) {
             0 => 0,
-            read => self.sent_before.load(Ordering::Relaxed).saturating_sub(read - 1),
+            read => self.sent.load(Ordering::Relaxed).saturating_sub(read - 1),
         }
     }
 
-    /// The old subflow's descriptor, or -1.
-    pub fn old_subflow_fd(&self) -> i32 {
-        self.old_subflow.load(Ordering::Acquire) - 1
+    /// The descriptor, or -1.
+    pub fn fd(&self) -> i32 {
+        self.number.fd()
+    }
+
+    /// The number under which it lies.
+    pub(super) fn number(&self) -> &ProgramNumber {
+        &self.number
+    }
+
+    /// Whether there is an old subflow, so that reads of the ring have to wait for its end.
+    #[inline]
+    pub(super) fn is_there(&self) -> bool {
+        self.number.is_set()
     }
 
     /// Ends the old subflow, which was read to its end or will not be read any more. If several threads notice this,
     /// one of them closes our descriptor.
-    pub(super) fn end_old_subflow(&self, fd: i32) {
-        // AcqRel: a thread that sees no old subflow reads the ring, after all reads of the old subflow.
-        if self.old_subflow.compare_exchange(fd + 1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            && reserved_fds::is(fd)
-        {
+    fn end(&self, fd: i32) {
+        // A thread that sees no old subflow reads the ring, after all reads of the old subflow.
+        if self.number.replace(fd, -1) && reserved_fds::is(fd) {
             reserved_fds::close(fd);
         }
     }
 
+    /// Forgets the old subflow of the previous connection when a connection begins.
+    pub(super) fn forget(&self) {
+        self.number.forget();
+    }
+
+    /// Ends the old subflow, which will not be read any more, if there is one.
+    pub(super) fn close(&self) {
+        self.end(self.fd());
+    }
+
     /// Reads from the old subflow; `None`: it has ended.
     #[cold]
-    pub(super) fn read_old_subflow(&self, dst: &mut Iov<'_>, peek: bool) -> Option<Result<usize>> {
-        let _using = self.side.users.begin();
-        let fd = self.old_subflow_fd();
+    pub(super) fn read(&self, side: &SlotSide, dst: &mut Iov<'_>, peek: bool) -> Option<Result<usize>> {
+        let _using = side.users.begin();
+        let fd = self.fd();
         let (mut spare, mut len) = (0u8, 1);
         let (p, skip) = match dst.space() {
             Some((p, n)) => {
@@ -80,14 +103,14 @@ impl ShmEndpoint {
         loop {
             return match raw::recv(fd, p, len, flags) {
                 Ok(0) => {
-                    self.end_old_subflow(fd);
+                    self.end(fd);
                     None
                 }
                 Ok(_) if !skip => Some(Ok(0)),
                 Ok(n) => {
                     dst.skip(n);
                     if !peek {
-                        self.count_read(n);
+                        side.count_read(n);
                     }
                     Some(Ok(n))
                 }
@@ -95,12 +118,12 @@ impl ShmEndpoint {
                 Err(e @ (Errno::AGAIN | Errno::FAULT)) => Some(Err(e)),
                 Err(e) => {
                     // An error of the old subflow is an error of the connection, which a peek leaves for the next call.
-                    self.end_old_subflow(fd);
-                    self.side.die(e);
-                    match self.side.error.swap(0, Ordering::AcqRel) {
+                    self.end(fd);
+                    side.die(e);
+                    match side.error.swap(0, Ordering::AcqRel) {
                         0 => None,
                         e if peek || !skip => {
-                            self.side.error.store(e, Ordering::Release);
+                            side.error.store(e, Ordering::Release);
                             None
                         }
                         e => Some(Err(Errno(e))),
@@ -111,9 +134,9 @@ impl ShmEndpoint {
     }
 
     /// Number of bytes in the old subflow, and whether it has ended after them.
-    fn old_subflow_left(&self) -> (usize, bool) {
-        let _using = self.side.users.begin();
-        let fd = self.old_subflow_fd();
+    fn left(&self, side: &SlotSide) -> (usize, bool) {
+        let _using = side.users.begin();
+        let fd = self.fd();
         let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
         let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // The end is checked first, so that all bytes before it are counted.
@@ -123,22 +146,18 @@ impl ShmEndpoint {
         (if asked.is_ok() { usize::try_from(n).unwrap_or(0) } else { 0 }, ended)
     }
 
-    /// Number of bytes that can be read, including those of the old subflow.
-    pub(super) fn waiting_in_all(&self, v: &View) -> u64 {
-        if self.old_subflow.load(Ordering::Relaxed) == 0 {
-            return self.waiting_in(v) + self.overdue(v);
-        }
-        let (n, ended) = self.old_subflow_left();
-        n as u64 + if ended { self.waiting_in(v) } else { 0 }
-    }
-
     /// Reads from the old subflow, so that one call gets its bytes and the ring's after them, as from one stream.
     /// `Err`: this is the call's result. `Ok`: the number of bytes that were read, and the ring is next.
     #[cold]
-    pub(super) fn read_before(&self, dst: &mut Iov<'_>, peek: bool) -> core::result::Result<usize, Result<usize>> {
+    pub(super) fn read_before(
+        &self,
+        side: &SlotSide,
+        dst: &mut Iov<'_>,
+        peek: bool,
+    ) -> core::result::Result<usize, Result<usize>> {
         let mut got = 0;
-        while self.old_subflow.load(Ordering::Relaxed) != 0 {
-            match self.read_old_subflow(dst, peek) {
+        while self.is_there() {
+            match self.read(side, dst, peek) {
                 None => break,
                 Some(Ok(n)) => {
                     got += n;
@@ -146,12 +165,12 @@ impl ShmEndpoint {
                         return Err(Ok(got));
                     }
                     if peek {
-                        return if self.old_subflow_left() == (n, true) { Ok(n) } else { Err(Ok(n)) };
+                        return if self.left(side) == (n, true) { Ok(n) } else { Err(Ok(n)) };
                     }
                 }
                 Some(Err(e)) => {
                     if got > 0 && e != Errno::AGAIN {
-                        self.side.error.store(e.0, Ordering::Release);
+                        side.error.store(e.0, Ordering::Release);
                     }
                     return Err(if got > 0 { Ok(got) } else { Err(e) });
                 }
@@ -162,13 +181,13 @@ impl ShmEndpoint {
 
     /// Discards up to `n` bytes of the old subflow.
     #[cold]
-    pub(super) fn discard_before(&self, n: usize) -> usize {
-        let _using = self.side.users.begin();
+    pub(super) fn discard(&self, side: &SlotSide, n: usize) -> usize {
+        let _using = side.users.begin();
         // tcp(7): with MSG_TRUNC the kernel discards without a buffer.
         let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
-        match raw::recv(self.old_subflow_fd(), core::ptr::null_mut(), n, flags) {
+        match raw::recv(self.fd(), core::ptr::null_mut(), n, flags) {
             Ok(k) if k > 0 => {
-                self.count_read(k);
+                side.count_read(k);
                 k
             }
             _ => 0,
@@ -177,11 +196,31 @@ impl ShmEndpoint {
 
     /// Whether the old subflow is readable; `None`: it has ended.
     #[cold]
-    pub(super) fn old_subflow_ready(&self) -> Option<bool> {
+    pub(super) fn is_ready(&self, side: &SlotSide) -> Option<bool> {
         let v = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
-        match self.read_old_subflow(&mut Iov::one(&v), true)? {
+        match self.read(side, &mut Iov::one(&v), true)? {
             Err(Errno::AGAIN) => Some(false),
             _ => Some(true),
         }
+    }
+}
+
+impl SlotSide {
+    /// Counts `n` bytes of the kernel's stream that were read.
+    pub fn count_read(&self, n: usize) {
+        if let Some(v) = self.view() {
+            line!(v, consumer, v.me).before.fetch_add(n as u64, Ordering::Release);
+        }
+    }
+}
+
+impl ShmEndpoint {
+    /// Number of bytes that can be read, including those of the old subflow.
+    pub(super) fn waiting_in_all(&self, v: &View) -> u64 {
+        if !self.old_subflow.is_there() {
+            return self.waiting_in(v) + self.overdue(v);
+        }
+        let (n, ended) = self.old_subflow.left(&self.side);
+        n as u64 + if ended { self.waiting_in(v) } else { 0 }
     }
 }

@@ -153,7 +153,7 @@ impl ShmEndpoint {
             state.is_alone()
                 && !state.is_read_side_over()
                 && self.lowat() <= 1
-                && self.old_subflow.load(Ordering::Relaxed) == 0
+                && !self.old_subflow.is_there()
                 && !self.has_data(&v)
         })
     }

@@ -159,8 +159,8 @@ impl ShmEndpoint {
     /// Whether there is anything to read.
     #[inline]
     pub(super) fn has_data(&self, v: &View) -> bool {
-        if self.old_subflow.load(Ordering::Relaxed) != 0
-            && let Some(ready) = self.old_subflow_ready()
+        if self.old_subflow.is_there()
+            && let Some(ready) = self.old_subflow.is_ready(&self.side)
         {
             return ready;
         }
@@ -209,7 +209,7 @@ impl ShmEndpoint {
         // Only this process knows of bytes that are held back, so they are published.
         self.push();
         self.side.state.set(SHARED);
-        if self.liveness.load(Ordering::Relaxed) != 0 {
+        if self.liveness.is_set() {
             return Ok(None);
         }
         let (ours, theirs, token) = self.liveness_pair(&v).inspect_err(|_| self.side.reset_in_child())?;
@@ -268,7 +268,7 @@ impl ShmEndpoint {
 
     /// Stores the application's descriptor that is our liveness socket.
     pub fn set_liveness(&self, fd: i32) {
-        self.liveness.store(fd + 1, Ordering::Release);
+        self.liveness.set(fd);
         // A peer that has left the rings may have passed its socket over this one already, and its wake-up may have
         // come before any thread knew this number.
         self.poke_self();
@@ -277,8 +277,7 @@ impl ShmEndpoint {
     /// Forgets the liveness socket in this process. If its descriptor is one of ours, the drop of the returned value
     /// closes it.
     pub(super) fn take_liveness(&self) -> OwnLiveness {
-        let there = self.liveness.load(Ordering::Relaxed) != 0;
-        let fd = if there { self.liveness.swap(0, Ordering::AcqRel) - 1 } else { -1 };
+        let fd = self.liveness.take();
         self.drop_accepted();
         OwnLiveness(if fd >= 0 && reserved_fds::is(fd) { fd } else { -1 })
     }
@@ -286,13 +285,12 @@ impl ShmEndpoint {
     /// The descriptor of our liveness socket, or -1. It has a number of the application's, unless the application has
     /// closed that.
     pub fn liveness_fd(&self) -> i32 {
-        self.liveness.load(Ordering::Acquire) - 1
+        self.liveness.fd()
     }
 
     /// The descriptors that belong to this connection alone; -1 where there is none.
     pub fn descriptors(&self) -> [i32; 7] {
-        let [liveness, accepted, old_subflow] =
-            [&self.liveness, &self.accepted, &self.old_subflow].map(|c| c.load(Ordering::Acquire).max(0) - 1);
+        let (liveness, accepted, old_subflow) = (self.liveness.fd(), self.accepted_fd(), self.old_subflow.fd());
         let [kernel, sibling_copy, unread_return] = self.passed.descriptors();
         [self.peer_liveness_fd(), liveness, accepted, old_subflow, kernel, sibling_copy, unread_return]
     }
@@ -320,7 +318,7 @@ impl ShmEndpoint {
         // that goes on with the connection has died, which the peer has to see.
         self.close_peer_liveness();
         self.passed.drop_all();
-        self.end_old_subflow(self.old_subflow_fd());
+        self.old_subflow.close();
         let _last = self.take_liveness();
         self.leave();
         if v.me == Side::Client && !v.link.is_inherited() {
@@ -346,9 +344,9 @@ impl ShmEndpoint {
 
     /// Adds the kernel sockets that can wake a sleeper of this connection.
     pub(super) fn add_kernel_ends(&self, v: &View, read: bool, set: &mut WaitSet) {
-        let old_subflow = self.old_subflow_fd();
+        let old_subflow = self.old_subflow.fd();
         if old_subflow >= 0 && read {
-            match self.old_subflow_ready() {
+            match self.old_subflow.is_ready(&self.side) {
                 Some(false) => drop(set.add(old_subflow, libc::POLLIN)),
                 // The old subflow is readable, and that is not what the sleeper waits for: the kernel would wake it at
                 // once, again and again. Only with SO_RCVLOWAT may more bytes matter to it.

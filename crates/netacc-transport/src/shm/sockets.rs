@@ -89,17 +89,3 @@ pub(super) fn send_all(fd: i32, mut p: *const u8, mut n: usize) -> Result<()> {
     }
     Ok(())
 }
-
-/// Replaces the application's number (+ 1) in `cell`, which is about to get another file, by a duplicate at a reserved
-/// number. Without a free number the cell stays as it is.
-pub(super) fn keep(cell: &AtomicI32) {
-    let fd = cell.load(Ordering::Acquire) - 1;
-    if fd < 0 || reserved_fds::is(fd) {
-        return;
-    }
-    if let Ok(ours) = reserved_fds::copy(fd)
-        && cell.compare_exchange(fd + 1, ours + 1, Ordering::AcqRel, Ordering::Relaxed).is_err()
-    {
-        reserved_fds::close(ours);
-    }
-}

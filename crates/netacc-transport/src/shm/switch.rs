@@ -36,7 +36,7 @@ use rustix::fd::{AsRawFd, OwnedFd};
 
 /// Whether the peer has read all bytes that this side has sent, over the ring and over the old subflow.
 fn peer_has_read_all(ep: &ShmEndpoint, v: &View) -> bool {
-    ep.peer_left_unread(v) == Some(0) && ep.unread_before(v) == 0
+    ep.peer_left_unread(v) == Some(0) && ep.old_subflow.unread_before(v) == 0
 }
 
 /// A copy of our end for our other sharers, which the peer sends back to them. It is [`enclosed`], since a copy that
@@ -207,7 +207,7 @@ impl ShmEndpoint {
     /// waited for. `Some`: the old subflow has not ended, and was not waited for. It then goes to the peer, which puts
     /// the bytes of both into its socket.
     fn drain_to_peer(&self, v: &View, peer_end: &OwnedFd, wait: bool) -> Result<Option<i32>> {
-        let old_subflow = self.old_subflow_fd();
+        let old_subflow = self.old_subflow.fd();
         if old_subflow >= 0 && !empty(old_subflow, peer_end.as_raw_fd(), if wait { SWITCH_DRAIN } else { 0 })? {
             return if wait { Err(Errno::CONNRESET) } else { Ok(Some(old_subflow)) };
         }
@@ -335,7 +335,7 @@ impl ShmEndpoint {
         self.release_peer_liveness(&v);
         self.passed.drop_all();
         let _last = self.take_liveness();
-        self.end_old_subflow(self.old_subflow_fd());
+        self.old_subflow.close();
         self.leave();
         if v.me == Side::Server && !shared {
             // Release: after this the client may use the slot again, once it has given it up, too.
