@@ -45,7 +45,7 @@ pub fn give_back_descriptors() -> bool {
     let mut used = 0;
     table::each_socket(|_, r| {
         if let Some(ep) = r.obj.endpoint() {
-            used += 1 + u64::from(ep.peer_liveness_fd() >= 0);
+            used += 1 + u64::from(ep.liveness.peer_fd() >= 0);
         }
     });
     // A program whose other files use up the limit would have run out with TCP, too.
@@ -65,7 +65,7 @@ pub fn fall_back(why: Reason) {
     from_here(why);
     for two in [true, false] {
         table::each_socket(|fd, r| {
-            if r.obj.endpoint().is_some_and(|ep| ep.peer_liveness_fd() >= 0) == two
+            if r.obj.endpoint().is_some_and(|ep| ep.liveness.peer_fd() >= 0) == two
                 && !costs_more(r, why)
                 && let Err(e) = demote::demote(fd, r, why)
             {

@@ -95,7 +95,7 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
         Path::Shm => {
             // A liveness socket is the kernel's file of this connection, so it holds the flags for a process that
             // inherits it.
-            if s.endpoint().is_some_and(|e| e.liveness_fd() >= 0 && !e.side.liveness_listens()) {
+            if s.endpoint().is_some_and(|e| e.liveness.fd() >= 0 && !e.side.liveness_listens()) {
                 let _ = raw::fcntl(fd, F_SETFL, arg);
             }
             Outcome::Done(0)

@@ -63,9 +63,9 @@ pub fn withdraw(s: &'static Socket, ep: &'static ShmEndpoint) {
     each_registration(s, |e, reg| {
         let flags = reg.flags.fetch_or(PEER_LIVENESS_WATCHED | ON_KERNEL | OLD_SUBFLOW_WATCHED, Ordering::Relaxed);
         for (bit, fd) in [
-            (PEER_LIVENESS_WATCHED, ep.peer_liveness_fd()),
+            (PEER_LIVENESS_WATCHED, ep.liveness.peer_fd()),
             (ON_KERNEL, ep.passed.kernel_fd()),
-            (LIVENESS_WATCHED, ep.liveness_fd()),
+            (LIVENESS_WATCHED, ep.liveness.fd()),
             (OLD_SUBFLOW_WATCHED, ep.old_subflow.fd()),
         ] {
             if flags & bit != 0 && fd >= 0 {
@@ -139,7 +139,7 @@ pub(crate) fn listen_in(e: &'static Epoll, reg: &'static Registration, s: &'stat
     } else {
         reg.flags.fetch_or(POLLED, Ordering::Relaxed);
         e.polled.fetch_add(1, Ordering::Relaxed);
-        let liveness = if ep.side.link().is_inherited() { ep.liveness_to_poll() } else { -1 };
+        let liveness = if ep.side.link().is_inherited() { ep.liveness.to_poll(&ep.side) } else { -1 };
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP | EPOLLET) as u32;
         if liveness >= 0 && e.enter(EPOLL_CTL_ADD, liveness, events, cookie(Kind::Liveness, reg)).is_ok() {
             reg.flags.fetch_or(LIVENESS_WATCHED, Ordering::Relaxed);

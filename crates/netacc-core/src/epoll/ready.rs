@@ -285,7 +285,7 @@ fn watch_kernel_fds(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint) {
         rewatch_kernel_fds(e, reg, ep);
     }
     for (fd, which) in [
-        (ep.peer_liveness_fd(), PEER_LIVENESS_WATCHED),
+        (ep.liveness.peer_fd(), PEER_LIVENESS_WATCHED),
         (ep.old_subflow.fd(), OLD_SUBFLOW_WATCHED),
         (ep.passed.kernel_fd(), ON_KERNEL),
     ] {
@@ -302,7 +302,7 @@ fn rewatch_kernel_fds(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint) {
     if ep.side.take_peer_liveness_change() {
         reg.flags.fetch_and(!PEER_LIVENESS_WATCHED, Ordering::Relaxed);
     }
-    let arrived = ep.take_arrived();
+    let arrived = ep.liveness.take_arrived(&ep.side);
     if arrived >= 0 {
         reg.flags.fetch_and(!ACCEPTED, Ordering::Relaxed);
         watch_fd(e, reg, arrived, ACCEPTED);

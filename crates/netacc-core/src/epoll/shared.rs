@@ -301,8 +301,8 @@ fn move_sockets(e: &'static Epoll, reg: &'static Registration, ep: &ShmEndpoint,
     let ends = (EPOLLIN | EPOLLRDHUP | EPOLLET) as u32;
     let flags = reg.flags.load(Ordering::Relaxed);
     for (bit, fd, events) in [
-        (LIVENESS_WATCHED, ep.liveness_fd(), ends),
-        (PEER_LIVENESS_WATCHED, ep.peer_liveness_fd(), ends | EPOLLOUT as u32),
+        (LIVENESS_WATCHED, ep.liveness.fd(), ends),
+        (PEER_LIVENESS_WATCHED, ep.liveness.peer_fd(), ends | EPOLLOUT as u32),
         (OLD_SUBFLOW_WATCHED, ep.old_subflow.fd(), ends | EPOLLOUT as u32),
         (ON_KERNEL, ep.passed.kernel_fd(), ends | EPOLLOUT as u32),
     ] {

@@ -78,15 +78,15 @@ fn remove(e: &'static Epoll, reg: &'static Registration, why: Removed) {
     }
     if flags & LIVENESS_WATCHED != 0 {
         e.with_liveness.fetch_sub(1, Ordering::Relaxed);
-        if let Some(liveness) = s.and_then(|s| s.endpoint()).map(|ep| ep.liveness_fd()).filter(|b| *b >= 0) {
+        if let Some(liveness) = s.and_then(|s| s.endpoint()).map(|ep| ep.liveness.fd()).filter(|b| *b >= 0) {
             del(liveness);
         }
-        if let Some(hinted) = s.and_then(|s| s.endpoint()).map(|ep| ep.liveness_to_poll()).filter(|b| *b >= 0) {
+        if let Some(hinted) = s.and_then(|s| s.endpoint()).map(|ep| ep.liveness.to_poll(&ep.side)).filter(|b| *b >= 0) {
             del(hinted);
         }
     }
     if flags & ACCEPTED != 0
-        && let Some(a) = s.and_then(|s| s.endpoint()).map(|ep| ep.accepted_fd()).filter(|a| *a >= 0)
+        && let Some(a) = s.and_then(|s| s.endpoint()).map(|ep| ep.liveness.accepted_fd()).filter(|a| *a >= 0)
     {
         del(a);
     }
@@ -99,7 +99,7 @@ fn remove(e: &'static Epoll, reg: &'static Registration, why: Removed) {
         del(k);
     }
     if flags & PEER_LIVENESS_WATCHED != 0
-        && let Some(w) = s.and_then(|s| s.endpoint()).map(|ep| ep.peer_liveness_fd()).filter(|w| *w >= 0)
+        && let Some(w) = s.and_then(|s| s.endpoint()).map(|ep| ep.liveness.peer_fd()).filter(|w| *w >= 0)
     {
         del(w);
     }

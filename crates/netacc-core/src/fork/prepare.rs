@@ -134,7 +134,7 @@ fn share(fd: i32, r: Ref<Socket>, timeout: &WaitBudget) {
     // connection is closed.
     let there = table::get(fd).is_some_and(|e| e.is(r));
     let Some(fd) = Some(fd).filter(|_| there).or_else(|| table::number_of(r, fd)) else { return };
-    if s.set(SHARED, true) && ep.liveness_fd() >= 0 {
+    if s.set(SHARED, true) && ep.liveness.fd() >= 0 {
         return;
     }
     match ep.share(timeout) {

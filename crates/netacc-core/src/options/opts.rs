@@ -392,7 +392,7 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
             unsafe { give_int(level, v, val, len) }.into()
         }
         // A liveness socket is no TCP socket: type, protocol and defaults are those of the template.
-        None if shm && s.endpoint().is_some_and(|e| e.liveness_fd() >= 0) => {
+        None if shm && s.endpoint().is_some_and(|e| e.liveness.fd() >= 0) => {
             match template(s.domain()).and_then(|t| raw::getsockopt(t, level, name, val, len)) {
                 Ok(()) => Outcome::Done(0),
                 Err(e) => Outcome::Failed(e),

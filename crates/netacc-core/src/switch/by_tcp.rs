@@ -110,7 +110,7 @@ pub(super) fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], en
     let until = Deadline::after(patience_for(s, target.ip()));
     // If the numbers refer to no real TCP socket, a new one replaces the file under all of them once it is connected.
     // Otherwise they refer to one socket, which holds the port that the application bound.
-    if s.has(PLACEHOLDER) || old.liveness_fd() >= 0 {
+    if s.has(PLACEHOLDER) || old.liveness.fd() >= 0 {
         let real = raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
         s.apply_options(real);
         let done = connect_and_send(s, real, target, bytes, ended, until).and_then(|()| replace_everywhere(s, real));

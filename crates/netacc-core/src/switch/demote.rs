@@ -91,7 +91,7 @@ fn offer(r: Ref<Socket>, why: Reason) -> Result<()> {
     let Some(ep) = s.endpoint().filter(|_| r.valid() && s.is_shm()) else { return Ok(()) };
     // A peer that has just died is detected before the switch begins. If the peer has forked, the peer liveness socket
     // shows its death.
-    if ep.peer_liveness_fd() < 0 {
+    if ep.liveness.peer_fd() < 0 {
         ep.side.link().service_if_readable();
     }
     ep.readiness();

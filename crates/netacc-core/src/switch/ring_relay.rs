@@ -57,7 +57,7 @@ fn share(s: &Socket, ep: &'static ShmEndpoint) -> Result<Others> {
         // The relay would be the first process of the new PID namespace, which ends with its first process.
         return Err(Errno::OPNOTSUPP);
     }
-    let alone = ep.liveness_fd() < 0 || (!ep.side.link().is_inherited() && descendants::alone());
+    let alone = ep.liveness.fd() < 0 || (!ep.side.link().is_inherited() && descendants::alone());
     s.set(SHARED, true);
     let timeout = WaitBudget::of_a_fork();
     if let Some(liveness) = ep.share(&timeout)? {

@@ -71,7 +71,7 @@ pub fn until_done(
     let mut steps = 0u32;
     loop {
         let until = queued_connects::within(deadline);
-        let numbers = [ep.liveness_fd(), ep.old_subflow.fd()];
+        let numbers = [ep.liveness.fd(), ep.old_subflow.fd()];
         let mut set = WaitSet::new();
         set.steps = steps;
         let here = || s.is_shm() && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep));

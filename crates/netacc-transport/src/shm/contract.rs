@@ -200,7 +200,7 @@ impl Endpoint for ShmEndpoint {
         if v.peer_released() {
             // No peer has to be woken. The server's words are in its own cache, so the server resets them here for the
             // client's next connection. If a side has or had several sharers, this is left to the client.
-            let alone = !self.liveness.is_set() && self.peer_liveness.load(Ordering::Relaxed) == 0;
+            let alone = self.liveness.has_none();
             if v.me == Side::Server && alone {
                 v.slot.wipe(Side::Server);
                 wiped = WIPED;
@@ -208,10 +208,10 @@ impl Endpoint for ShmEndpoint {
         } else if let Some(reset) = self.end(&v, abort) {
             return self.close_switched(reset);
         }
-        self.release_peer_liveness(&v);
+        self.liveness.release_peer(&self.side, &v);
         self.passed.drop_all();
         self.old_subflow.close();
-        let _last = self.take_liveness();
+        let _last = self.liveness.take();
         let gone = self.side.state.end(v.place()).has(PEER_GONE);
         let generation = self.side.generation.load(Ordering::Relaxed);
         let done = &v.slot.open.server_done;

@@ -41,7 +41,7 @@ struct Reading<'a> {
 impl Reading<'_> {
     /// Takes the locks; `None` if another thread or process is reading.
     fn begin(ep: &ShmEndpoint, fd: i32) -> Option<Reading<'_>> {
-        let threads = ep.draining.try_lock()?;
+        let threads = ep.liveness.draining.try_lock()?;
         set_lock(fd, libc::F_WRLCK).then_some(Reading { fd, threads })
     }
 }

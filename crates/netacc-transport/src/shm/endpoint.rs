@@ -3,9 +3,8 @@
 use crate::endpoint::Endpoint;
 use crate::shm::delays::Delays;
 use crate::shm::edges::Edges;
-use crate::shm::numbers::ProgramNumber;
+use crate::shm::liveness::Liveness;
 use crate::shm::old_subflow::OldSubflow;
-use crate::shm::owed_dial::OwedDial;
 use crate::shm::passed::PassedSockets;
 use crate::shm::segment::{CONNECT_QUEUED, WIPED};
 use crate::shm::side::Side;
@@ -13,12 +12,11 @@ use crate::shm::side_machines::{Ends, EndsEvent, Switch, SwitchEvent};
 use crate::shm::side_state::SideState;
 use crate::shm::slot_side::{SlotSide, View};
 use crate::shm::waiters::Waiters;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::{CLOSED, Consumer, FIN, HOLDING, OPEN, Producer, RESET, SWITCHED, has_not_ended};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::cpu;
 use netacc_sys::errno::Errno;
-use netacc_sys::{Lock, lock_rank};
 
 /// One side of a slot. It lives inside its [`Link`], and is reused for one connection after the other.
 #[derive(Debug)]
@@ -41,25 +39,8 @@ pub struct ShmEndpoint {
     pub(super) queued_at: AtomicU64,
     /// Time before which a queued connect whose server has died is not made again; see [`ShmEndpoint::queue_again`].
     pub(super) kept_until: AtomicU64,
-    /// The peer liveness socket (reserved descriptor + 1), and in the upper half the generation of its connection. It
-    /// is one word, since the socket may be received while the connection begins.
-    pub(super) peer_liveness: AtomicU64,
-    /// Held by the thread that reads a liveness socket of either side; see [`super::drain`].
-    pub(super) draining: Lock<{ lock_rank::NONE }>,
-    /// The application's descriptor that is our liveness socket (number + 1).
-    pub(super) liveness: ProgramNumber,
-    /// The socket that was accepted from our listening liveness socket (reserved descriptor + 1).
-    pub(super) accepted: AtomicI32,
-    /// The token that the peer has to send first on that socket.
-    pub(super) token: AtomicU64,
-    /// The token by which the peer's liveness socket is found, if that liveness socket listens; 0 otherwise.
-    pub(super) peer_token: AtomicU64,
-    /// Number of connections that were made to the peer's listening liveness socket. While our own liveness socket
-    /// listens and the peer has none: the time (in units of 2^24 ns) of the last check for the peer; see
-    /// [`ShmEndpoint::is_abandoned`].
-    pub(super) dialed: AtomicU32,
-    /// A connection to the peer's listening liveness socket that could not be made yet.
-    pub(super) owed_dial: OwedDial,
+    /// The sockets whose ends show which processes still hold the connection.
+    pub liveness: Liveness,
     /// The old subflow, whose bytes come before the ring's.
     pub old_subflow: OldSubflow,
     /// The sockets that a process which has left the rings passes for the connection.
@@ -86,8 +67,8 @@ impl ShmEndpoint {
     /// Drops the descriptors that the peer has passed: the link ends, or this is the child of a fork, and the
     /// connection does not belong to the program.
     pub fn drop_passed(&self) {
-        self.close_peer_liveness();
-        self.owed_dial.forget();
+        self.liveness.close_peer(&self.side);
+        self.liveness.owed_dial.forget();
         self.passed.drop_all();
     }
 
@@ -127,10 +108,10 @@ impl ShmEndpoint {
         self.rx.reset();
         self.side.error.store(0, Ordering::Relaxed);
         self.side.generation.store(generation, Ordering::Relaxed);
-        drop(self.take_liveness());
+        drop(self.liveness.take());
         self.old_subflow.forget();
         self.passed.forget_those_of_another(&v, generation);
-        self.forget_stale_peer_liveness(generation);
+        self.liveness.forget_stale_peer(&self.side, generation);
         self.registration.store(0, Ordering::Relaxed);
         self.ready_set.store(0, Ordering::Relaxed);
         self.kept_until.store(0, Ordering::Relaxed);

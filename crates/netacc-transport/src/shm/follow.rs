@@ -171,7 +171,7 @@ impl ShmEndpoint {
         }
         // This is checked after the link: another thread may have received a peer liveness socket before it marked the
         // link as lost.
-        let unheard = self.peer_liveness_fd() < 0 && self.liveness_fd() < 0;
+        let unheard = self.liveness.peer_fd() < 0 && self.liveness.fd() < 0;
         let state = self.side.state.look();
         // If a sharer has left, the socket arrives over the liveness socket. A peer that has left may have only its own
         // liveness socket, whose other end is our peer liveness socket: then the end of our liveness socket shows
@@ -194,7 +194,7 @@ impl ShmEndpoint {
             if self.seek_kernel(&v) || self.is_hopeless(&v) {
                 return;
             }
-            let fds = [v.link.control_fd(), self.peer_liveness_fd(), self.liveness_fd()];
+            let fds = [v.link.control_fd(), self.liveness.peer_fd(), self.liveness.fd()];
             let mut p = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
             let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
             let _ = raw::ppoll(p.as_mut_ptr(), p.len(), &raw mut ts, core::ptr::null());
@@ -255,7 +255,7 @@ impl ShmEndpoint {
     }
 
     fn forward_sibling_copy(&self) {
-        let peer_liveness = self.peer_liveness_fd();
+        let peer_liveness = self.liveness.peer_fd();
         if let Some(enclosing) = self.passed.take_sibling_copy() {
             if peer_liveness >= 0 {
                 take_out(enclosing, |copy| patiently(|| pass_descriptors(peer_liveness, &[copy], None)));

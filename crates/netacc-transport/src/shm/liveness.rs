@@ -16,17 +16,21 @@
 
 use crate::limits::ACCEPTS_PER_LOOK;
 use crate::num;
-use crate::shm::ShmEndpoint;
 use crate::shm::guard::{FirstMessage, dismiss_shared, first_message, refuse_descriptors};
+use crate::shm::numbers::ProgramNumber;
+use crate::shm::owed_dial::OwedDial;
+use crate::shm::procfs;
 use crate::shm::side_machines::{ARRIVED, LivenessSocket, LivenessSocketEvent, PEER_GONE, PEER_LIVENESS_CHANGED};
 use crate::shm::slot_side::{SlotSide, View};
 use crate::timeouts;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{Lock, lock, lock_rank, raw, reserved_fds, time};
 use netacc_wire::Name;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with, socketpair,
+};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 /// Number of connections to a liveness socket that may wait to be accepted. The peer makes one; a third party that
@@ -139,7 +143,7 @@ impl SlotSide {
         self.state.look().liveness_socket() == LivenessSocket::Listens
     }
 
-    /// Whether [`SlotSide::take_peer_liveness_change`] or [`ShmEndpoint::take_arrived`] would report a change.
+    /// Whether [`SlotSide::take_peer_liveness_change`] or [`Liveness::take_arrived`] would report a change.
     #[inline]
     pub fn has_other_files(&self) -> bool {
         self.state.glance().has(PEER_LIVENESS_CHANGED | ARRIVED)
@@ -152,7 +156,98 @@ impl SlotSide {
     }
 }
 
-impl ShmEndpoint {
+/// A liveness socket (or -1) that is closed after everything else of a connection: when the peer liveness socket of a
+/// client ends, it may use the slot again.
+#[derive(Debug)]
+pub(super) struct OwnLiveness(i32);
+
+impl Drop for OwnLiveness {
+    fn drop(&mut self) {
+        if self.0 >= 0 {
+            reserved_fds::close(self.0);
+        }
+    }
+}
+
+/// The sockets of one side of a connection whose ends show which processes still hold it.
+#[derive(Debug)]
+pub struct Liveness {
+    /// The application's descriptor that is our liveness socket.
+    pub(super) own: ProgramNumber,
+    /// The socket that was accepted from our listening liveness socket (reserved descriptor + 1).
+    accepted: AtomicI32,
+    /// The token that the peer has to send first on that socket.
+    token: AtomicU64,
+    /// The peer liveness socket (reserved descriptor + 1), and in the upper half the generation of its connection. It
+    /// is one word, since the socket may be received while the connection begins.
+    pub(super) peer: AtomicU64,
+    /// The token by which the peer's liveness socket is found, if that liveness socket listens; 0 otherwise.
+    pub(super) peer_token: AtomicU64,
+    /// Number of connections that were made to the peer's listening liveness socket. While our own liveness socket
+    /// listens and the peer has none: the time (in units of 2^24 ns) of the last check for the peer; see
+    /// [`Liveness::is_abandoned`].
+    pub(super) dialed: AtomicU32,
+    /// A connection to the peer's listening liveness socket that could not be made yet.
+    pub(super) owed_dial: OwedDial,
+    /// Held by the thread that reads a liveness socket of either side; see [`super::drain`].
+    pub(super) draining: Lock<{ lock_rank::NONE }>,
+}
+
+impl Liveness {
+    /// Stores the application's descriptor that is our liveness socket.
+    pub(super) fn set(&self, fd: i32) {
+        self.own.set(fd);
+    }
+
+    /// Whether there is a liveness socket of ours, for a decision that depends on no other data.
+    pub(super) fn is_there(&self) -> bool {
+        self.own.is_set()
+    }
+
+    /// Whether there is neither a liveness socket of ours nor of the peer's, so that no side has or had sharers.
+    pub(super) fn has_none(&self) -> bool {
+        !self.is_there() && self.peer.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether process `pid`, which the word names, is one of our sharers: the peer could have written any number.
+    pub(super) fn has_sharer(&self, pid: u32) -> bool {
+        let liveness = self.fd();
+        if liveness < 0 {
+            return false;
+        }
+        #[allow(unsafe_code)]
+        // SAFETY: the caller holds a direction's lock, and the liveness socket stays open while it does.
+        let liveness = unsafe { rustix::fd::BorrowedFd::borrow_raw(liveness) };
+        procfs::has_open(pid, liveness)
+    }
+
+    /// Makes the liveness socket. Returns the end for our side, and either the peer's end, if that can be passed, or
+    /// the token by which the peer finds the socket.
+    pub(super) fn make(&self, side: &SlotSide, v: &View) -> Result<(OwnedFd, Option<OwnedFd>, u64)> {
+        if v.link.trust_is_mutual() {
+            let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+            return Ok((ours, Some(theirs), 0));
+        }
+        let (ours, token) = open()?;
+        self.token.store(token, Ordering::Relaxed);
+        side.on::<LivenessSocket>(LivenessSocketEvent::Listen);
+        Ok((ours, None, token))
+    }
+
+    /// Forgets the liveness socket in this process. If its descriptor is one of ours, the drop of the returned value
+    /// closes it.
+    pub(super) fn take(&self) -> OwnLiveness {
+        let fd = self.own.take();
+        self.drop_accepted();
+        OwnLiveness(if fd >= 0 && reserved_fds::is(fd) { fd } else { -1 })
+    }
+
+    /// The descriptor of our liveness socket, or -1. It has a number of the application's, unless the application has
+    /// closed that.
+    pub fn fd(&self) -> i32 {
+        self.own.fd()
+    }
+
     /// Our end of the peer's connection to the liveness socket, or -1.
     pub fn accepted_fd(&self) -> i32 {
         self.accepted.load(Ordering::Acquire) - 1
@@ -160,17 +255,17 @@ impl ShmEndpoint {
 
     /// The socket over which a process without a link of its own is woken, or -1: the liveness socket, or the socket
     /// that was accepted from it.
-    pub fn liveness_to_poll(&self) -> i32 {
+    pub fn to_poll(&self, side: &SlotSide) -> i32 {
         match self.accepted_fd() {
-            fd if fd >= 0 && !self.side.liveness_listens() => fd,
-            _ => self.liveness_fd(),
+            fd if fd >= 0 && !side.liveness_listens() => fd,
+            _ => self.fd(),
         }
     }
 
     /// Accepts the peer's connection to our liveness socket, if there is one. True: it was accepted by this call.
-    pub(super) fn accept_peer(&self) -> bool {
-        let liveness = self.liveness_fd();
-        if !self.side.liveness_listens() || liveness < 0 {
+    pub(super) fn accept(&self, side: &SlotSide) -> bool {
+        let liveness = self.fd();
+        if !side.liveness_listens() || liveness < 0 {
             return false;
         }
         // If this is a signal handler, the thread that it has interrupted may hold the lock.
@@ -182,7 +277,7 @@ impl ShmEndpoint {
             match if waiting >= 0 { caller(waiting, token) } else { Caller::Silent } {
                 Caller::Peer => {
                     // A thread that sees this state polls the accepted socket.
-                    self.side.on::<LivenessSocket>(LivenessSocketEvent::Accept);
+                    side.on::<LivenessSocket>(LivenessSocketEvent::Accept);
                     return true;
                 }
                 Caller::Stranger => self.drop_accepted(),
@@ -198,7 +293,7 @@ impl ShmEndpoint {
                 // connected.
                 self.drop_accepted();
                 self.accepted.store(fd + 1, Ordering::Release);
-                self.side.state.set(ARRIVED);
+                side.state.set(ARRIVED);
             }
         }
         false
@@ -206,17 +301,17 @@ impl ShmEndpoint {
 
     /// Whether the peer's process has ended without ever having connected to our liveness socket, so that no
     /// connection's end shows this. It is checked at most every 17 ms until the peer has connected.
-    pub(super) fn is_abandoned(&self, v: &View) -> bool {
-        if !self.side.liveness_listens() || self.accepted_fd() >= 0 {
+    pub(super) fn is_abandoned(&self, side: &SlotSide, v: &View) -> bool {
+        if !side.liveness_listens() || self.accepted_fd() >= 0 {
             return false;
         }
         let now = num::low_half(time::now() >> 24);
-        if self.dialed.swap(now, Ordering::Relaxed) == now || self.accept_peer() {
+        if self.dialed.swap(now, Ordering::Relaxed) == now || self.accept(side) {
             return false;
         }
-        let gone = self.side.liveness_listens() && self.accepted_fd() < 0 && !v.link.has_peer_process();
+        let gone = side.liveness_listens() && self.accepted_fd() < 0 && !v.link.has_peer_process();
         if gone {
-            self.side.state.set(PEER_GONE);
+            side.state.set(PEER_GONE);
         }
         gone
     }
@@ -233,8 +328,8 @@ impl ShmEndpoint {
 
     /// The socket that was accepted from our liveness socket since the last call, or -1: an epoll instance has to add
     /// it.
-    pub fn take_arrived(&self) -> i32 {
-        if self.side.state.clear(ARRIVED) { self.accepted_fd() } else { -1 }
+    pub fn take_arrived(&self, side: &SlotSide) -> i32 {
+        if side.state.clear(ARRIVED) { self.accepted_fd() } else { -1 }
     }
 }
 

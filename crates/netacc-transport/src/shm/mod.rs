@@ -87,6 +87,7 @@ pub use after_fork::reset_locks;
 pub use edges::EdgeSeq;
 pub use endpoint::ShmEndpoint;
 pub use link::Link;
+pub use liveness::Liveness;
 pub use old_subflow::OldSubflow;
 pub use passed::PassedSockets;
 pub use remote::has_failed_over;

@@ -132,7 +132,7 @@ impl ShmEndpoint {
     }
 
     fn lying_under(&self, fd: i32) -> impl Iterator<Item = &ProgramNumber> {
-        [&self.liveness, self.old_subflow.number()].into_iter().filter(move |number| number.fd() == fd)
+        [&self.liveness.own, self.old_subflow.number()].into_iter().filter(move |number| number.fd() == fd)
     }
 
     /// To be called before the number of the liveness socket or the old subflow gets another file. `other` is another
@@ -176,7 +176,7 @@ impl ShmEndpoint {
     /// Duplicates the liveness socket to a number of ours for sleeping calls, before the program's number gets another
     /// file.
     pub fn keep_liveness(&self) {
-        if self.liveness.keep() {
+        if self.liveness.own.keep() {
             self.renumbered();
         }
     }

@@ -249,10 +249,6 @@ impl ShmEndpoint {
     /// Called in the child of a fork: forgets descriptors that another thread of the parent was just storing.
     pub fn forget_missing(&self) {
         self.passed.forget_missing();
-        let peer_liveness = self.peer_liveness_fd();
-        if peer_liveness >= 0 && !reserved_fds::is_open(peer_liveness) {
-            self.peer_liveness.store(0, Ordering::Relaxed);
-            reserved_fds::give_back(peer_liveness);
-        }
+        self.liveness.forget_missing_peer();
     }
 }

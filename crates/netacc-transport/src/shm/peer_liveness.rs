@@ -3,7 +3,7 @@
 use crate::num::low_half;
 use crate::shm::ShmEndpoint;
 use crate::shm::guard::dismiss_shared;
-use crate::shm::redial;
+use crate::shm::liveness::Liveness;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{PEER_GONE, SHARED, UNTOLD};
 use crate::shm::slot_side::{SlotSide, View};
@@ -87,6 +87,113 @@ impl View {
     }
 }
 
+impl Liveness {
+    /// Makes the reserved descriptor `fd` the peer liveness socket of connection `generation`. It is closed if there is
+    /// one already.
+    fn set_peer(&self, side: &SlotSide, generation: u32, fd: i32) {
+        let new = u64::from(generation) << 32 | u64::from((fd + 1).cast_unsigned());
+        // A connection has one peer liveness socket. A second one is refused, so that a peer cannot make this process
+        // close a descriptor that another thread reads.
+        let first = |old: u64| (low_half(old) == 0 || (old >> 32) as u32 != generation).then_some(new);
+        match self.peer.fetch_update(Ordering::AcqRel, Ordering::Acquire, first) {
+            Ok(old) => self.close_word(side, old),
+            Err(_) => reserved_fds::close(fd),
+        }
+    }
+
+    /// Whether there is a peer liveness socket.
+    #[inline]
+    pub(super) fn has_peer(&self) -> bool {
+        self.peer.load(Ordering::Acquire) != 0
+    }
+
+    /// Called in the child of a fork: forgets a socket that another thread of the parent was just storing.
+    pub(super) fn forget_missing_peer(&self) {
+        let fd = self.peer_fd();
+        if fd >= 0 && !reserved_fds::is_open(fd) {
+            self.peer.store(0, Ordering::Relaxed);
+            reserved_fds::give_back(fd);
+        }
+    }
+
+    /// Waits for the peer liveness socket if the peer has forked. False: it has not been received in time.
+    pub(super) fn await_peer(&self, v: &View, budget: &WaitBudget) -> bool {
+        v.await_word(budget, || self.peer_fd() >= 0 || !v.has_peer_forked())
+    }
+
+    /// The generation of the connection that the peer liveness socket belongs to, if there is one.
+    pub(super) fn peer_generation(&self) -> Option<u32> {
+        let word = self.peer.load(Ordering::Acquire);
+        (low_half(word) != 0).then_some((word >> 32) as u32)
+    }
+
+    /// Called when the connection ends here: closes the peer liveness socket, except at a client. If the server has
+    /// sharers, none of them can tell that it was the last to use the slot, but the end of this socket shows it.
+    pub(super) fn release_peer(&self, side: &SlotSide, v: &View) {
+        let told = side.state.look().has(PEER_GONE | SHARED);
+        if told || v.me == Side::Server || v.link.is_inherited() {
+            self.close_peer(side);
+        }
+    }
+
+    /// Client: whether all of the server's sharers that had the last connection in this slot have ended. The slot is
+    /// closed here, and no other sharer of ours has it.
+    pub(super) fn servers_gone(&self, side: &SlotSide) -> bool {
+        let fd = self.peer_fd();
+        if fd < 0 || side.is_live() {
+            return false;
+        }
+        let mut rest = [0u8; 64];
+        // Wake-up bytes that are no longer needed may precede the end. If a sharer keeps sending them, this is checked
+        // again later.
+        let ended = (0..64).find_map(|_| match raw::recv(fd, rest.as_mut_ptr(), rest.len(), libc::MSG_DONTWAIT) {
+            Ok(0) | Err(Errno::CONNRESET) => Some(true),
+            Ok(_) => None,
+            Err(_) => Some(false),
+        });
+        let gone = ended == Some(true) && self.has_peer_ended(side);
+        if gone {
+            self.close_peer(side);
+        }
+        gone
+    }
+
+    pub(super) fn close_peer(&self, side: &SlotSide) {
+        // The word is loaded first, since most connections have no such socket.
+        let there = self.peer.load(Ordering::Relaxed) != 0;
+        if there {
+            self.close_word(side, self.peer.swap(0, Ordering::AcqRel));
+        }
+    }
+
+    /// Closes the socket of a word of `peer_liveness`, in which a stranger may have put a descriptor whose close
+    /// blocks.
+    fn close_word(&self, side: &SlotSide, w: u64) {
+        let fd = low_half(w).cast_signed() - 1;
+        if fd >= 0 {
+            if side.link().trusts_peer() { reserved_fds::close(fd) } else { dismiss_shared(fd) }
+        }
+    }
+
+    /// Called when connection `generation` begins: closes a peer liveness socket of the previous connection. One that
+    /// came early belongs to this connection and is kept.
+    pub(super) fn forget_stale_peer(&self, side: &SlotSide, generation: u32) {
+        let w = self.peer.load(Ordering::Acquire);
+        // If the word has changed since, another thread has stored the peer liveness socket of this connection.
+        if w != 0
+            && (w >> 32) as u32 != generation
+            && self.peer.compare_exchange(w, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            self.close_word(side, w);
+        }
+    }
+
+    /// The descriptor of the peer liveness socket, or -1.
+    pub fn peer_fd(&self) -> i32 {
+        low_half(self.peer.load(Ordering::Acquire)).cast_signed() - 1
+    }
+}
+
 impl ShmEndpoint {
     /// To be called between [`ShmEndpoint::share`] and the fork: waits for the peer's messages about its own fork or
     /// switch on the control socket, which a child does not read. The peer may have announced a switch over our
@@ -101,7 +208,7 @@ impl ShmEndpoint {
             return;
         }
         if let Some(v) = self.side.view().filter(|v| !v.link.is_inherited()) {
-            self.await_peer_liveness(&v, budget);
+            self.liveness.await_peer(&v, budget);
             let fin = &line!(v, producer, v.me.other()).fin;
             if !link.trusts_peer() {
                 // A stranger must not pass a socket, whatever its mark says.
@@ -109,7 +216,7 @@ impl ShmEndpoint {
             }
             let told = || {
                 let _using = self.side.users.begin();
-                self.passed.kernel_fd() >= 0 || brings_descriptors(self.liveness_fd())
+                self.passed.kernel_fd() >= 0 || brings_descriptors(self.liveness.fd())
             };
             v.await_word(budget, || fin.load(Ordering::SeqCst) & SWITCHED == 0 || told());
         }
@@ -132,7 +239,7 @@ impl ShmEndpoint {
         if let Some(v) = self.side.view().filter(|v| !v.link.is_inherited() && v.link.trusts_peer()) {
             let is_missing = || {
                 let gone = v.link.is_lost() || self.side.state.look().has(PEER_GONE);
-                !gone && self.peer_liveness_fd() < 0
+                !gone && self.liveness.peer_fd() < 0
             };
             if v.has_peer_forked() && is_missing() {
                 unread.take_in(v.link);
@@ -149,12 +256,7 @@ impl ShmEndpoint {
     pub fn forget_untold(&self) -> bool {
         // A connection that was reset in a child stays reset in it, and in its own children, too.
         let mine = !self.side.is_dead();
-        mine && self.side.state.clear(UNTOLD) && self.liveness_fd() < 0
-    }
-
-    /// Waits for the peer liveness socket if the peer has forked. False: it has not been received in time.
-    pub(super) fn await_peer_liveness(&self, v: &View, budget: &WaitBudget) -> bool {
-        v.await_word(budget, || self.peer_liveness_fd() >= 0 || !v.has_peer_forked())
+        mine && self.side.state.clear(UNTOLD) && self.liveness.fd() < 0
     }
 
     /// Stores the peer liveness socket, which the peer passed for connection `generation`, perhaps before the connect
@@ -165,24 +267,17 @@ impl ShmEndpoint {
         }
         match reserved_fds::adopt(fd) {
             Ok(fd) => {
-                self.peer_token.store(0, Ordering::Relaxed);
+                self.liveness.peer_token.store(0, Ordering::Relaxed);
                 self.learn_peer_liveness(generation, fd);
             }
             Err(_) => self.poke_self(),
         }
     }
 
-    /// Makes the reserved descriptor `fd` the peer liveness socket.
+    /// Makes the reserved descriptor `fd` the peer liveness socket, and wakes the threads that wait for it.
     pub(super) fn learn_peer_liveness(&self, generation: u32, fd: i32) {
-        let new = u64::from(generation) << 32 | u64::from((fd + 1).cast_unsigned());
-        // A connection has one peer liveness socket. A second one is refused, so that a peer cannot make this process
-        // close a descriptor that another thread reads.
-        let first = |old: u64| (low_half(old) == 0 || (old >> 32) as u32 != generation).then_some(new);
-        match self.peer_liveness.fetch_update(Ordering::AcqRel, Ordering::Acquire, first) {
-            Ok(old) => self.close_word(old),
-            Err(_) => reserved_fds::close(fd),
-        }
-        self.ring_if_owed();
+        self.liveness.set_peer(&self.side, generation, fd);
+        self.liveness.ring_if_owed(&self.side);
         // A few descriptors are reserved: such a connection takes one descriptor more than a kernel socket, and could
         // not be demoted if none were left.
         reserved_fds::reserve();
@@ -190,77 +285,5 @@ impl ShmEndpoint {
         if let Some(v) = self.side.view() {
             self.wake_for_peer_liveness(&v);
         }
-    }
-
-    /// The generation of the connection that the peer liveness socket belongs to, if there is one.
-    pub(super) fn peer_liveness_generation(&self) -> Option<u32> {
-        let word = self.peer_liveness.load(Ordering::Acquire);
-        (low_half(word) != 0).then_some((word >> 32) as u32)
-    }
-
-    /// Called when the connection ends here: closes the peer liveness socket, except at a client. If the server has
-    /// sharers, none of them can tell that it was the last to use the slot, but the end of this socket shows it.
-    pub(super) fn release_peer_liveness(&self, v: &View) {
-        let told = self.side.state.look().has(PEER_GONE | SHARED);
-        if told || v.me == Side::Server || v.link.is_inherited() {
-            self.close_peer_liveness();
-        }
-    }
-
-    /// Client: whether all of the server's sharers that had the last connection in this slot have ended. The slot is
-    /// closed here, and no other sharer of ours has it.
-    pub(super) fn servers_gone(&self) -> bool {
-        let fd = self.peer_liveness_fd();
-        if fd < 0 || self.side.is_live() {
-            return false;
-        }
-        let mut rest = [0u8; 64];
-        // Wake-up bytes that are no longer needed may precede the end. If a sharer keeps sending them, this is checked
-        // again later.
-        let ended = (0..64).find_map(|_| match raw::recv(fd, rest.as_mut_ptr(), rest.len(), libc::MSG_DONTWAIT) {
-            Ok(0) | Err(Errno::CONNRESET) => Some(true),
-            Ok(_) => None,
-            Err(_) => Some(false),
-        });
-        let gone = ended == Some(true) && redial::has_peer_ended(self);
-        if gone {
-            self.close_peer_liveness();
-        }
-        gone
-    }
-
-    pub(super) fn close_peer_liveness(&self) {
-        // The word is loaded first, since most connections have no such socket.
-        let there = self.peer_liveness.load(Ordering::Relaxed) != 0;
-        if there {
-            self.close_word(self.peer_liveness.swap(0, Ordering::AcqRel));
-        }
-    }
-
-    /// Closes the socket of a word of `peer_liveness`, in which a stranger may have put a descriptor whose close
-    /// blocks.
-    fn close_word(&self, w: u64) {
-        let fd = low_half(w).cast_signed() - 1;
-        if fd >= 0 {
-            if self.side.link().trusts_peer() { reserved_fds::close(fd) } else { dismiss_shared(fd) }
-        }
-    }
-
-    /// Called when connection `generation` begins: closes a peer liveness socket of the previous connection. One that
-    /// came early belongs to this connection and is kept.
-    pub(super) fn forget_stale_peer_liveness(&self, generation: u32) {
-        let w = self.peer_liveness.load(Ordering::Acquire);
-        // If the word has changed since, another thread has stored the peer liveness socket of this connection.
-        if w != 0
-            && (w >> 32) as u32 != generation
-            && self.peer_liveness.compare_exchange(w, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        {
-            self.close_word(w);
-        }
-    }
-
-    /// The descriptor of the peer liveness socket, or -1.
-    pub fn peer_liveness_fd(&self) -> i32 {
-        low_half(self.peer_liveness.load(Ordering::Acquire)).cast_signed() - 1
     }
 }

@@ -1,10 +1,10 @@
 //! The connect queue of a link: claiming, queueing and taking connects.
 
+use crate::shm::Link;
 use crate::shm::segment::{CONNECT_QUEUED, SERVER_PENDING};
 use crate::shm::side::Side;
 use crate::shm::slot_side::SlotSide;
 use crate::shm::slots::{CONTROL_SLOT, Claimed, SLOTS};
-use crate::shm::{Link, ShmEndpoint};
 use core::sync::atomic::Ordering;
 use netacc_sys::cpu;
 
@@ -12,7 +12,8 @@ impl Link {
     /// Claims a slot for a connection (client). `None`: no slot is free, or its windows could not be mapped.
     pub fn claim(&'static self) -> Option<Claimed> {
         let seg = self.segment()?;
-        let claimed = self.slots.claim(seg, |slot| self.endpoint(slot).is_some_and(ShmEndpoint::servers_gone))?;
+        let claimed =
+            self.slots.claim(seg, |slot| self.endpoint(slot).is_some_and(|ep| ep.liveness.servers_gone(&ep.side)))?;
         if seg.reach(claimed.slot).is_err() {
             // The server has not seen this use of the slot, so its mark is still that of the previous use.
             self.slots.closed(claimed.slot);

@@ -6,11 +6,12 @@
 //! Meanwhile the end of the previous connection is not reported to the sleeping threads again and again.
 
 use crate::num::low_half;
-use crate::shm::liveness::{Dialed, dial};
+use crate::shm::liveness::{Dialed, Liveness, dial};
 pub use crate::shm::owed_dial::is_owed;
 use crate::shm::owed_dial::tick;
 use crate::shm::registry;
 use crate::shm::side_machines::{PEER_GONE, PEER_LIVENESS_CHANGED};
+use crate::shm::slot_side::SlotSide;
 use crate::shm::{ShmEndpoint, guard::dismiss_shared};
 use crate::timeouts;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -44,36 +45,30 @@ pub fn make_owed_dials() -> Option<u64> {
     is_owed().then(|| NEXT.load(Ordering::Relaxed))
 }
 
-/// Whether the connection owes a dial, so that it is not known whether the peer's last holder has ended.
-#[inline]
-pub(super) fn is_owed_by(ep: &ShmEndpoint) -> bool {
-    ep.owed_dial.is_owed_by(ep.side.generation.load(Ordering::Relaxed))
-}
-
 /// Whether the connection still owes a dial after another attempt, which is made at most every 17 ms.
 #[inline]
 pub(super) fn is_still_owed_by(ep: &ShmEndpoint) -> bool {
-    is_owed_by(ep) && {
+    ep.liveness.owes_dial(&ep.side) && {
         redial(ep);
-        is_owed_by(ep)
+        ep.liveness.owes_dial(&ep.side)
     }
 }
 
 /// Makes a dial again that is owed.
 #[cold]
 fn redial(ep: &ShmEndpoint) {
-    let Some(word) = ep.owed_dial.take_turn() else { return };
+    let Some(word) = ep.liveness.owed_dial.take_turn() else { return };
     let generation = (word >> 32) as u32;
-    let settle = || ep.owed_dial.settle(word);
+    let settle = || ep.liveness.owed_dial.settle(word);
     if !ep.side.expects(generation) {
         // The connection has ended meanwhile.
         settle();
         return;
     }
-    match dial(ep.peer_token.load(Ordering::Relaxed)) {
+    match dial(ep.liveness.peer_token.load(Ordering::Relaxed)) {
         Dialed::Connected(fd) if !settle() => dismiss_shared(fd),
-        Dialed::Connected(fd) if ep.peer_liveness_generation() == Some(generation) => {
-            replace_peer_liveness(ep, fd);
+        Dialed::Connected(fd) if ep.liveness.peer_generation() == Some(generation) => {
+            ep.liveness.replace_peer(&ep.side, fd);
             ep.poke_self();
         }
         Dialed::Connected(fd) => ep.learn_peer_liveness(generation, fd),
@@ -86,51 +81,6 @@ fn redial(ep: &ShmEndpoint) {
     }
 }
 
-/// Whether the end of the peer liveness socket means that the peer's last holder has ended. If the peer's liveness
-/// socket listens and can be connected to once more, only the previous connection has ended, and the new one becomes
-/// the peer liveness socket.
-pub(super) fn has_peer_ended(ep: &ShmEndpoint) -> bool {
-    let token = ep.peer_token.load(Ordering::Relaxed);
-    if token == 0 || ep.peer_liveness_fd() < 0 || ep.dialed.load(Ordering::Relaxed) >= DIALS {
-        return true;
-    }
-    let dialed = match dial(token) {
-        // The new connection replaces the old one, so one of the reserved descriptors is free again soon.
-        Dialed::NotNow if reserved_fds::release_reserve() => {
-            let dialed = dial(token);
-            reserved_fds::reserve();
-            dialed
-        }
-        dialed => dialed,
-    };
-    match dialed {
-        Dialed::Connected(fresh) => replace_peer_liveness(ep, fresh),
-        Dialed::Gone => return true,
-        // A closed slot is looked at again before it is used.
-        Dialed::NotNow if ep.side.is_live() => ep.owed_dial.owe(ep.side.generation.load(Ordering::Relaxed)),
-        Dialed::NotNow => {}
-    }
-    false
-}
-
-/// Makes the reserved descriptor `fresh` the peer liveness socket in place of one that has ended.
-fn replace_peer_liveness(ep: &ShmEndpoint, fresh: i32) {
-    let fd = ep.peer_liveness_fd();
-    if fd < 0 {
-        return dismiss_shared(fresh);
-    }
-    ep.dialed.fetch_add(1, Ordering::Relaxed);
-    // The new connection gets the same number, which another thread may be polling. The old file is closed by
-    // `dismiss_shared`, since it may hold descriptors whose close blocks.
-    let old = reserved_fds::copy(fd);
-    let _ = raw::dup3(fresh, fd, libc::O_CLOEXEC);
-    reserved_fds::close(fresh);
-    if let Ok(old) = old {
-        dismiss_shared(old);
-    }
-    ep.side.state.set(PEER_LIVENESS_CHANGED);
-}
-
 fn lose_peer(ep: &ShmEndpoint) {
     if ep.side.is_live() {
         ep.side.state.set(PEER_GONE);
@@ -138,19 +88,72 @@ fn lose_peer(ep: &ShmEndpoint) {
     }
 }
 
+impl Liveness {
+    /// Whether the connection owes a dial, so that it is not known whether the peer's last holder has ended.
+    #[inline]
+    pub(super) fn owes_dial(&self, side: &SlotSide) -> bool {
+        self.owed_dial.is_owed_by(side.generation.load(Ordering::Relaxed))
+    }
+
+    /// Whether the end of the peer liveness socket means that the peer's last holder has ended. If the peer's liveness
+    /// socket listens and can be connected to once more, only the previous connection has ended, and the new one becomes
+    /// the peer liveness socket.
+    pub(super) fn has_peer_ended(&self, side: &SlotSide) -> bool {
+        let token = self.peer_token.load(Ordering::Relaxed);
+        if token == 0 || self.peer_fd() < 0 || self.dialed.load(Ordering::Relaxed) >= DIALS {
+            return true;
+        }
+        let dialed = match dial(token) {
+            // The new connection replaces the old one, so one of the reserved descriptors is free again soon.
+            Dialed::NotNow if reserved_fds::release_reserve() => {
+                let dialed = dial(token);
+                reserved_fds::reserve();
+                dialed
+            }
+            dialed => dialed,
+        };
+        match dialed {
+            Dialed::Connected(fresh) => self.replace_peer(side, fresh),
+            Dialed::Gone => return true,
+            // A closed slot is looked at again before it is used.
+            Dialed::NotNow if side.is_live() => self.owed_dial.owe(side.generation.load(Ordering::Relaxed)),
+            Dialed::NotNow => {}
+        }
+        false
+    }
+
+    /// Makes the reserved descriptor `fresh` the peer liveness socket in place of one that has ended.
+    fn replace_peer(&self, side: &SlotSide, fresh: i32) {
+        let fd = self.peer_fd();
+        if fd < 0 {
+            return dismiss_shared(fresh);
+        }
+        self.dialed.fetch_add(1, Ordering::Relaxed);
+        // The new connection gets the same number, which another thread may be polling. The old file is closed by
+        // `dismiss_shared`, since it may hold descriptors whose close blocks.
+        let old = reserved_fds::copy(fd);
+        let _ = raw::dup3(fresh, fd, libc::O_CLOEXEC);
+        reserved_fds::close(fresh);
+        if let Ok(old) = old {
+            dismiss_shared(old);
+        }
+        side.state.set(PEER_LIVENESS_CHANGED);
+    }
+}
+
 impl ShmEndpoint {
     /// Connects to the listening liveness socket of a peer that is a stranger and is about to fork with connection
     /// `generation`.
     pub(crate) fn learn_token(&self, generation: u32, token: u64) {
-        if !self.side.expects(generation) || self.peer_liveness_generation() == Some(generation) {
+        if !self.side.expects(generation) || self.liveness.peer_generation() == Some(generation) {
             return;
         }
-        self.peer_token.store(token, Ordering::Relaxed);
-        self.dialed.store(1, Ordering::Relaxed);
+        self.liveness.peer_token.store(token, Ordering::Relaxed);
+        self.liveness.dialed.store(1, Ordering::Relaxed);
         match dial(token) {
             Dialed::Connected(fd) => self.learn_peer_liveness(generation, fd),
             Dialed::Gone => lose_peer(self),
-            Dialed::NotNow => self.owed_dial.owe(generation),
+            Dialed::NotNow => self.liveness.owed_dial.owe(generation),
         }
     }
 }

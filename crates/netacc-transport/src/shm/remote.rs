@@ -4,6 +4,7 @@
 use crate::num;
 use crate::shm::Link;
 use crate::shm::ShmEndpoint;
+use crate::shm::liveness::Liveness;
 use crate::shm::mapping::Mapped;
 use crate::shm::segment::{SERVER_OPEN, SERVER_WITHDRAWN, Segment};
 use crate::shm::side::Side;
@@ -143,6 +144,13 @@ impl SlotSide {
     }
 }
 
+impl Liveness {
+    /// The peer liveness socket if it can still report events, else -1.
+    pub fn peer_to_poll(&self, side: &SlotSide) -> i32 {
+        if side.state.look().has(PEER_GONE) { -1 } else { self.peer_fd() }
+    }
+}
+
 impl ShmEndpoint {
     /// Whether the next received bytes may be copied to a reader's buffers without the ring: no byte precedes them, and
     /// no other process reads. The caller holds the lock for reading, and lets no byte enter the ring until it has
@@ -163,10 +171,5 @@ impl ShmEndpoint {
     pub fn may_write_past(&self) -> bool {
         let may = |state: SideState| state.is_alone() && !state.is_write_side_over();
         self.side.view().is_some_and(|v| may(self.observe(&v)) && !self.peer_closed(&v))
-    }
-
-    /// The peer liveness socket if it can still report events, else -1.
-    pub fn peer_liveness_to_poll(&self) -> i32 {
-        if self.side.state.look().has(PEER_GONE) { -1 } else { self.peer_liveness_fd() }
     }
 }

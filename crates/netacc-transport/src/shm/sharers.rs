@@ -14,7 +14,6 @@ use crate::num;
 use crate::shm::ShmEndpoint;
 use crate::shm::delays::{Next, Wait};
 use crate::shm::drain::LivenessEvent;
-use crate::shm::liveness;
 use crate::shm::procfs;
 use crate::shm::redial;
 use crate::shm::segment::LIVENESS_WAKER;
@@ -29,7 +28,6 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds, time};
 use netacc_wire::Message;
 use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 /// Value of the word `forked` of a side: the connection has a liveness socket. Each relay adds to the word (see
 /// [`super::strangers`]).
@@ -43,19 +41,6 @@ pub(super) const GIVING: u32 = 2;
 pub(super) enum Direction {
     Read = 0,
     Write = 1,
-}
-
-/// A liveness socket (or -1) that is closed after everything else of a connection: when the peer liveness socket of a
-/// client ends, it may use the slot again.
-#[derive(Debug)]
-pub(super) struct OwnLiveness(i32);
-
-impl Drop for OwnLiveness {
-    fn drop(&mut self) {
-        if self.0 >= 0 {
-            reserved_fds::close(self.0);
-        }
-    }
 }
 
 /// Guard of an operation on a shared side: no other sharer is in one for the same direction.
@@ -109,30 +94,18 @@ impl ShmEndpoint {
                     let _ = owner.compare_exchange(p, 0, Ordering::Acquire, Ordering::Relaxed);
                 }
                 Err(p) if !v.link.trusts_peer() => {
-                    if self.delays.wait_for(p, &mut wait, || self.has_sharer(p))? == Next::Clear {
+                    if self.delays.wait_for(p, &mut wait, || self.liveness.has_sharer(p))? == Next::Clear {
                         let _ = owner.compare_exchange(p, 0, Ordering::Acquire, Ordering::Relaxed);
                     }
                     continue;
                 }
                 Err(_) if looks < OWNER_YIELDS => raw::sched_yield(),
                 // The process may be stopped (SIGSTOP, a debugger, a frozen control group): it will continue, or die.
-                Err(p) if looks > OWNER_YIELDS || self.has_sharer(p) => time::pause(),
+                Err(p) if looks > OWNER_YIELDS || self.liveness.has_sharer(p) => time::pause(),
                 Err(_) => return Err(Violation),
             }
             looks = if looks == OWNER_YIELDS + OWNER_PAUSES { OWNER_YIELDS } else { looks + 1 };
         }
-    }
-
-    /// Whether process `pid`, which the word names, is one of our sharers: the peer could have written any number.
-    pub(super) fn has_sharer(&self, pid: u32) -> bool {
-        let liveness = self.liveness_fd();
-        if liveness < 0 {
-            return false;
-        }
-        #[allow(unsafe_code)]
-        // SAFETY: the caller holds a direction's lock, and the liveness socket stays open while it does.
-        let liveness = unsafe { rustix::fd::BorrowedFd::borrow_raw(liveness) };
-        procfs::has_open(pid, liveness)
     }
 
     /// To be called after [`ShmEndpoint::enter`]: whether another sharer has left the rings before.
@@ -209,10 +182,10 @@ impl ShmEndpoint {
         // Only this process knows of bytes that are held back, so they are published.
         self.push();
         self.side.state.set(SHARED);
-        if self.liveness.is_set() {
+        if self.liveness.is_there() {
             return Ok(None);
         }
-        let (ours, theirs, token) = self.liveness_pair(&v).inspect_err(|_| self.side.reset_in_child())?;
+        let (ours, theirs, token) = self.liveness.make(&self.side, &v).inspect_err(|_| self.side.reset_in_child())?;
         let m = Message::Liveness {
             slot: num::small(v.index),
             generation: self.side.generation.load(Ordering::Relaxed),
@@ -244,26 +217,13 @@ impl ShmEndpoint {
                 // The process at the other end of the link is gone already. If it has left the connection to other
                 // processes, the peer liveness socket was sent, which another thread may be about to receive. Otherwise
                 // the peer is gone, which a child could not find out by itself.
-                v.await_word(budget, || self.peer_liveness_fd() >= 0);
-                if self.peer_liveness_fd() < 0 {
+                v.await_word(budget, || self.liveness.peer_fd() >= 0);
+                if self.liveness.peer_fd() < 0 {
                     self.side.state.set(PEER_GONE);
                 }
                 Ok(None)
             }
         }
-    }
-
-    /// Makes the liveness socket. Returns the end for our side, and either the peer's end, if that can be passed, or
-    /// the token by which the peer finds the socket.
-    fn liveness_pair(&self, v: &View) -> Result<(OwnedFd, Option<OwnedFd>, u64)> {
-        if v.link.trust_is_mutual() {
-            let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-            return Ok((ours, Some(theirs), 0));
-        }
-        let (ours, token) = liveness::open()?;
-        self.token.store(token, Ordering::Relaxed);
-        self.side.on::<LivenessSocket>(LivenessSocketEvent::Listen);
-        Ok((ours, None, token))
     }
 
     /// Stores the application's descriptor that is our liveness socket.
@@ -274,25 +234,12 @@ impl ShmEndpoint {
         self.poke_self();
     }
 
-    /// Forgets the liveness socket in this process. If its descriptor is one of ours, the drop of the returned value
-    /// closes it.
-    pub(super) fn take_liveness(&self) -> OwnLiveness {
-        let fd = self.liveness.take();
-        self.drop_accepted();
-        OwnLiveness(if fd >= 0 && reserved_fds::is(fd) { fd } else { -1 })
-    }
-
-    /// The descriptor of our liveness socket, or -1. It has a number of the application's, unless the application has
-    /// closed that.
-    pub fn liveness_fd(&self) -> i32 {
-        self.liveness.fd()
-    }
-
     /// The descriptors that belong to this connection alone; -1 where there is none.
     pub fn descriptors(&self) -> [i32; 7] {
-        let (liveness, accepted, old_subflow) = (self.liveness.fd(), self.accepted_fd(), self.old_subflow.fd());
+        let (liveness, accepted, old_subflow) =
+            (self.liveness.fd(), self.liveness.accepted_fd(), self.old_subflow.fd());
         let [kernel, sibling_copy, unread_return] = self.passed.descriptors();
-        [self.peer_liveness_fd(), liveness, accepted, old_subflow, kernel, sibling_copy, unread_return]
+        [self.liveness.peer_fd(), liveness, accepted, old_subflow, kernel, sibling_copy, unread_return]
     }
 
     /// To be called when the other sharers are gone: updates the private cursors, by which this process works alone
@@ -316,10 +263,10 @@ impl ShmEndpoint {
         self.settle_switch();
         // The socket is not kept as in `release_peer_liveness`: this process must not keep it open when the process
         // that goes on with the connection has died, which the peer has to see.
-        self.close_peer_liveness();
+        self.liveness.close_peer(&self.side);
         self.passed.drop_all();
         self.old_subflow.close();
-        let _last = self.take_liveness();
+        let _last = self.liveness.take();
         self.leave();
         if v.me == Side::Client && !v.link.is_inherited() {
             v.link.slots.parked(v.index);
@@ -335,9 +282,9 @@ impl ShmEndpoint {
         // messages, including one with a peer liveness socket.
         let lost = v.link.is_lost();
         // A process without a link of its own sees the peer's end by its liveness socket.
-        let told = self.peer_liveness.load(Ordering::Acquire) != 0;
+        let told = self.liveness.has_peer();
         if told || v.link.is_inherited() {
-            return self.side.state.look().has(PEER_GONE) || (!told && self.is_abandoned(v));
+            return self.side.state.look().has(PEER_GONE) || (!told && self.liveness.is_abandoned(&self.side, v));
         }
         lost && !v.is_orphan() && !redial::is_still_owed_by(self)
     }
@@ -357,19 +304,19 @@ impl ShmEndpoint {
         if self.passed.kernel_fd() >= 0 {
             return;
         }
-        let w = self.peer_liveness_fd();
+        let w = self.liveness.peer_fd();
         // A socket that has ended would end every sleep.
-        if w >= 0 && !self.side.state.glance().has(PEER_GONE) && !redial::is_owed_by(self) {
+        if w >= 0 && !self.side.state.glance().has(PEER_GONE) && !self.liveness.owes_dial(&self.side) {
             set.add(w, libc::POLLIN | libc::POLLRDHUP);
         }
         if v.link.is_inherited() {
-            match self.liveness_to_poll() {
+            match self.liveness.to_poll(&self.side) {
                 // A liveness socket that has ended would end every sleep.
                 _ if self.side.state.glance().liveness_socket() == LivenessSocket::Ended => {}
                 fd if fd >= 0 => {
                     set.add(fd, libc::POLLIN | libc::POLLRDHUP);
                     set.shared = true;
-                    let waiting = self.accepted_fd();
+                    let waiting = self.liveness.accepted_fd();
                     if waiting >= 0 && waiting != fd {
                         set.add(waiting, libc::POLLIN);
                     }
@@ -389,7 +336,7 @@ impl ShmEndpoint {
     /// into the ring's stream, so the connection is reset, instead of losing them unnoticed.
     pub(super) fn poll_liveness(&self, v: &View) {
         let inherited = v.link.is_inherited();
-        if inherited && self.accept_peer() {
+        if inherited && self.liveness.accept(&self.side) {
             self.waiters.wake_co_waiters(v.link);
         }
         self.poll_liveness_ends(v, inherited);
@@ -401,11 +348,12 @@ impl ShmEndpoint {
             // Nothing more is reported there.
             return;
         }
-        let peer_liveness = self.peer_liveness_fd();
+        let peer_liveness = self.liveness.peer_fd();
         let there = with_liveness && self.side.state.glance().liveness_socket() != LivenessSocket::Ended;
         let using = there.then(|| self.side.users.begin());
         // A liveness socket that listens reports nothing.
-        let liveness = if using.is_some() && !self.side.liveness_listens() { self.liveness_to_poll() } else { -1 };
+        let liveness =
+            if using.is_some() && !self.side.liveness_listens() { self.liveness.to_poll(&self.side) } else { -1 };
         // `tells`: the end of this socket means that the peer's last process is gone.
         // A peer liveness socket whose end tells nothing yet has nothing else to report.
         let first = if peer_liveness >= 0 && redial::is_still_owed_by(self) { -1 } else { peer_liveness };
@@ -415,7 +363,7 @@ impl ShmEndpoint {
             match if fd >= 0 { self.drain(fd, shared) } else { LivenessEvent::Nothing } {
                 LivenessEvent::Nothing => {}
                 LivenessEvent::Woken => self.waiters.wake_co_waiters(v.link),
-                LivenessEvent::End if fd == peer_liveness && !redial::has_peer_ended(self) => {
+                LivenessEvent::End if fd == peer_liveness && !self.liveness.has_peer_ended(&self.side) => {
                     self.waiters.wake_co_waiters(v.link)
                 }
                 LivenessEvent::End => {

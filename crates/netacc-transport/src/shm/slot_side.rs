@@ -84,7 +84,7 @@ impl SlotSide {
 
     /// Whether descriptors that the peer passes for connection `generation` are kept: it is open here, or is about to
     /// begin (server), or its slot waits for the end of the server's processes (client; see
-    /// [`super::ShmEndpoint::servers_gone`]).
+    /// [`super::Liveness::servers_gone`]).
     pub(super) fn expects(&self, generation: u32) -> bool {
         let Some(v) = self.view().filter(|_| generation != 0) else { return false };
         let expected = if self.is_live() {

@@ -103,7 +103,7 @@ impl ShmEndpoint {
     pub fn offer_switch(&'static self, local_end: &OwnedFd, peer_end: OwnedFd) -> Result<()> {
         let Some(v) = self.side.view() else { return Err(Errno::NOTCONN) };
         let mut sibling_copy = SiblingCopy::default();
-        if self.liveness_fd() >= 0
+        if self.liveness.fd() >= 0
             && let Err(e) = sibling_copy.of(local_end)
         {
             // No descriptor is left for the copy, but the connection can still stay where it is.
@@ -235,12 +235,12 @@ impl ShmEndpoint {
         // Whether the socket was passed over the control socket.
         let mut told = false;
         let refused = loop {
-            let arrived = self.await_peer_liveness(v, &WaitBudget::of_one());
+            let arrived = self.liveness.await_peer(v, &WaitBudget::of_one());
             if told && !arrived && !v.link.is_lost() {
                 // Sharers of the peer that cannot read the control socket would never receive the socket.
                 return Err(Errno::TIMEDOUT);
             }
-            let peer_liveness = self.peer_liveness_fd();
+            let peer_liveness = self.liveness.peer_fd();
             match self.deliver(v, peer_liveness, (local_end, sibling_copy), peer_end.as_raw_fd(), old_subflow) {
                 // The peer may have forked after its word was checked, however long this thread lost its processor in
                 // between, and the process that reads the control socket may have left the connection to its child. So
@@ -261,8 +261,8 @@ impl ShmEndpoint {
                 Err(e @ (Errno::PIPE | Errno::CONNRESET)) => {
                     // The process at the other end of the link is gone. Its last message may be the peer liveness
                     // socket, by which other sharers have the connection.
-                    v.await_word(&WaitBudget::of_one(), || self.peer_liveness_fd() >= 0);
-                    if self.peer_liveness_fd() < 0 {
+                    v.await_word(&WaitBudget::of_one(), || self.liveness.peer_fd() >= 0);
+                    if self.liveness.peer_fd() < 0 {
                         break e;
                     }
                 }
@@ -299,7 +299,7 @@ impl ShmEndpoint {
         peer_end: i32,
         old_subflow: Option<i32>,
     ) -> Result<()> {
-        let liveness = self.liveness_fd();
+        let liveness = self.liveness.fd();
         // If the peer has sharers itself, the peer liveness socket reaches all of them.
         let over = if peer_liveness >= 0 { peer_liveness } else { liveness };
         if over >= 0 && liveness >= 0 {
@@ -332,9 +332,9 @@ impl ShmEndpoint {
                 w.store(0, Ordering::Relaxed);
             }
         }
-        self.release_peer_liveness(&v);
+        self.liveness.release_peer(&self.side, &v);
         self.passed.drop_all();
-        let _last = self.take_liveness();
+        let _last = self.liveness.take();
         self.old_subflow.close();
         self.leave();
         if v.me == Side::Server && !shared {

@@ -72,7 +72,7 @@ impl ShmEndpoint {
     pub fn forget_sleepers(&self) {
         self.waiters.forget();
         self.side.users.forget();
-        self.draining.reset();
+        self.liveness.draining.reset();
     }
 
     /// Sets which of our ready sets gets this connection's bits; 0: none.

@@ -2,16 +2,79 @@
 //! its processes that sleeps on a liveness socket.
 
 use crate::shm::ShmEndpoint;
+use crate::shm::liveness::Liveness;
 use crate::shm::segment::LIVENESS_WAKER;
 use crate::shm::side::Side;
 use crate::shm::side_machines::RING_OWED;
-use crate::shm::slot_side::View;
+use crate::shm::slot_side::{SlotSide, View};
 use core::sync::atomic::{Ordering, fence};
 use netacc_ring::{Ring, notify_data, notify_room};
 use netacc_sys::{cpu, raw};
 
 /// The byte that wakes a thread. It is a control character, with which no text of a foreign program begins.
 pub(super) const WAKE: u8 = 0x01;
+
+impl Liveness {
+    /// Rings the peer's wakers that a publication asked for.
+    #[cold]
+    pub(super) fn ring(&self, side: &SlotSide, v: &View, ring: Ring) {
+        for id in [ring.ready_set, ring.thread] {
+            if id == 0 {
+                continue;
+            }
+            if id == LIVENESS_WAKER {
+                self.wake_sharers(side, v);
+            } else if !v.link.is_inherited() {
+                v.link.ring_peer(id);
+            } else if !v.link.ring_known(id) {
+                self.poke(side);
+            }
+        }
+    }
+
+    /// Wakes the peer by our liveness socket. A peer that has yet to connect to a listening liveness socket checks the
+    /// connection once it has done so.
+    fn poke(&self, side: &SlotSide) {
+        self.accept(side);
+        if !side.liveness_listens() {
+            let _using = side.users.begin();
+            poke(self.to_poll(side));
+        }
+    }
+
+    /// Wakes one of the peer's sharers that has no link of its own and sleeps on the other end of our peer liveness
+    /// socket.
+    ///
+    /// The peer sent the peer liveness socket before it forked that process, so it is in the control socket, or another
+    /// thread is just receiving it. That thread then rings ([`Liveness::ring_if_owed`]), so this one need not wait.
+    /// A peer that writes the word without having forked costs only one check of the control socket.
+    fn wake_sharers(&self, side: &SlotSide, v: &View) {
+        // A process that has the link by a fork receives no peer liveness socket; then the sleeper has the other end of
+        // our liveness socket.
+        let may_come = !v.link.is_inherited() && line!(v, side, v.me.other()).forked.load(Ordering::Relaxed) != 0;
+        if may_come && self.peer_fd() < 0 {
+            side.state.set(RING_OWED);
+            // SeqCst: this thread stores the mark and then loads the peer liveness socket; the thread that receives the
+            // peer liveness socket stores it and then loads the mark. One of the two sees the other.
+            fence(Ordering::SeqCst);
+            v.link.service();
+        }
+        match self.peer_fd() {
+            -1 => self.poke(side),
+            fd => poke(fd),
+        }
+    }
+
+    /// To be called when the peer liveness socket has been received: rings the peer's process that was to be rung when
+    /// the socket was missing.
+    pub(super) fn ring_if_owed(&self, side: &SlotSide) {
+        // SeqCst: see [`Liveness::wake_sharers`].
+        fence(Ordering::SeqCst);
+        if side.state.glance().has(RING_OWED) && side.state.clear(RING_OWED) {
+            poke(self.peer_fd());
+        }
+    }
+}
 
 impl ShmEndpoint {
     /// Tells the peer that there are bytes for it.
@@ -28,7 +91,7 @@ impl ShmEndpoint {
         };
         let r = notify_data(line!(v, side, peer), v.index, ready_set);
         if r != Ring::default() {
-            self.ring(v, r);
+            self.liveness.ring(&self.side, v, r);
         }
     }
 
@@ -40,67 +103,7 @@ impl ShmEndpoint {
         let enough = || always || self.rx.room_to_announce(line!(v, consumer, v.me), line!(v, producer, peer));
         let r = notify_room(line!(v, side, peer), v.index, |n| v.seg.ready_set(peer, n), enough);
         if r != Ring::default() {
-            self.ring(v, r);
-        }
-    }
-
-    /// Rings the peer's wakers that a publication asked for.
-    #[cold]
-    pub(super) fn ring(&self, v: &View, ring: Ring) {
-        for id in [ring.ready_set, ring.thread] {
-            if id == 0 {
-                continue;
-            }
-            if id == LIVENESS_WAKER {
-                self.wake_sharers(v);
-            } else if !v.link.is_inherited() {
-                v.link.ring_peer(id);
-            } else if !v.link.ring_known(id) {
-                self.poke_liveness();
-            }
-        }
-    }
-
-    /// Wakes the peer by our liveness socket. A peer that has yet to connect to a listening liveness socket checks the
-    /// connection once it has done so.
-    fn poke_liveness(&self) {
-        self.accept_peer();
-        if !self.side.liveness_listens() {
-            let _using = self.side.users.begin();
-            poke(self.liveness_to_poll());
-        }
-    }
-
-    /// Wakes one of the peer's sharers that has no link of its own and sleeps on the other end of our peer liveness
-    /// socket.
-    ///
-    /// The peer sent the peer liveness socket before it forked that process, so it is in the control socket, or another
-    /// thread is just receiving it. That thread then rings ([`ShmEndpoint::ring_if_owed`]), so this one need not wait.
-    /// A peer that writes the word without having forked costs only one check of the control socket.
-    fn wake_sharers(&self, v: &View) {
-        // A process that has the link by a fork receives no peer liveness socket; then the sleeper has the other end of
-        // our liveness socket.
-        let may_come = !v.link.is_inherited() && line!(v, side, v.me.other()).forked.load(Ordering::Relaxed) != 0;
-        if may_come && self.peer_liveness_fd() < 0 {
-            self.side.state.set(RING_OWED);
-            // SeqCst: this thread stores the mark and then loads the peer liveness socket; the thread that receives the
-            // peer liveness socket stores it and then loads the mark. One of the two sees the other.
-            fence(Ordering::SeqCst);
-            v.link.service();
-        }
-        match self.peer_liveness_fd() {
-            -1 => self.poke_liveness(),
-            fd => poke(fd),
-        }
-    }
-
-    /// To be called when the peer liveness socket has been received: rings the peer's process that was to be rung when
-    /// the socket was missing.
-    pub(super) fn ring_if_owed(&self) {
-        // SeqCst: see [`ShmEndpoint::wake_sharers`].
-        fence(Ordering::SeqCst);
-        if self.side.state.glance().has(RING_OWED) && self.side.state.clear(RING_OWED) {
-            poke(self.peer_liveness_fd());
+            self.liveness.ring(&self.side, v, r);
         }
     }
 }

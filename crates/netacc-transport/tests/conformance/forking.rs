@@ -87,7 +87,7 @@ fn a_child_knows_the_end_of_its_peer_or_is_reset() {
     let mut unread = Unread::default();
     unread.stop(l.client, 0);
     c.about_to_fork(&unread);
-    assert!(c.peer_liveness_fd() >= 0 && !c.side.is_untold());
+    assert!(c.liveness.peer_fd() >= 0 && !c.side.is_untold());
     unread.go_on();
     // A peer that forks when no thread reads any more.
     let (c, s) = l.connect().unwrap();
@@ -96,7 +96,7 @@ fn a_child_knows_the_end_of_its_peer_or_is_reset() {
     unread.stop(l.client, 0);
     let _of_server = s.share(&budget).unwrap();
     c.about_to_fork(&unread);
-    assert!(c.peer_liveness_fd() >= 0 && !c.side.is_untold());
+    assert!(c.liveness.peer_fd() >= 0 && !c.side.is_untold());
     unread.go_on();
     // One that says so, and whose liveness socket does not come.
     let (c, _s) = l.connect().unwrap();

@@ -376,7 +376,7 @@ impl Conn {
         if self.kernel < 0 && !self.pending.is_empty() && self.ep.side.has_accepted() {
             return Some((self.ep.passed.kernel_fd(), libc::POLLOUT));
         }
-        match (self.kernel, self.ep.peer_liveness_to_poll()) {
+        match (self.kernel, self.ep.liveness.peer_to_poll(&self.ep.side)) {
             (-1, -1) => None,
             (-1, peer_liveness) => Some((peer_liveness, libc::POLLIN)),
             (fd, _) => {

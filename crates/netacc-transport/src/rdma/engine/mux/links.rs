@@ -171,6 +171,6 @@ impl Links {
         let elsewhere = || self.table.get(conn.local).is_some_and(|l| !l.is_in_process());
         conn.upgrade.is_none()
             && conn.tx() != TxState::Cut
-            && (conn.kernel >= 0 || conn.ep.peer_liveness_fd() >= 0 || elsewhere())
+            && (conn.kernel >= 0 || conn.ep.liveness.peer_fd() >= 0 || elsewhere())
     }
 }
