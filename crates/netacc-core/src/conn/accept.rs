@@ -309,7 +309,7 @@ fn addresses(s: &Socket, ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
     let now = time::coarse();
     let served =
         bound.ip().is_unspecified() || netacc_transport::shm::rendezvous::destination(bound.ip()) == local.ip();
-    let privileged = peer.port() < 1024 && !ep.side.link().peer_is_root();
+    let privileged = peer.port() < 1024 && !ep.side.link().peer.is_root();
     let domain = s.domain() == libc::AF_INET6 || matches!(local.ip(), IpAddr::V4(_));
     let local_end = || !privileged && ports::is_local(peer.ip(), now) && ports::is_local(local.ip(), now);
     // An engine of our own user connects on behalf of clients on other hosts, so both addresses are those of its queue

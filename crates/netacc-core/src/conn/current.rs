@@ -20,7 +20,7 @@ const HOLDS: u64 = 300_000;
 /// Whether a link may be used without asking the kernel.
 pub(super) fn is_confirmed(link: &Link) -> bool {
     let age = cpu::ticks().wrapping_sub(link.confirmed.load(Ordering::Relaxed));
-    link.trusts_peer() && age < HOLDS
+    link.peer.is_trusted() && age < HOLDS
 }
 
 /// Evaluates the kernel's answer `word`: whether this link leads to a listener that may still have the address. The
@@ -35,7 +35,7 @@ pub(super) fn heed(link: &Link, word: Word) -> bool {
         Word::Listener(_) => member != 0,
         Word::Nobody => false,
         Word::Untold => {
-            if link.trusts_peer() {
+            if link.peer.is_trusted() {
                 confirm(link);
             }
             true

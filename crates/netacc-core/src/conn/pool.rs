@@ -221,7 +221,7 @@ impl View {
     }
 
     fn avoids(&self, link: &'static Link) -> bool {
-        if self.untold && !link.trusts_peer() {
+        if self.untold && !link.peer.is_trusted() {
             return true;
         }
         // A process in a PID namespace that is not visible here has number 0, as free entries of the list do.

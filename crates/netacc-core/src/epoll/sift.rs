@@ -100,7 +100,7 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
             // The thread that noticed the link's end has written every waker after that. The event of the control
             // socket may have come while that thread was still reading, and is not repeated.
             // So it is with messages that a thread left in the socket because there were too many for one call.
-            if w.link().is_some_and(|link| link.is_lost() || link.has_more_to_read()) {
+            if w.link().is_some_and(|link| link.is_lost() || link.control.has_more_to_read()) {
                 serve(e, w);
             }
         }

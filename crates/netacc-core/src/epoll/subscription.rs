@@ -48,7 +48,7 @@ pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Sub
 fn enter(e: &Epoll, w: &Subscription, link: &Link, ready_set: u32) -> Result<()> {
     let edge = (libc::EPOLLIN | libc::EPOLLET) as u32;
     e.enter(libc::EPOLL_CTL_ADD, link.waker_fd(ready_set), edge, cookie(Kind::Waker, w))?;
-    e.enter(libc::EPOLL_CTL_ADD, link.control_fd(), edge, cookie(Kind::Control, w))
+    e.enter(libc::EPOLL_CTL_ADD, link.control.fd(), edge, cookie(Kind::Control, w))
 }
 
 /// Moves the entries of the subscriptions from the set `from` to the instance's new one. Subscriptions that a child has
@@ -63,7 +63,7 @@ pub(super) fn move_all(e: &'static Epoll, from: Option<i32>) {
         };
         let ready_set = w.ready_set.load(Ordering::Relaxed);
         if let Some(from) = from {
-            for fd in [link.waker_fd(ready_set), link.control_fd()] {
+            for fd in [link.waker_fd(ready_set), link.control.fd()] {
                 let _ = raw::epoll_ctl(from, libc::EPOLL_CTL_DEL, fd, 0, 0);
             }
         }
@@ -253,7 +253,7 @@ fn drop_subscription(e: &'static Epoll, w: &'static Subscription) {
         if waker >= 0 {
             let _ = e.enter(libc::EPOLL_CTL_DEL, waker, 0, 0);
         }
-        let control = link.control_fd();
+        let control = link.control.fd();
         if control >= 0 {
             let _ = e.enter(libc::EPOLL_CTL_DEL, control, 0, 0);
         }

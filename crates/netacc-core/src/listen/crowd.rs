@@ -48,7 +48,7 @@ pub(super) enum User {
 impl User {
     /// The user whose process made the link.
     pub(super) fn of(link: &Link) -> User {
-        if link.trusts_peer() { User::Trusted } else { User::Other(link.peer_uid()) }
+        if link.peer.is_trusted() { User::Trusted } else { User::Other(link.peer.uid()) }
     }
 
     /// The user with this number.
@@ -59,14 +59,14 @@ impl User {
 
 /// Counts a link that was added to its listener.
 pub(super) fn entered(link: &Link) {
-    if !link.trusts_peer() {
+    if !link.peer.is_trusted() {
         STRANGERS.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// Uncounts a link that was removed from its listener.
 pub(super) fn link_removed(link: &Link) {
-    if !link.trusts_peer() {
+    if !link.peer.is_trusted() {
         let _ = STRANGERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
     }
 }

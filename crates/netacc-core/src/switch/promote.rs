@@ -146,7 +146,7 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
         s.peer.set(target);
         s.set_endpoint(ep);
         s.set_state(ConnState::Candidate(Upgrade::Offered));
-        if link.offer(claimed.slot as u32, claimed.generation).is_ok() {
+        if link.control.offer(claimed.slot as u32, claimed.generation).is_ok() {
             return Ok(());
         }
         s.set_state(ConnState::Candidate(Upgrade::Linking));
@@ -261,7 +261,7 @@ fn find(client: core::net::SocketAddr, server: core::net::SocketAddr) -> Option<
 /// Whether the peer may promote the connection: a peer of another user may promote only connections that belong to that
 /// user according to the kernel.
 fn may_claim(link: &Link, client: core::net::SocketAddr, server: core::net::SocketAddr) -> bool {
-    link.trusts_peer() || owner::connection_uid(client, server) == Some(link.peer_uid())
+    link.peer.is_trusted() || owner::connection_uid(client, server) == Some(link.peer.uid())
 }
 
 /// Ends the candidacy before a call that candidates do not support on TCP. True: the connection is on shared memory

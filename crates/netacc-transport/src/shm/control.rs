@@ -1,28 +1,20 @@
-//! The control socket of a link: messages and descriptors.
-//!
-//! # Safety
-//! Descriptors are borrowed by their numbers while a reference to the link, or the caller, keeps them open. Links are
-//! never freed.
-#![allow(unsafe_code)]
+//! What comes over the control socket of a link: messages and descriptors.
 
 use crate::limits::{CONTROL_TRIES, MESSAGES_PER_CALL};
 use crate::shm::Link;
+pub use crate::shm::control_socket::send_message;
 use crate::shm::guard::{FirstMessage, first_message, may_pass};
 use crate::shm::link::{ENDED, LOST};
 use crate::shm::wait_budget::WaitBudget;
-use crate::timeouts;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{Ordering, fence};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{Guard, raw, reserved_fds, time};
+use netacc_sys::{raw, reserved_fds, time};
 use netacc_wire::{LEN, Message};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::io::{IoSlice, IoSliceMut};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
-};
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use rustix::io::IoSliceMut;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 
 /// Result of a receive from a control socket.
 pub enum Received {
@@ -46,20 +38,6 @@ pub(super) enum Read {
     Part,
     /// Nothing more is read from this peer, because of this result.
     Last(Received),
-}
-
-/// Sends one message without waiting. `EAGAIN`: the socket is full.
-pub fn send_message(fd: BorrowedFd<'_>, m: Message, pass: Option<BorrowedFd<'_>>) -> Result<()> {
-    let bytes = m.encode();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut anc = SendAncillaryBuffer::new(&mut space);
-    let fds;
-    if let Some(p) = pass {
-        fds = [p];
-        anc.push(SendAncillaryMessage::ScmRights(&fds));
-    }
-    sendmsg(fd, &[IoSlice::new(&bytes)], &mut anc, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
-    Ok(())
 }
 
 /// Receives one message without waiting. Descriptors are received close-on-exec; surplus ones are closed.
@@ -112,13 +90,6 @@ pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
     }
 }
 
-/// Size (bytes) of the buffer that is requested for messages to a peer which does not read them. The kernel doubles it,
-/// and net.core.wmem_max limits it: with the usual limit of 208 KiB there is room for a message for each slot of a
-/// link.
-const CONTROL_BUFFER: i32 = 512 * 1024;
-
-const UNRESPONSIVE_PEER: u64 = time::ns(timeouts::UNRESPONSIVE_PEER);
-
 /// Repeats `what` while it returns `EAGAIN`, for up to 200 ms.
 pub(super) fn patiently(mut what: impl FnMut() -> Result<()>) -> Result<()> {
     for _ in 0..CONTROL_TRIES {
@@ -132,12 +103,6 @@ pub(super) fn patiently(mut what: impl FnMut() -> Result<()>) -> Result<()> {
     Err(Errno::AGAIN)
 }
 
-/// Has the kernel take more messages on `control` to a peer that does not read them now. A fork sends one for each
-/// connection, and with the kernel's usual buffer of 208 KiB, of which a message takes 768 bytes, that many do not fit.
-fn widen(control: i32) -> bool {
-    raw::setsockopt_int(control, libc::SOL_SOCKET, libc::SO_SNDBUF, CONTROL_BUFFER).is_ok()
-}
-
 /// Whether a message was refused for a reason that passes: the socket is full, or too many descriptors of this user are
 /// in sockets that were not read (`ETOOMANYREFS`, unix(7)).
 fn is_full(sent: Result<()>) -> bool {
@@ -147,54 +112,33 @@ fn is_full(sent: Result<()>) -> bool {
 const TOOMANYREFS: Errno = Errno(libc::ETOOMANYREFS);
 
 impl Link {
-    fn control_borrowed(&self) -> Option<BorrowedFd<'_>> {
-        let fd = self.control_fd();
-        // SAFETY: the descriptor is ours and stays open while the caller has its reference to the link.
-        (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
-    }
-
-    /// Sends a message to the peer with a descriptor of ours beside it.
-    pub(crate) fn send(&self, m: Message, pass: Option<i32>) -> Result<()> {
-        let Some(c) = self.control_borrowed() else {
-            return Err(Errno::PIPE);
-        };
-        // SAFETY: the caller keeps this descriptor open during the call.
-        let pass = pass.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
-        send_message(c.as_fd(), m, pass)
-    }
-
-    /// Offers to promote the TCP connection that the slot describes.
-    pub fn offer(&self, slot: u32, generation: u32) -> Result<()> {
-        self.send(Message::Promote { slot, generation }, None)
-    }
-
     /// Sends a message, and waits briefly for a peer whose socket is full. Liveness sockets are not waited for again
     /// until [`timeouts::UNRESPONSIVE_PEER`] has passed, so that a fork, which sends one per connection, waits for an
     /// unresponsive peer only once.
     pub(crate) fn send_patiently(&'static self, m: Message, pass: Option<i32>, budget: &WaitBudget) -> Result<()> {
-        let mut sent = self.send(m, pass);
-        if sent == Err(Errno::AGAIN) && widen(self.control_fd()) {
-            sent = self.send(m, pass);
+        let mut sent = self.control.send(m, pass);
+        if sent == Err(Errno::AGAIN) && self.control.widen() {
+            sent = self.control.send(m, pass);
         }
         if !is_full(sent) {
             return sent;
         }
-        let deaf = matches!(m, Message::Liveness { .. }) && time::now() < self.deaf_until.load(Ordering::Relaxed);
-        budget.wait(self.trusts_peer(), |until| {
+        let deaf = matches!(m, Message::Liveness { .. }) && self.control.is_deaf();
+        budget.wait(self.peer.is_trusted(), |until| {
             while is_full(sent) && !deaf && time::now() < until {
                 // The peer may be waiting for us to read its messages.
                 self.service();
                 // What other sockets hold of this user's descriptors ends without an event here.
                 let events = if sent == Err(Errno::AGAIN) { libc::POLLOUT } else { 0 };
-                let mut p = libc::pollfd { fd: self.control_fd(), events, revents: 0 };
+                let mut p = libc::pollfd { fd: self.control.fd(), events, revents: 0 };
                 let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
                 let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
-                sent = self.send(m, pass);
+                sent = self.control.send(m, pass);
             }
             sent.is_ok()
         });
         if is_full(sent) && !deaf {
-            self.deaf_until.store(time::now().saturating_add(UNRESPONSIVE_PEER), Ordering::Relaxed);
+            self.control.becomes_deaf();
         }
         sent
     }
@@ -205,11 +149,11 @@ impl Link {
         // need not wait: the reader checks once more after it has released the lock, since the notification of a later
         // message may have gone to the other thread. SeqCst: this thread stores `more` before it tries the lock; the
         // reader releases the lock before it loads `more`.
-        self.more.store(1, Ordering::SeqCst);
-        while self.more.load(Ordering::SeqCst) != 0 {
+        self.control.more.store(1, Ordering::SeqCst);
+        while self.control.more.load(Ordering::SeqCst) != 0 {
             fence(Ordering::SeqCst);
-            let Some(guard) = self.reader.try_lock() else { return };
-            self.more.store(0, Ordering::SeqCst);
+            let Some(guard) = self.control.reader.try_lock() else { return };
+            self.control.more.store(0, Ordering::SeqCst);
             let read = self.read_all();
             drop(guard);
             match read {
@@ -217,7 +161,7 @@ impl Link {
                 Read::Part => {
                     // The kernel has told each epoll instance of the messages (`EPOLLET`) and does not repeat that. So
                     // the instances' wakers are written, and a thread that finds the mark reads on.
-                    self.more.store(1, Ordering::SeqCst);
+                    self.control.more.store(1, Ordering::SeqCst);
                     return self.ring_all_own();
                 }
                 Read::Last(Received::End) => return self.lose(),
@@ -226,25 +170,19 @@ impl Link {
         }
     }
 
-    /// Whether messages may wait in the control socket of which the kernel has told an epoll instance already.
-    #[inline]
-    pub fn has_more_to_read(&self) -> bool {
-        self.more.load(Ordering::Relaxed) != 0
-    }
-
     /// Reads the waiting messages, under the reader's lock.
     pub(super) fn read_all(&'static self) -> Read {
         // The number is limited, so that a peer that floods the socket does not keep our thread.
         for _ in 0..MESSAGES_PER_CALL {
-            let Some(control) = self.control_borrowed() else { return Read::All };
+            let Some(control) = self.control.borrowed() else { return Read::All };
             match first_message(control.as_raw_fd()) {
                 FirstMessage::Message { uid, descriptors } => {
                     // Trust depends on the user of the last message's sender from now on: a server that listened as
                     // root may have become another user.
-                    if self.trusts_peer() && !may_pass(uid, true) {
+                    if self.peer.is_trusted() && !may_pass(uid, true) {
                         self.distrust();
                     }
-                    if descriptors && !may_pass(uid, self.trusts_peer()) {
+                    if descriptors && !may_pass(uid, self.peer.is_trusted()) {
                         self.reset_all();
                         return Read::Last(Received::Garbage);
                     }
@@ -273,17 +211,11 @@ impl Link {
         Read::Part
     }
 
-    /// Keeps all threads from reading the control socket while the guard lives. `None`: another thread still reads
-    /// after `budget` ns. The link may end meanwhile; the lock stays valid for every use of the object.
-    pub fn stop_reading(&'static self, budget: u64) -> Option<Guard<'static>> {
-        self.reader.lock_within(budget)
-    }
-
     /// Processes waiting messages, at the cost of one system call if there are none.
     pub fn service_if_readable(&'static self) {
         let mut byte = 0u8;
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        if raw::recv(self.control_fd(), &raw mut byte, 1, flags) != Err(Errno::AGAIN) {
+        if raw::recv(self.control.fd(), &raw mut byte, 1, flags) != Err(Errno::AGAIN) {
             self.service();
         }
     }
@@ -387,6 +319,7 @@ mod tests {
     use super::*;
     use crate::shm::Side;
     use crate::shm::segment::Segment;
+    use rustix::fd::AsFd;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     #[test]
@@ -432,9 +365,9 @@ mod tests {
             return link.put();
         }
         link.service();
-        assert!(link.has_more_to_read() && is_rung());
+        assert!(link.control.has_more_to_read() && is_rung());
         link.service();
-        assert!(!link.has_more_to_read() && !is_rung());
+        assert!(!link.control.has_more_to_read() && !is_rung());
         link.put();
     }
 }

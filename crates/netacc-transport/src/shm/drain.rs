@@ -66,7 +66,7 @@ impl ShmEndpoint {
         let mut buf = [0u8; 64];
         let mut heard = LivenessEvent::Nothing;
         // A stranger passes nothing that the other sharers would need.
-        let lends = self.side.link().trusts_peer();
+        let lends = self.side.link().peer.is_trusted();
         let stays = stays && lends;
         let mut reading = None;
         for _ in 0..LOOKS {

@@ -100,7 +100,7 @@ impl ShmEndpoint {
         // only here, and believes only a client that it trusts.
         let peer_end = match v.me {
             Side::Client => v.link.remote.load(Ordering::Relaxed),
-            Side::Server if v.link.trusts_peer() => v.slot.open.remote_engine(),
+            Side::Server if v.link.peer.is_trusted() => v.slot.open.remote_engine(),
             Side::Server => 0,
         };
         self.side.remote.store(peer_end, Ordering::Relaxed);
@@ -190,7 +190,7 @@ impl ShmEndpoint {
             } else {
                 None
             };
-            if left.is_some() && !v.link.trusts_peer() {
+            if left.is_some() && !v.link.peer.is_trusted() {
                 self.reset_for(v, "marked the connection as switched");
                 return self.side.state.look();
             }

@@ -54,7 +54,7 @@ impl PassedSockets {
     /// waited for only briefly.
     fn return_unread(&self, v: &View, fd: i32) -> Result<()> {
         let Some(left) = self.take_unread_return() else { return Ok(()) };
-        let all = empty(left, fd, if v.link.trusts_peer() { SWITCH_DRAIN } else { 10 });
+        let all = empty(left, fd, if v.link.peer.is_trusted() { SWITCH_DRAIN } else { 10 });
         reserved_fds::close(left);
         if all? { Ok(()) } else { Err(Errno::CONNRESET) }
     }
@@ -189,12 +189,12 @@ impl ShmEndpoint {
     #[cold]
     pub fn await_kernel(&self) {
         let Some(v) = self.side.view() else { return };
-        let steps = if v.link.trusts_peer() { 1_000 } else { 10 };
+        let steps = if v.link.peer.is_trusted() { 1_000 } else { 10 };
         for _ in 0..steps {
             if self.seek_kernel(&v) || self.is_hopeless(&v) {
                 return;
             }
-            let fds = [v.link.control_fd(), self.liveness.peer_fd(), self.liveness.fd()];
+            let fds = [v.link.control.fd(), self.liveness.peer_fd(), self.liveness.fd()];
             let mut p = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
             let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
             let _ = raw::ppoll(p.as_mut_ptr(), p.len(), &raw mut ts, core::ptr::null());
@@ -244,7 +244,7 @@ impl ShmEndpoint {
         let Some(v) = self.side.view() else { return };
         let state = self.observe(&v);
         // A peer of another user passes no socket, and is not waited for.
-        if v.link.trusts_peer() && state.is_left() && !state.is_dead() && !state.is_left_by_sharer() {
+        if v.link.peer.is_trusted() && state.is_left() && !state.is_dead() && !state.is_left_by_sharer() {
             self.await_kernel();
             let _ = self.accept_switch();
             if self.passed.kernel_fd() >= 0 && !self.has_data(&v) {

@@ -21,6 +21,6 @@ pub fn tell_peers() {
     // A link of the parent has no control socket here, so nothing is sent over it. If a socket is full, the next
     // message tells the peer.
     registry::each_used(|link| {
-        let _ = link.send(Message::Wake { id: NO_WAKER }, None);
+        let _ = link.control.send(Message::Wake { id: NO_WAKER }, None);
     });
 }

@@ -2,13 +2,14 @@
 
 use crate::num;
 use crate::shm::blocks::Blocks;
+use crate::shm::control_socket::ControlSocket;
 use crate::shm::endpoint::ShmEndpoint;
 use crate::shm::guard::dismiss_reserved;
 use crate::shm::mapping::Mapped;
+use crate::shm::peer_process::PeerProcess;
 use crate::shm::segment::{BATCH, READY_SETS, SERVER_OPEN, SERVER_PENDING, SERVER_WITHDRAWN, Segment};
 use crate::shm::side::Side;
 use crate::shm::slots::Slots;
-use crate::shm::users::are_trusted_by;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::SLOTS;
 use netacc_stats::{Counter, page};
@@ -16,7 +17,6 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
 use netacc_sys::{Lock, lock_rank, reserved_fds};
-use rustix::process::getuid;
 
 /// Number of wakers per side: those below [`READY_SETS`] belong to ready sets, the rest to sleeping threads.
 pub const WAKERS: usize = 1024;
@@ -38,12 +38,8 @@ pub struct Link {
     next_free: AtomicPtr<Link>,
     refs: AtomicU32,
     pub(crate) lock: Lock<{ lock_rank::LEAF }>,
-    /// Held by the thread that reads the control socket.
-    pub(crate) reader: Lock<{ lock_rank::NONE }>,
-    /// Not 0: a message has arrived since the reader last began to read; see [`Link::service`].
-    pub(super) more: AtomicU32,
-    /// The next link in a list of links whose control sockets are not read for now; see [`super::unread::Unread`].
-    pub(super) next_unread: AtomicPtr<Link>,
+    /// The control socket.
+    pub control: ControlSocket,
     pub(super) seg: AtomicPtr<u8>,
     /// The addresses of the segment's large windows.
     blocks: AtomicPtr<Blocks>,
@@ -52,26 +48,11 @@ pub struct Link {
     pub(super) mate: AtomicPtr<Link>,
     /// Inode number of the segment's memfd ([`Mapped::file`]).
     file: AtomicU64,
-    /// Descriptor of the control socket + 1; 0: closed.
-    control: AtomicI32,
     server: AtomicU32,
     /// Set when the peer is gone: [`ENDED`] or [`LOST`].
     pub(crate) lost: AtomicU32,
-    /// Set if the peer runs as our user or as root. The wakers of another peer are not written, since a write could
-    /// block; it is woken by messages instead.
-    trusted: AtomicU32,
-    /// Time ([`netacc_sys::time::now`]) until which no fork waits for room in the control socket, since the peer has
-    /// left it full.
-    pub(crate) deaf_until: AtomicU64,
-    /// The peer's process id according to the kernel (`SO_PEERCRED`); 0: it is in another PID namespace.
-    pub(super) peer_pid: AtomicU32,
-    /// A pidfd of the peer's process (descriptor + 1), if that has no process id here; see [`Link::has_peer_process`].
-    pub(super) peer_process: AtomicI32,
-    peer_uid: AtomicU32,
-    /// 1 if the peer will trust the process that made this end of the link, which is decided by that process's user at
-    /// the time. It is used until the peer has stored its own word, also in the child of a fork, which may run as
-    /// another user.
-    pub(super) expects_trust: AtomicU32,
+    /// The process at the other end.
+    pub peer: PeerProcess,
     id: AtomicU32,
     /// Index of the link's entry on the stats page + 1; 0: none, as in the child of a fork.
     pub(super) entry: AtomicU32,
@@ -174,17 +155,13 @@ impl Link {
         link.blocks.store(core::ptr::from_ref(mapped.seg.blocks).cast_mut(), Ordering::Relaxed);
         link.seg.store(mapped.seg.as_ptr(), Ordering::Relaxed);
         link.file.store(mapped.file, Ordering::Relaxed);
-        link.control.store(control + 1, Ordering::Relaxed);
+        link.control.begin(control);
         link.server.store((side == Side::Server).into(), Ordering::Relaxed);
         link.lost.store(0, Ordering::Relaxed);
         link.stuck.store(0, Ordering::Relaxed);
         link.asleep.store(0, Ordering::Relaxed);
         link.filled_at_count.store(0, Ordering::Relaxed);
-        link.trusted.store(trusted.into(), Ordering::Relaxed);
-        link.deaf_until.store(0, Ordering::Relaxed);
-        link.peer_pid.store(peer_pid, Ordering::Relaxed);
-        link.know_peer_process(control);
-        link.set_peer_uid(if trusted { getuid().as_raw() } else { u32::MAX });
+        link.peer.begin(control, peer_pid, trusted);
         link.id.store(next_id(), Ordering::Relaxed);
         link.next_waker.store(const { num::constant(READY_SETS) }, Ordering::Relaxed);
         // Number 0 means "no ready set" in shared memory.
@@ -237,26 +214,10 @@ impl Link {
         match self.segment() {
             Some(s) if self.side() == Side::Client => {
                 let told = s.header().server_pid.load(Ordering::Relaxed);
-                if told != 0 { told } else { self.peer_pid.load(Ordering::Relaxed) }
+                if told != 0 { told } else { self.peer.pid() }
             }
-            _ => self.peer_pid.load(Ordering::Relaxed),
+            _ => self.peer.pid(),
         }
-    }
-
-    /// Whether the kernel says that the peer is root.
-    pub fn peer_is_root(&self) -> bool {
-        self.peer_uid() == 0
-    }
-
-    /// The peer's user (SO_PEERCRED).
-    pub fn peer_uid(&self) -> u32 {
-        self.peer_uid.load(Ordering::Relaxed)
-    }
-
-    /// Notes the peer's user.
-    pub fn set_peer_uid(&self, uid: u32) {
-        self.peer_uid.store(uid, Ordering::Relaxed);
-        self.expects_trust.store(are_trusted_by(uid).into(), Ordering::Relaxed);
     }
 
     /// The mapped segment; the caller holds a reference to the link.
@@ -330,13 +291,13 @@ impl Link {
     /// notified at once.
     pub fn dismiss(&'static self) {
         self.lose();
-        let _ = netacc_sys::raw::shutdown(self.control_fd(), libc::SHUT_RDWR);
+        let _ = netacc_sys::raw::shutdown(self.control.fd(), libc::SHUT_RDWR);
     }
 
     /// Whether the server has not taken the link up yet, and is this process itself.
     pub fn waits_for_ourselves(&self) -> bool {
         let pending = |s: Segment| s.header().server.load(Ordering::Relaxed) == SERVER_PENDING;
-        self.segment().is_some_and(pending) && self.peer_pid.load(Ordering::Relaxed) == netacc_sys::raw::getpid()
+        self.segment().is_some_and(pending) && self.peer.pid() == netacc_sys::raw::getpid()
     }
 
     /// Counts one more user.
@@ -358,7 +319,7 @@ impl Link {
         // This comes first: afterwards the other side hands over no more wakers.
         let shared = self.part();
         self.close_descriptors();
-        self.forget_peer_process();
+        self.peer.close();
         if self.passed.load(Ordering::Relaxed) != 0 {
             self.endpoints().for_each(ShmEndpoint::drop_passed);
         }
@@ -384,12 +345,7 @@ impl Link {
     /// Closes the control socket and all wakers: called for the last user, and in the child of a fork, which must not
     /// keep the parent's link alive.
     pub fn close_descriptors(&self) {
-        let c = self.control.swap(0, Ordering::Relaxed);
-        match c - 1 {
-            -1 => {}
-            fd if self.trusts_peer() => reserved_fds::close(fd),
-            fd => dismiss_reserved(fd),
-        }
+        self.control.close(self.peer.is_trusted());
         for b in self.wakers().flat_map(|waker| [&waker.mine, &waker.peers]) {
             // Most are unused, and are only loaded, so that the array's pages stay untouched.
             if b.load(Ordering::Relaxed) != 0 {
@@ -416,23 +372,17 @@ impl Link {
     }
 
     /// Calls `f` for the control socket and all wakers.
-    pub fn descriptors(&self, mut f: impl FnMut(i32)) {
+    pub fn descriptors(&self, f: impl FnMut(i32)) {
         let wakers = self.wakers().flat_map(|waker| [&waker.mine, &waker.peers]);
-        let cells = core::iter::once(&self.control).chain(wakers).map(|cell| cell.load(Ordering::Relaxed));
-        cells.filter(|cell| *cell != 0).for_each(|cell| f(cell - 1));
+        let wakers = wakers.map(|cell| cell.load(Ordering::Relaxed) - 1);
+        core::iter::once(self.control.fd()).chain(wakers).filter(|fd| *fd >= 0).for_each(f);
     }
 
     /// Frees the locks in a process with one thread, such as the child of a fork, where their holders do not exist.
     pub fn reset_locks(&self) {
         self.lock.reset();
-        self.reader.reset();
+        self.control.reader.reset();
         self.slots.reset_lock();
-    }
-
-    /// The control socket, or -1.
-    #[inline]
-    pub fn control_fd(&self) -> i32 {
-        self.control.load(Ordering::Relaxed) - 1
     }
 
     /// Whether this process has the link by a fork: the control socket and our wakers are the parent's.
@@ -450,10 +400,7 @@ impl Link {
         // The entry is on the parent's stats page.
         self.entry.store(0, Ordering::Relaxed);
         self.reset_locks();
-        let c = self.control.swap(0, Ordering::Relaxed);
-        if c != 0 {
-            reserved_fds::close(c - 1);
-        }
+        self.control.leave_to_parent();
         for b in self.wakers().map(|waker| &waker.mine) {
             if b.load(Ordering::Relaxed) != 0 {
                 reserved_fds::close(b.swap(0, Ordering::Relaxed) - 1);
@@ -471,14 +418,9 @@ impl Link {
         }
     }
 
-    /// Whether the peer runs as our user or as root.
-    pub fn trusts_peer(&self) -> bool {
-        self.trusted.load(Ordering::Relaxed) != 0
-    }
-
     /// Ends the trust in the peer, which runs as another user from now on: its wakers are no longer written.
     pub(super) fn distrust(&self) {
-        self.trusted.store(0, Ordering::Relaxed);
+        self.peer.distrust();
         self.publish_trust();
     }
 }

@@ -309,7 +309,7 @@ impl Liveness {
         if self.dialed.swap(now, Ordering::Relaxed) == now || self.accept(side) {
             return false;
         }
-        let gone = side.liveness_listens() && self.accepted_fd() < 0 && !v.link.has_peer_process();
+        let gone = side.liveness_listens() && self.accepted_fd() < 0 && !v.link.peer.lives();
         if gone {
             side.state.set(PEER_GONE);
         }

@@ -110,7 +110,7 @@ impl PassedSockets {
         let another = || self.generation.load(Ordering::Acquire) != generation;
         if there && another() {
             // The thread that receives passed descriptors holds this lock.
-            let _reading = v.link.stop_reading(1_000_000);
+            let _reading = v.link.control.stop_reading(1_000_000);
             if another() {
                 self.drop_all();
             }

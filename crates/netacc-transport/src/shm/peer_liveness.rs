@@ -66,7 +66,7 @@ impl View {
         if self.link.is_inherited() || there() {
             return true;
         }
-        budget.wait(self.link.trusts_peer(), |until| self.await_word_until(until, there))
+        budget.wait(self.link.peer.is_trusted(), |until| self.await_word_until(until, there))
     }
 
     fn await_word_until(&self, until: u64, there: impl Fn() -> bool) -> bool {
@@ -80,7 +80,7 @@ impl View {
             if lost || time::now() >= until {
                 return false;
             }
-            let mut p = libc::pollfd { fd: self.link.control_fd(), events: libc::POLLIN, revents: 0 };
+            let mut p = libc::pollfd { fd: self.link.control.fd(), events: libc::POLLIN, revents: 0 };
             let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
             let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
         }
@@ -171,7 +171,7 @@ impl Liveness {
     fn close_word(&self, side: &SlotSide, w: u64) {
         let fd = low_half(w).cast_signed() - 1;
         if fd >= 0 {
-            if side.link().trusts_peer() { reserved_fds::close(fd) } else { dismiss_shared(fd) }
+            if side.link().peer.is_trusted() { reserved_fds::close(fd) } else { dismiss_shared(fd) }
         }
     }
 
@@ -210,7 +210,7 @@ impl ShmEndpoint {
         if let Some(v) = self.side.view().filter(|v| !v.link.is_inherited()) {
             self.liveness.await_peer(&v, budget);
             let fin = &line!(v, producer, v.me.other()).fin;
-            if !link.trusts_peer() {
+            if !link.peer.is_trusted() {
                 // A stranger must not pass a socket, whatever its mark says.
                 return link.put();
             }
@@ -236,7 +236,7 @@ impl ShmEndpoint {
         if !link.hold_if_used() {
             return;
         }
-        if let Some(v) = self.side.view().filter(|v| !v.link.is_inherited() && v.link.trusts_peer()) {
+        if let Some(v) = self.side.view().filter(|v| !v.link.is_inherited() && v.link.peer.is_trusted()) {
             let is_missing = || {
                 let gone = v.link.is_lost() || self.side.state.look().has(PEER_GONE);
                 !gone && self.liveness.peer_fd() < 0

@@ -1,18 +1,44 @@
-//! Checking whether the process that the kernel named as a link's peer has ended.
+//! The process at the other end of a link: who it is, whether it is trusted, and whether it has ended.
 
-use crate::shm::Link;
 use crate::shm::procfs::is_zombie;
-use core::sync::atomic::Ordering;
+use crate::shm::users::are_trusted_by;
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use netacc_sys::{raw, reserved_fds};
 use rustix::fd::{FromRawFd, OwnedFd};
+use rustix::process::getuid;
 
-impl Link {
+/// The process that the kernel named as a link's peer.
+#[derive(Debug)]
+pub struct PeerProcess {
+    /// Its process id according to the kernel (`SO_PEERCRED`); 0: it is in another PID namespace.
+    pid: AtomicU32,
+    /// A pidfd of it (descriptor + 1), if it has no process id here; see [`PeerProcess::lives`].
+    file: AtomicI32,
+    uid: AtomicU32,
+    /// Set if it runs as our user or as root. The wakers of another peer are not written, since a write could block; it
+    /// is woken by messages instead.
+    trusted: AtomicU32,
+    /// 1 if it will trust the process that made this end of the link, which is decided by that process's user at the
+    /// time. It is used until the peer has stored its own word, also in the child of a fork, which may run as another
+    /// user.
+    expects_trust: AtomicU32,
+}
+
+impl PeerProcess {
+    /// Notes the peer of a new link whose control socket is `control`.
+    pub(super) fn begin(&self, control: i32, pid: u32, trusted: bool) {
+        self.trusted.store(trusted.into(), Ordering::Relaxed);
+        self.pid.store(pid, Ordering::Relaxed);
+        self.open(control);
+        self.set_uid(if trusted { getuid().as_raw() } else { u32::MAX });
+    }
+
     /// Keeps a pidfd (`SO_PEERPIDFD`, Linux 6.5) of a peer in a PID namespace that is not visible here, so that its end
     /// can be seen. The child of a fork keeps it, too.
-    pub(super) fn know_peer_process(&self, control: i32) {
+    fn open(&self, control: i32) {
         const SO_PEERPIDFD: i32 = 77;
-        self.peer_process.store(0, Ordering::Relaxed);
-        if self.peer_pid.load(Ordering::Relaxed) != 0 {
+        self.file.store(0, Ordering::Relaxed);
+        if self.pid() != 0 {
             return;
         }
         if let Ok(fd @ 0..) = raw::getsockopt_int(control, libc::SOL_SOCKET, SO_PEERPIDFD) {
@@ -20,29 +46,65 @@ impl Link {
             // SAFETY: the kernel has just made the descriptor for this process, and no other code knows it.
             let fd = unsafe { OwnedFd::from_raw_fd(fd) };
             if let Ok(fd) = reserved_fds::adopt(fd) {
-                self.peer_process.store(fd + 1, Ordering::Relaxed);
+                self.file.store(fd + 1, Ordering::Relaxed);
             }
         }
     }
 
-    pub(super) fn forget_peer_process(&self) {
-        let fd = self.peer_process.swap(0, Ordering::Relaxed) - 1;
+    /// Closes the pidfd.
+    pub(super) fn close(&self) {
+        let fd = self.file.swap(0, Ordering::Relaxed) - 1;
         if fd >= 0 {
             reserved_fds::close(fd);
         }
     }
 
-    /// Whether the process that the kernel named as the peer still lives. A process in another PID namespace counts as
-    /// alive if the kernel has no pidfd of it.
-    pub(super) fn has_peer_process(&self) -> bool {
-        let file = self.peer_process.load(Ordering::Relaxed) - 1;
+    /// The process id according to the kernel; 0: it is in another PID namespace.
+    pub(super) fn pid(&self) -> u32 {
+        self.pid.load(Ordering::Relaxed)
+    }
+
+    /// The user (SO_PEERCRED).
+    pub fn uid(&self) -> u32 {
+        self.uid.load(Ordering::Relaxed)
+    }
+
+    /// Notes the user.
+    pub fn set_uid(&self, uid: u32) {
+        self.uid.store(uid, Ordering::Relaxed);
+        self.expects_trust.store(are_trusted_by(uid).into(), Ordering::Relaxed);
+    }
+
+    /// Whether the kernel says that it is root.
+    pub fn is_root(&self) -> bool {
+        self.uid() == 0
+    }
+
+    /// Whether it runs as our user or as root.
+    pub fn is_trusted(&self) -> bool {
+        self.trusted.load(Ordering::Relaxed) != 0
+    }
+
+    /// Ends the trust in it.
+    pub(super) fn distrust(&self) {
+        self.trusted.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether it is expected to trust the process that made this end of the link.
+    pub(super) fn will_trust_us(&self) -> bool {
+        self.expects_trust.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the process still lives. One in another PID namespace counts as alive if the kernel has no pidfd of it.
+    pub(super) fn lives(&self) -> bool {
+        let file = self.file.load(Ordering::Relaxed) - 1;
         if file >= 0 {
             let mut p = libc::pollfd { fd: file, events: libc::POLLIN, revents: 0 };
             let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
             let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
             return p.revents & libc::POLLIN == 0;
         }
-        let pid = self.peer_pid.load(Ordering::Relaxed);
+        let pid = self.pid();
         raw::process_exists(pid) && !is_zombie(pid)
     }
 }

@@ -73,7 +73,7 @@ fn redial(ep: &ShmEndpoint) {
         }
         Dialed::Connected(fd) => ep.learn_peer_liveness(generation, fd),
         // Nobody may be left who could tell, and a thread must not wait for ever.
-        Dialed::NotNow if tick().wrapping_sub(low_half(word)) <= WITHOUT_PEER || ep.side.link().has_peer_process() => {}
+        Dialed::NotNow if tick().wrapping_sub(low_half(word)) <= WITHOUT_PEER || ep.side.link().peer.lives() => {}
         Dialed::NotNow | Dialed::Gone => {
             lose_peer(ep);
             settle();

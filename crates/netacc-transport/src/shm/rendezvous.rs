@@ -175,7 +175,7 @@ fn server_link(fd: OwnedFd, mapped: Mapped, (pid, seen, uid): (u32, u32, u32), b
     h.server_pid.store(ours, Ordering::Relaxed);
     let control = reserved_fds::adopt(fd)?;
     let link = Link::new(Side::Server, mapped, control, trusted(uid), seen)?;
-    link.set_peer_uid(uid);
+    link.peer.set_uid(uid);
     h.server.store(SERVER_OPEN, Ordering::SeqCst);
     Ok(link)
 }
@@ -223,7 +223,7 @@ pub fn connect_link(
             let link =
                 reserved_fds::adopt(fd).and_then(|control| Link::new(Side::Client, mapped, control, trusted(uid), pid));
             let link = link.inspect_err(|_| mapped.discard()).map_err(NoLink::Resources)?;
-            link.set_peer_uid(uid);
+            link.peer.set_uid(uid);
             link.member.store(found, Ordering::Relaxed);
             // The server stores this as well, but only when it takes the link up, and it may sleep in the kernel until
             // then. If the name does not tell it, the word stays as it is, since the server may have written it

@@ -93,7 +93,7 @@ impl ShmEndpoint {
                 Err(p) if p == me || !raw::process_exists(p) || (looks == OWNER_YIELDS && procfs::is_zombie(p)) => {
                     let _ = owner.compare_exchange(p, 0, Ordering::Acquire, Ordering::Relaxed);
                 }
-                Err(p) if !v.link.trusts_peer() => {
+                Err(p) if !v.link.peer.is_trusted() => {
                     if self.delays.wait_for(p, &mut wait, || self.liveness.has_sharer(p))? == Next::Clear {
                         let _ = owner.compare_exchange(p, 0, Ordering::Acquire, Ordering::Relaxed);
                     }
@@ -113,7 +113,7 @@ impl ShmEndpoint {
         // Relaxed: the process that left held both words of [`ShmEndpoint::enter`], and this one has since acquired one
         // of them.
         let left = self.side.is_shared() && line!(v, producer, v.me).fin.load(Ordering::Relaxed) & SWITCHED != 0;
-        if left && !v.link.trusts_peer() {
+        if left && !v.link.peer.is_trusted() {
             self.reset_for(v, "marked the connection as switched");
         } else if left {
             self.side.on::<Switch>(SwitchEvent::SharerLeaves);

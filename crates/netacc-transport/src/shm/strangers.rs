@@ -47,7 +47,7 @@ pub fn on_offence(report: fn(&Offence)) {
 impl Link {
     /// Stores in the header whether this side takes descriptors from the peer.
     pub(super) fn publish_trust(&self) {
-        let word = if self.trusts_peer() { TAKES_LENT } else { REFUSES_LENT };
+        let word = if self.peer.is_trusted() { TAKES_LENT } else { REFUSES_LENT };
         if let Some(cell) = self.segment().as_ref().and_then(|s| s.header().lending.get(self.side().index())) {
             // Relaxed: the word stands for itself.
             cell.store(word, Ordering::Relaxed);
@@ -65,12 +65,12 @@ impl Link {
         let takes = match theirs {
             TAKES_LENT => true,
             // A server that has not taken the link up yet will trust root and its own user.
-            LENDING_UNKNOWN => self.expects_trust.load(Ordering::Relaxed) != 0,
+            LENDING_UNKNOWN => self.peer.will_trust_us(),
             _ => false,
         };
         // The child of a fork, whatever its present user is, communicates over the liveness socket that was passed
         // before.
-        self.trusts_peer() && takes && (self.is_inherited() || are_trusted_by(self.peer_uid()))
+        self.peer.is_trusted() && takes && (self.is_inherited() || are_trusted_by(self.peer.uid()))
     }
 
     /// Whether a message passes what a stranger must not pass. If so, the connection that it names is reset; the caller
@@ -79,7 +79,7 @@ impl Link {
         let (Message::OldSubflow { slot, generation } | Message::SwitchToKernel { slot, generation }) = *m else {
             return false;
         };
-        if self.trusts_peer() {
+        if self.peer.is_trusted() {
             return false;
         }
         // A slot that was never used has no connection, and its endpoint must not take memory.
@@ -103,7 +103,7 @@ impl Link {
 
     pub(super) fn report(&self, slot: usize, what: &'static str) {
         if let Some(report) = ON_OFFENCE.get() {
-            report(&Offence { pid: self.peer_pid(), uid: self.peer_uid(), slot, what });
+            report(&Offence { pid: self.peer_pid(), uid: self.peer.uid(), slot, what });
         }
     }
 }
@@ -171,7 +171,7 @@ impl View {
     /// socket on which the connection goes on. SeqCst: the caller has published before this; a peer that leaves stores
     /// its mark and then loads the ring's words for the last time.
     pub(super) fn peer_switched(&self) -> bool {
-        line!(self, producer, self.me.other()).fin.load(Ordering::SeqCst) & SWITCHED != 0 && self.link.trusts_peer()
+        line!(self, producer, self.me.other()).fin.load(Ordering::SeqCst) & SWITCHED != 0 && self.link.peer.is_trusted()
     }
 }
 

@@ -19,9 +19,9 @@ impl Unread {
         if self.has(link) {
             return;
         }
-        if let Some(reader) = link.reader.lock_within(budget) {
+        if let Some(reader) = link.control.reader.lock_within(budget) {
             let next = self.first.map_or(core::ptr::null_mut(), |l| core::ptr::from_ref(l).cast_mut());
-            link.next_unread.store(next, Ordering::Relaxed);
+            link.control.next_unread.store(next, Ordering::Relaxed);
             self.first = Some(link);
             core::mem::forget(reader);
             self.take_in(link);
@@ -52,7 +52,7 @@ impl Unread {
         while let Some(link) = next {
             // Read while the lock is held, since another forking thread may use the field after that.
             next = next_unread(link);
-            drop(link.reader.regain());
+            drop(link.control.reader.regain());
             if link.hold_if_used() {
                 link.service_if_readable();
                 link.put();
@@ -63,5 +63,5 @@ impl Unread {
 
 fn next_unread(link: &'static Link) -> Option<&'static Link> {
     // SAFETY: the pointer is null or that of a link, which is never freed.
-    unsafe { link.next_unread.load(Ordering::Relaxed).as_ref() }
+    unsafe { link.control.next_unread.load(Ordering::Relaxed).as_ref() }
 }

@@ -28,7 +28,7 @@ impl WakerSource for Link {
     fn control_to_poll(&self) -> i32 {
         // The control socket of a link that has ended would end every sleep, although connections that have sharers go
         // on.
-        if self.is_lost() { -1 } else { self.control_fd() }
+        if self.is_lost() { -1 } else { self.control.fd() }
     }
 
     fn service(&'static self) {
@@ -115,7 +115,7 @@ impl Link {
             match self.hand_waker(id, fd) {
                 Ok(true) => Ok(()),
                 Ok(false) if !self.trust_is_mutual() => Ok(()),
-                Ok(false) => self.send(Message::Waker { id }, Some(fd)),
+                Ok(false) => self.control.send(Message::Waker { id }, Some(fd)),
                 Err(e) => Err(e),
             }
         };
@@ -195,7 +195,7 @@ impl Link {
         match self.peer_waker(id) {
             Some(fd) => wakers::ring(fd),
             None => {
-                if self.send(Message::Wake { id }, None).is_err()
+                if self.control.send(Message::Wake { id }, None).is_err()
                     && let Some(cell) =
                         self.segment().and_then(|s| s.header().kick_all.get(self.side().other().index()))
                 {
@@ -203,7 +203,7 @@ impl Link {
                     // its wakers.
                     cell.store(1, Ordering::SeqCst);
                     // The peer may have read them all before it could see the word: then there is room again.
-                    let _ = self.send(Message::Wake { id }, None);
+                    let _ = self.control.send(Message::Wake { id }, None);
                 }
             }
         }
@@ -213,7 +213,7 @@ impl Link {
     /// block.
     fn peer_waker(&self, id: u32) -> Option<i32> {
         let fd = self.waker_pair(id)?.peers.load(Ordering::Acquire);
-        (fd != 0 && self.trusts_peer()).then_some(fd - 1)
+        (fd != 0 && self.peer.is_trusted()).then_some(fd - 1)
     }
 
     /// Stores a waker that the peer has passed.

@@ -63,7 +63,7 @@ fn a_fork_in_the_middle_of_a_switch_is_told_of_the_socket() {
     let look = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     assert_eq!(recv(&liveness, &mut byte, look), Ok((1, 1)), "for the child, which cannot read the control socket");
     // The parent takes the one that it finds first, and keeps it.
-    let nobody_reads = l.client.stop_reading(0).unwrap();
+    let nobody_reads = l.client.control.stop_reading(0).unwrap();
     c.set_liveness(liveness.as_raw_fd());
     c.readiness();
     assert!(c.must_switch());

@@ -86,7 +86,7 @@ impl Links {
     /// A control socket, to say things on it that no link says.
     pub fn control(link: &Link) -> BorrowedFd<'_> {
         // SAFETY: open as long as the link is held.
-        unsafe { BorrowedFd::borrow_raw(link.control_fd()) }
+        unsafe { BorrowedFd::borrow_raw(link.control.fd()) }
     }
 }
 

@@ -99,9 +99,9 @@ fn trust_is_mutual_where_both_say_so() {
     client.store(REFUSES_LENT, Ordering::Relaxed);
     assert_eq!(mutual(&l), (true, false), "a server is not to pass what its client refuses");
     client.store(LENDING_UNKNOWN, Ordering::Relaxed);
-    l.server.set_peer_uid(rustix::process::geteuid().as_raw());
+    l.server.peer.set_uid(rustix::process::geteuid().as_raw());
     assert_eq!(mutual(&l), (true, true), "a side of the own user will trust");
-    l.server.set_peer_uid(rustix::process::geteuid().as_raw().wrapping_add(1));
+    l.server.peer.set_uid(rustix::process::geteuid().as_raw().wrapping_add(1));
     l.server.inherit();
     let expected = rustix::process::geteuid().is_root();
     assert_eq!(mutual(&l), (true, expected), "nor is a child, unless the link was root's or of one user");

@@ -319,7 +319,7 @@ impl Engine {
             list.push((local.waker(), IN, What::LocalWaker(n)));
             // The end of a link is reported once, to each engine that has it.
             if !local.ended {
-                list.push((local.link.control_fd(), IN, What::Control(n)));
+                list.push((local.link.control.fd(), IN, What::Control(n)));
             }
         }
         let conns = &mut self.mux.conns.table;
@@ -373,7 +373,7 @@ impl Engine {
                     }
                 }
                 What::Control(n) => {
-                    if self.mux.links.table.get(n).is_some_and(|l| l.link.control_fd() == *fd) {
+                    if self.mux.links.table.get(n).is_some_and(|l| l.link.control.fd() == *fd) {
                         self.serve_local(n);
                     }
                 }
