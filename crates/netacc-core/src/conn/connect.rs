@@ -25,6 +25,7 @@ use netacc_transport::rdma::engine;
 use netacc_transport::rdma::engine::{RouteHandle, order};
 use netacc_transport::shm::claim::Claim;
 use netacc_transport::shm::rendezvous::SourceProbe;
+use netacc_transport::shm::segment::Segment;
 use netacc_transport::shm::{ShmEndpoint, rendezvous};
 use netacc_transport::{Endpoint, Interest};
 
@@ -142,7 +143,7 @@ fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) 
                 "fd {fd}: connected to {dest} over {}",
                 if remote { "RDMA" } else { "shared memory" }
             );
-            if s.endpoint().is_some_and(|e| e.side.link().may_be_served_by_many()) {
+            if s.endpoint().is_some_and(|e| e.side.link().segment().is_some_and(Segment::may_be_served_by_many)) {
                 queued::note(r);
             }
             if s.endpoint().is_some_and(|e| e.side.link().waits_for_ourselves()) {

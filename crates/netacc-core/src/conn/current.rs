@@ -19,14 +19,15 @@ const HOLDS: u64 = 300_000;
 
 /// Whether a link may be used without asking the kernel.
 pub(super) fn is_confirmed(link: &Link) -> bool {
-    let age = cpu::ticks().wrapping_sub(link.confirmed.load(Ordering::Relaxed));
+    let age = cpu::ticks().wrapping_sub(link.listener.confirmed.load(Ordering::Relaxed));
     link.peer.is_trusted() && age < HOLDS
 }
 
 /// Evaluates the kernel's answer `word`: whether this link leads to a listener that may still have the address. The
 /// members of a reuseport group share it, and the kernel names one of them each time.
 pub(super) fn heed(link: &Link, word: Word) -> bool {
-    let (member, listener) = (link.member.load(Ordering::Relaxed), link.listener.load(Ordering::Relaxed));
+    let (member, listener) =
+        (link.listener.member.load(Ordering::Relaxed), link.listener.cookie.load(Ordering::Relaxed));
     match word {
         Word::Listener(found) if found.cookie == listener => {
             confirm(link);
@@ -45,5 +46,5 @@ pub(super) fn heed(link: &Link, word: Word) -> bool {
 
 /// Notes that the kernel has just confirmed this link.
 pub(super) fn confirm(link: &Link) {
-    link.confirmed.store(cpu::ticks(), Ordering::Relaxed);
+    link.listener.confirmed.store(cpu::ticks(), Ordering::Relaxed);
 }

@@ -14,6 +14,7 @@ use netacc_sys::{Lock, cpu, lock_rank};
 use netacc_transport::shm::claim::{Claim, segment_lacks};
 use netacc_transport::shm::owner::Word;
 use netacc_transport::shm::rendezvous::NoLink;
+use netacc_transport::shm::segment::Segment;
 use netacc_transport::shm::{Link, owner, rendezvous};
 
 /// A destination and our links to it.
@@ -182,7 +183,7 @@ fn links(t: &'static Target) -> impl Iterator<Item = &'static Link> {
 
 /// The links to the listener with the cookie `member` (0: there is only one listener).
 fn links_to(t: &'static Target, member: u64) -> impl Iterator<Item = &'static Link> {
-    links(t).filter(move |l| l.member.load(Ordering::Relaxed) == member)
+    links(t).filter(move |l| l.listener.member.load(Ordering::Relaxed) == member)
 }
 
 impl View {
@@ -190,11 +191,11 @@ impl View {
         let mut v = View { count: 0, shared: false, members: None, stuck: [0; STUCK], untold: false };
         let mut room = v.stuck.iter_mut();
         for link in links(t) {
-            let member = link.member.load(Ordering::Relaxed);
+            let member = link.listener.member.load(Ordering::Relaxed);
             if member != 0 {
                 v.members.get_or_insert_default().add(member);
             }
-            if link.is_stuck()
+            if link.queue.is_stuck(link.segment())
                 && let Some(pid) = room.next()
             {
                 *pid = link.peer_pid();
@@ -209,8 +210,8 @@ impl View {
     }
 
     fn consider(&mut self, t: &'static Target, member: u64) {
-        (self.count, self.shared) =
-            links_to(t, member).fold((0, false), |(n, shared), l| (n + 1, shared | l.served_by_many()));
+        (self.count, self.shared) = links_to(t, member)
+            .fold((0, false), |(n, shared), l| (n + 1, shared | l.segment().is_some_and(Segment::served_by_many)));
     }
 
     /// Whether another link should be made although there are some. Members of a reuseport group need none, since the
@@ -226,7 +227,7 @@ impl View {
         }
         // A process in a PID namespace that is not visible here has number 0, as free entries of the list do.
         let pid = link.peer_pid();
-        self.shared && (link.is_stuck() || (pid != 0 && self.stuck.contains(&pid)))
+        self.shared && (link.queue.is_stuck(link.segment()) || (pid != 0 && self.stuck.contains(&pid)))
     }
 }
 
@@ -305,17 +306,19 @@ pub fn claim(
     }
     let link = made.map_err(|e| why_not(e, meant.is_some()))?;
     current::confirm(link);
-    if link.member.load(Ordering::Relaxed) == 0 {
+    if link.listener.member.load(Ordering::Relaxed) == 0 {
         // A link that was made for another listener is obsolete.
-        let listener = link.listener.load(Ordering::Relaxed);
-        retain(t, |l| l.member.load(Ordering::Relaxed) != 0 || l.listener.load(Ordering::Relaxed) == listener);
+        let listener = link.listener.cookie.load(Ordering::Relaxed);
+        retain(t, |l| {
+            l.listener.member.load(Ordering::Relaxed) != 0 || l.listener.cookie.load(Ordering::Relaxed) == listener
+        });
     }
     if count == 0 {
         // If this is the first member of a group, the others have to be found.
         t.rotation.store(1, Ordering::Relaxed);
     }
     // Tells the server to take up this link before it serves later connects of another one.
-    links_to(t, link.member.load(Ordering::Relaxed)).for_each(Link::set_more);
+    links_to(t, link.listener.member.load(Ordering::Relaxed)).filter_map(Link::segment).for_each(Segment::set_more);
     link.next.store(t.links.load(Ordering::Relaxed), Ordering::Relaxed);
     t.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
     claim_on(link, order).map_err(|_| Reason::NoMemory)
@@ -332,7 +335,7 @@ pub fn claim_remote(dest: SocketAddr, link: &'static Link, only: bool) -> core::
         link.next.store(t.links.load(Ordering::Relaxed), Ordering::Relaxed);
         t.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
     }
-    if link.backlog_full() {
+    if link.segment().is_some_and(|s| link.queue.is_full(s)) {
         return Err(Reason::BacklogFull);
     }
     let mut order = match claim_on(link, order) {
@@ -350,7 +353,8 @@ pub fn claim_remote(dest: SocketAddr, link: &'static Link, only: bool) -> core::
 
 /// Index of a link to `member` whose process waits for connects, among the next [`LOOKS`] links from the `turn`th on.
 fn idle(t: &'static Target, member: u64, turn: usize, count: usize) -> usize {
-    let waits = |at: &usize| links_to(t, member).nth(at % count).is_some_and(Link::server_waits);
+    let waits =
+        |at: &usize| links_to(t, member).nth(at % count).and_then(Link::segment).is_some_and(Segment::server_waits);
     (turn..turn + count.min(LINKS_TRIED_FOR_IDLE)).find(waits).unwrap_or(turn)
 }
 
@@ -360,8 +364,8 @@ pub fn is_awaited_elsewhere(dest: SocketAddr, link: &Link) -> bool {
     let busy = link.peer_pid();
     // A process may have several links. If the number is not known (0), another link may lead to another process.
     let another = |l: &Link| !core::ptr::eq(l, link) && (busy == 0 || l.peer_pid() != busy);
-    let waits = |l: &'static Link| another(l) && l.accepting() && l.server_waits();
-    target(dest, link.is_remote()).is_some_and(|t| links_to(t, link.member.load(Ordering::Relaxed)).any(waits))
+    let waits = |l: &'static Link| another(l) && l.accepting() && l.segment().is_some_and(Segment::server_waits);
+    target(dest, link.is_remote()).is_some_and(|t| links_to(t, link.listener.member.load(Ordering::Relaxed)).any(waits))
 }
 
 /// Number of links, of some 500 slots each, on which connects of clients on other hosts may wait beyond the listener's
@@ -388,7 +392,7 @@ fn claim_known(
             continue;
         }
         // With several processes another one may have room, and by TCP any of them can accept.
-        let full = link.backlog_full();
+        let full = link.segment().is_some_and(|s| link.queue.is_full(s));
         if full && !late && (view.shared || link.is_remote()) {
             return Err(Reason::BacklogFull);
         }
@@ -446,5 +450,6 @@ pub fn is_exact(dest: SocketAddr, tcp_first: bool) -> bool {
 /// Whether links to `dest` lead to listeners that share a port, and `which` holds for their group.
 fn is_group(dest: SocketAddr, which: impl FnOnce(&ReuseportGroup) -> bool) -> bool {
     let _order = POOL.lock();
-    target(dest, false).is_some_and(|t| links(t).any(|l| l.member.load(Ordering::Relaxed) != 0) && which(&t.reuseport))
+    target(dest, false)
+        .is_some_and(|t| links(t).any(|l| l.listener.member.load(Ordering::Relaxed) != 0) && which(&t.reuseport))
 }

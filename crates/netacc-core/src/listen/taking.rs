@@ -121,7 +121,9 @@ impl Listener {
                 }
                 crowd::entered(link);
                 link.owner.store(core::ptr::from_ref(self) as usize, Ordering::Release);
-                link.set_many(self.many.load(Ordering::Relaxed) != 0);
+                if let Some(segment) = link.segment() {
+                    segment.set_many(self.many.load(Ordering::Relaxed) != 0);
+                }
                 link.next.store(self.links.load(Ordering::Relaxed), Ordering::Relaxed);
                 note_filled(link);
                 link.hold();

@@ -12,6 +12,7 @@ use netacc_sys::slab::{Pooled, Slab};
 use netacc_sys::{Lock, lock_rank, raw, reserved_fds};
 use netacc_transport::rdma::engine;
 use netacc_transport::shm::claim::take_slot;
+use netacc_transport::shm::segment::Segment;
 use netacc_transport::shm::slots::CONTROL_SLOT;
 use netacc_transport::shm::{Link, ShmEndpoint};
 use rustix::fd::{FromRawFd, OwnedFd};
@@ -232,7 +233,9 @@ impl Listener {
             return (true, false);
         }
         let _g = self.lock.lock();
-        self.links().fold((false, false), |(queued, more), l| (queued || l.has_queued(), more | l.take_more()))
+        self.links().fold((false, false), |(queued, more), l| {
+            (queued || l.has_queued(), more | l.segment().is_some_and(Segment::take_more))
+        })
     }
 
     /// Begins the connection of the next connect that waits in shared memory. `None`: none waits; `Some(None)`: the
@@ -245,7 +248,7 @@ impl Listener {
         let only = links.next()?;
         if links.next().is_none() {
             let slot = only.pop()?;
-            self.waits.store(only.seen_queued().into(), Ordering::Relaxed);
+            self.waits.store(only.segment().is_some_and(|s| only.queue.seen_queued(s)).into(), Ordering::Relaxed);
             return Some(take_slot(only, slot));
         }
         // Takes the oldest connect of all links, as from the single queue of a kernel listener.
@@ -272,7 +275,7 @@ impl Listener {
         }
         self.oldest().and_then(|(_, l)| Some((l, l.segment()?))).is_some_and(|(link, segment)| {
             let taken = segment.header().popped.load(Ordering::Relaxed);
-            !precedes_count(taken, link.filled_at_count.load(Ordering::Relaxed))
+            !precedes_count(taken, link.queue.filled_at_count.load(Ordering::Relaxed))
         })
     }
 
@@ -327,7 +330,7 @@ impl Listener {
 /// is taken up later with connects that may be older than the count. Under the listener's lock.
 pub(crate) fn note_filled(link: &Link) {
     if let Some(segment) = link.segment() {
-        link.filled_at_count.store(segment.pushed(), Ordering::Relaxed);
+        link.queue.filled_at_count.store(segment.pushed(), Ordering::Relaxed);
     }
 }
 

@@ -5,6 +5,7 @@ use crate::object::socket::Socket;
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_sys::{Lock, lock_rank};
 use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::shm::segment::Segment;
 
 /// Number of connects in the list. A connect that finds no free entry waits for its own process.
 const REMEMBERED: usize = 1024;
@@ -63,7 +64,7 @@ impl QueuedConnect {
 
     /// Time (ns) for which its process is known not to have accepted anything.
     pub(super) fn idle(&self, r: Ref<Socket>, now: u64) -> u64 {
-        let taken = with_endpoint(r, |ep| ep.side.link().connects_taken()).unwrap_or(0);
+        let taken = with_endpoint(r, |ep| ep.side.link().segment().map_or(0, Segment::connects_taken)).unwrap_or(0);
         let since = self.since.load(Ordering::Relaxed);
         if since == 0 || taken != self.taken.load(Ordering::Relaxed) {
             self.taken.store(taken, Ordering::Relaxed);

@@ -27,6 +27,7 @@ use netacc_transport::rdma::engine;
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::shm::owner::Owned;
+use netacc_transport::shm::segment::Segment;
 
 /// Switches a connection that [has to](ShmEndpoint::must_switch): redispatches a queued connect, or accepts the peer's
 /// switch. Takes both direction locks.
@@ -226,7 +227,7 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
             s.set(SHARED, false);
             // Threads that sleep on the connection wake, check it again, and find the new endpoint.
             old.poke_self();
-            if new.side.link().may_be_served_by_many() {
+            if new.side.link().segment().is_some_and(Segment::may_be_served_by_many) {
                 queued::note_redispatched(r);
             }
             old.close(false);
@@ -306,7 +307,9 @@ impl Leaving {
         let s = r.obj;
         let locks = (s.rx.try_lock()?, s.tx.try_lock()?);
         let old = s.endpoint().filter(|e| r.valid() && s.is_shm() && e.side.is_queued())?;
-        let stays = s.has(SHARED) || descendants::under_way() || !old.side.link().served_by_many();
+        let stays = s.has(SHARED)
+            || descendants::under_way()
+            || !old.side.link().segment().is_some_and(Segment::served_by_many);
         (!stays && old.side.withdraw()).then_some(Leaving { r, old, locks })
     }
 
@@ -327,7 +330,7 @@ impl Leaving {
             );
             if done.and_then(|()| replace_everywhere(s, real)).is_ok() {
                 s.set(PLACEHOLDER, false);
-                old.side.link().stuck.store(1, Ordering::Relaxed);
+                old.side.link().queue.stuck.store(1, Ordering::Relaxed);
                 now_tcp(s, old, Reason::NotTaken);
             } else {
                 old.fail(Errno::CONNRESET);

@@ -28,7 +28,7 @@ impl Claim {
         if pending && let Some(ep) = link.endpoint(claimed.slot) {
             ep.begin_pending();
         }
-        let pushed = link.push(num::small(claimed.slot));
+        let pushed = link.segment().is_some_and(|s| link.queue.push(s, num::small(claimed.slot)));
         drop(order);
         if pushed && let Some(queue) = link.endpoint(CONTROL_SLOT) {
             queue.announce();

@@ -223,7 +223,7 @@ impl Endpoint for ShmEndpoint {
         if v.me == Side::Client {
             v.link.slots.closed(v.index);
         }
-        v.link.count_slot_closed();
+        v.link.stats.slot_closed(v.link.is_inherited());
         v.link.put();
     }
 

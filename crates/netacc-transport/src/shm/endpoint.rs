@@ -117,7 +117,7 @@ impl ShmEndpoint {
         self.kept_until.store(0, Ordering::Relaxed);
         self.edges.begin();
         self.side.state.begin(v.place());
-        v.link.slot_taken();
+        v.link.stats.slot_taken();
         true
     }
 

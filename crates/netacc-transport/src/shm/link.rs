@@ -6,10 +6,13 @@ use crate::shm::control_socket::ControlSocket;
 use crate::shm::endpoint::ShmEndpoint;
 use crate::shm::guard::dismiss_reserved;
 use crate::shm::mapping::Mapped;
+use crate::shm::peer_listener::PeerListener;
 use crate::shm::peer_process::PeerProcess;
-use crate::shm::segment::{BATCH, READY_SETS, SERVER_OPEN, SERVER_PENDING, SERVER_WITHDRAWN, Segment};
+use crate::shm::queue::ConnectQueue;
+use crate::shm::segment::{READY_SETS, SERVER_OPEN, SERVER_PENDING, SERVER_WITHDRAWN, Segment};
 use crate::shm::side::Side;
 use crate::shm::slots::Slots;
+use crate::shm::stats::StatsPlace;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::SLOTS;
 use netacc_stats::{Counter, page};
@@ -54,8 +57,8 @@ pub struct Link {
     /// The process at the other end.
     pub peer: PeerProcess,
     id: AtomicU32,
-    /// Index of the link's entry on the stats page + 1; 0: none, as in the child of a fork.
-    pub(super) entry: AtomicU32,
+    /// The link's entry on the stats page.
+    pub(super) stats: StatsPlace,
     /// Set in the child of a fork: the link is the parent's, and only its segment is ours to use.
     pub inherited: AtomicU32,
     /// Our thread wakers that exist and are free; under `lock`.
@@ -71,29 +74,12 @@ pub struct Link {
     /// Time ([`netacc_sys::cpu::ticks`]) at which the owner last asked the kernel whether the peer lives (client side,
     /// under the owner's lock).
     pub checked: AtomicU64,
-    /// The last position of the other side in the connect queue that this side has loaded. The shared position is
-    /// loaded only when it matters, since each load takes the cache line away from the other side. Under the owner's
-    /// lock.
-    pub(super) seen: AtomicU64,
-    /// The entries of the connect queue up to `seen`, which are read at once to spare the client's cache line (server
-    /// side).
-    pub(super) batch: [AtomicU32; BATCH],
+    /// What this side knows of the connect queue.
+    pub queue: ConnectQueue,
     /// Number of references of threads that sleep on the listener ([`crate::WaitSet::hold`]).
     pub(super) asleep: AtomicU32,
-    /// Position up to which the client had queued connects when the server last counted the connections in the kernel's
-    /// queue of the listener, or took the link up (server side, under the owner's lock).
-    pub filled_at_count: AtomicU64,
-    /// Set when the server did not accept a connect that waited here (client side); see [`Link::is_stuck`].
-    pub stuck: AtomicU32,
-    /// The kernel's cookie for the listener at the other end where several may share its port; 0: it is the only one
-    /// (client side).
-    pub member: AtomicU64,
-    /// The kernel's cookie for the listener at the time when the link was made, whether others share its port or not;
-    /// 0: the kernel does not tell (client side).
-    pub listener: AtomicU64,
-    /// Time ([`netacc_sys::cpu::ticks`]) at which the kernel last confirmed that this listener would get a connection
-    /// (client side, under the owner's lock).
-    pub confirmed: AtomicU64,
+    /// The listener at the other end (client side).
+    pub listener: PeerListener,
     /// Number + 1 of the RDMA engine of this process that has the server's side, if the server is on another host; 0:
     /// it is on this host (client side).
     pub remote: AtomicU32,
@@ -158,19 +144,15 @@ impl Link {
         link.control.begin(control);
         link.server.store((side == Side::Server).into(), Ordering::Relaxed);
         link.lost.store(0, Ordering::Relaxed);
-        link.stuck.store(0, Ordering::Relaxed);
         link.asleep.store(0, Ordering::Relaxed);
-        link.filled_at_count.store(0, Ordering::Relaxed);
         link.peer.begin(control, peer_pid, trusted);
         link.id.store(next_id(), Ordering::Relaxed);
         link.next_waker.store(const { num::constant(READY_SETS) }, Ordering::Relaxed);
         // Number 0 means "no ready set" in shared memory.
         link.ready_sets.store(1, Ordering::Relaxed);
         link.checked.store(0, Ordering::Relaxed);
-        link.seen.store(0, Ordering::Relaxed);
-        link.member.store(0, Ordering::Relaxed);
-        link.listener.store(0, Ordering::Relaxed);
-        link.confirmed.store(0, Ordering::Relaxed);
+        link.queue.begin();
+        link.listener.begin();
         link.passed.store(0, Ordering::Relaxed);
         link.inherited.store(0, Ordering::Relaxed);
         link.remote.store(0, Ordering::Relaxed);
@@ -185,7 +167,7 @@ impl Link {
         link.list();
         link.publish_trust();
         page().count(Counter::LinksOpened);
-        link.enter();
+        link.stats.open(link);
         Ok(link)
     }
 
@@ -338,7 +320,7 @@ impl Link {
         if self.lost.load(Ordering::Relaxed) != LOST && !self.is_inherited() {
             page().count(Counter::LinksClosed);
         }
-        self.close_stats();
+        self.stats.close(self.id());
         LINKS.release(self);
     }
 
@@ -397,8 +379,7 @@ impl Link {
         if self.inherited.swap(1, Ordering::Relaxed) != 0 {
             return;
         }
-        // The entry is on the parent's stats page.
-        self.entry.store(0, Ordering::Relaxed);
+        self.stats.forget();
         self.reset_locks();
         self.control.leave_to_parent();
         for b in self.wakers().map(|waker| &waker.mine) {

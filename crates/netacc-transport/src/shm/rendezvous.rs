@@ -224,14 +224,14 @@ pub fn connect_link(
                 reserved_fds::adopt(fd).and_then(|control| Link::new(Side::Client, mapped, control, trusted(uid), pid));
             let link = link.inspect_err(|_| mapped.discard()).map_err(NoLink::Resources)?;
             link.peer.set_uid(uid);
-            link.member.store(found, Ordering::Relaxed);
+            link.listener.member.store(found, Ordering::Relaxed);
             // The server stores this as well, but only when it takes the link up, and it may sleep in the kernel until
             // then. If the name does not tell it, the word stays as it is, since the server may have written it
             // already.
-            if several {
-                link.set_many(true);
+            if let Some(segment) = link.segment().filter(|_| several) {
+                segment.set_many(true);
             }
-            link.listener.store(listener, Ordering::Relaxed);
+            link.listener.cookie.store(listener, Ordering::Relaxed);
             Ok(link)
         }
         Err(e) => {

@@ -271,7 +271,7 @@ impl ShmEndpoint {
         if v.me == Side::Client && !v.link.is_inherited() {
             v.link.slots.parked(v.index);
         }
-        v.link.count_slot_closed();
+        v.link.stats.slot_closed(v.link.is_inherited());
         v.link.put();
     }
 

@@ -348,7 +348,7 @@ impl ShmEndpoint {
                 v.link.slots.closed(v.index);
             }
         }
-        v.link.count_slot_closed();
+        v.link.stats.slot_closed(v.link.is_inherited());
         v.link.put();
     }
 }

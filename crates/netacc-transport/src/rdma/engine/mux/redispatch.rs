@@ -7,6 +7,7 @@ use crate::rdma::engine::mux::Mux;
 use crate::rdma::engine::mux::conn::Conn;
 use crate::rdma::engine::process;
 use crate::shm::ShmEndpoint;
+use crate::shm::segment::Segment;
 use crate::timeouts;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -74,13 +75,15 @@ impl Mux {
         // A link that nobody has taken up is not said to be served by many: its connects wait for the first process
         // already.
         let late = |ep: &ShmEndpoint| {
-            ep.side.is_queued() && ep.side.age() > QUEUED_CONNECTION && ep.side.link().served_by_many()
+            ep.side.is_queued()
+                && ep.side.age() > QUEUED_CONNECTION
+                && ep.side.link().segment().is_some_and(Segment::served_by_many)
         };
         let is_late = |c: &Conn| c.kernel < 0 && late(c.ep);
         let all: Vec<usize> = self.conns.table.each().filter(|(_, c)| is_late(c)).map(|(at, _)| at).collect();
         for at in all {
             let Some(ep) = self.conns.table.get(at).filter(|c| is_late(c)).map(|c| c.ep) else { continue };
-            ep.side.link().stuck.store(1, Ordering::Relaxed);
+            ep.side.link().queue.stuck.store(1, Ordering::Relaxed);
             if !self.redispatch(at, ep) {
                 self.reset(at);
             }
