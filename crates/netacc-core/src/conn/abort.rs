@@ -17,7 +17,7 @@ use netacc_transport::shm::ShmEndpoint;
 
 /// Disconnects the socket. The peer sees a reset if the connection still existed.
 pub fn abort(s: &'static Socket, ep: &'static ShmEndpoint) -> Result<()> {
-    let alive = !ep.has_ended();
+    let alive = !ep.observed().has_ended();
     let real = raw::socket(s.domain(), SOCK_STREAM | SOCK_CLOEXEC, 0)?;
     if alive {
         // Without a loopback address only the pending error will be missing.

@@ -93,7 +93,7 @@ fn connect_existing(r: Ref<Socket>, p: *const c_void, len: u32) -> Answer<()> {
         Some(_) if ep.is_pending() && s.has(NONBLOCK) => Err(Errno::ALREADY.into()),
         Some(_) if ep.is_pending() => established(r),
         Some(_) if !s.set(CONNECTING, false) => Err(Errno::ISCONN.into()),
-        Some(_) if !ep.has_ended() => Ok(()),
+        Some(_) if !ep.observed().has_ended() => Ok(()),
         // A non-blocking connect was established and ended before any call reported it, so success is reported once.
         Some(_) => {
             let e = ep.take_error();
@@ -414,7 +414,7 @@ pub fn bind(fd: i32) -> Outcome {
     match table::socket(fd) {
         // The port of a dead connection is released; the socket may be bound again, once.
         Some(r) if r.obj.is_shm() => match r.obj.endpoint() {
-            Some(ep) if ep.has_ended() && !r.obj.set(REBOUND, true) => Outcome::Done(0),
+            Some(ep) if ep.observed().has_ended() && !r.obj.set(REBOUND, true) => Outcome::Done(0),
             _ => Outcome::Failed(Errno::INVAL),
         },
         Some(r) => match materialize(fd, r.obj) {

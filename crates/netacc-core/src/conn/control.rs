@@ -221,7 +221,7 @@ fn shut(fd: i32, how: i32) -> Outcome {
         }
         // The connect has completed, and a further connect(2) reports that.
         r.obj.set(CONNECTING, false);
-        if ep.has_ended() {
+        if ep.observed().has_ended() {
             ep.stir();
             return Outcome::Failed(Errno::NOTCONN);
         }
@@ -320,7 +320,7 @@ pub fn getpeername(fd: i32, p: *mut c_void, len: *mut u32) -> Outcome {
     let Some(a) = r.obj.peer.get() else {
         return Outcome::Pass;
     };
-    if ep.has_ended() || ep.is_pending() {
+    if ep.observed().has_ended() || ep.is_pending() {
         return Outcome::Failed(Errno::NOTCONN);
     }
     if let Err(e) = addr::check(p, len) {

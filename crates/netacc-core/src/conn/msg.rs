@@ -142,7 +142,7 @@ pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
 #[cold]
 unsafe fn put_inq(m: *mut libc::msghdr, ep: &ShmEndpoint) {
     let left = match ep.unread() {
-        0 => i32::from(ep.peer_ended()),
+        0 => i32::from(ep.observed().has_peer_ended()),
         n => n.min(i32::MAX as usize) as i32,
     };
     // SAFETY: the caller guarantees a writable header; no more is written than its buffer has room for (cmsg(3)), and

@@ -107,7 +107,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
                     e.received(n as u64);
                 }
                 // A blocking call waits for SO_RCVLOWAT bytes; usually that is 1.
-                let enough = got >= ep.lowat() && flags & MSG_WAITALL == 0;
+                let enough = got >= ep.edges.lowat() && flags & MSG_WAITALL == 0;
                 if enough || peek || nonblock || dst.left() == 0 {
                     return Ok(got);
                 }

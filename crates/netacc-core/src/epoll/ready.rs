@@ -257,7 +257,7 @@ pub(super) fn changed(reg: &'static Registration, take: bool) -> bool {
         now = m.data;
         now_rest = u64::from(m.edges) << 32 | u64::from(m.room);
         // Data below SO_RCVLOWAT is no event. After the end no data arrives, but setting that option is an event.
-        lowat = ep.lowat() > 1 && ep.unread() < ep.lowat() && !ep.peer_ended();
+        lowat = ep.edges.lowat() > 1 && ep.unread() < ep.edges.lowat() && !ep.observed().has_peer_ended();
     } else if reg.flags.load(Ordering::Relaxed) & LISTENED != 0
         && let Some(l) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.listener())
     {

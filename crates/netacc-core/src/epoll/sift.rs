@@ -180,7 +180,9 @@ fn serve(e: &'static Epoll, w: &'static Subscription) {
     }
     if link.is_lost() {
         // A connection that other sharers may use is redispatched when one of them uses it.
-        for ep in link.endpoints().filter(|ep| ep.must_switch() && !(ep.side.is_shared() && ep.orphaned())) {
+        for ep in
+            link.endpoints().filter(|ep| ep.must_switch() && !(ep.side.is_shared() && ep.connect.is_orphaned(&ep.side)))
+        {
             if let Some(s) = at(ep.owner.load(Ordering::Acquire) as *mut Socket) {
                 crate::switch::redispatch::complete_switch(Ref { obj: s, generation: s.generation() });
             }

@@ -51,7 +51,7 @@ pub fn settle_orphans() {
             && let Some(ep) = r.obj.endpoint().filter(|ep| !ep.side.is_remote() && !ep.side.link().is_inherited() && ep.side.is_queued())
         {
             ep.side.link().service_if_readable();
-            if ep.orphaned() {
+            if ep.connect.is_orphaned(&ep.side) {
                 redispatch::redispatch(r);
             }
         }

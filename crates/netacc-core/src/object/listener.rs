@@ -304,7 +304,7 @@ impl Listener {
         let _g = self.lock.lock();
         for l in self.links() {
             if let Some(q) = l.endpoint(CONTROL_SLOT) {
-                ready |= q.arm_queue(set) && l.has_queued();
+                ready |= q.waiters.arm_queue(&q.side, set) && l.has_queued();
                 // Another thread may find the client gone and remove the link while this one sleeps.
                 set.hold(l);
             }
@@ -320,7 +320,7 @@ impl Listener {
         let _g = self.lock.lock();
         for l in self.links() {
             if let Some(q) = l.endpoint(CONTROL_SLOT) {
-                q.disarm_queue(set);
+                q.waiters.disarm_queue(&q.side, set);
             }
         }
     }

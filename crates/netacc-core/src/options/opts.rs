@@ -289,7 +289,8 @@ fn family(s: &Socket, level: i32) -> i32 {
 #[cold]
 #[allow(unsafe_code)]
 unsafe fn peer_name(s: &Socket, val: *mut c_void, len: *mut u32) -> Result<()> {
-    let peer = s.peer.get().filter(|_| !s.endpoint().is_some_and(|e| e.has_ended())).ok_or(Errno::NOTCONN)?;
+    let peer =
+        s.peer.get().filter(|_| !s.endpoint().is_some_and(|e| e.observed().has_ended())).ok_or(Errno::NOTCONN)?;
     let (mut name, mut there) = ([0u64; 4], 32);
     addr_of(peer, s.domain(), &mut name, &mut there);
     // SAFETY: the caller guarantees pointers that are valid for the given lengths.
@@ -306,7 +307,7 @@ const QUICK_LATE: i32 = 2;
 
 /// Whether the peer's end of stream was received.
 fn after_end(s: &Socket) -> bool {
-    s.is_shm() && s.endpoint().is_some_and(|e| e.peer_ended())
+    s.is_shm() && s.endpoint().is_some_and(|e| e.observed().has_peer_ended())
 }
 
 /// getsockopt(2).

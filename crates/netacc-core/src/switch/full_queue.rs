@@ -44,7 +44,7 @@ fn may_wait(s: &Socket, old: &ShmEndpoint) -> bool {
 
 fn keep(old: &ShmEndpoint, pause: u64) -> bool {
     let next = time::now() + pause;
-    let kept = old.queue_again(next);
+    let kept = old.connect.queue_again(&old.side, next);
     if kept {
         // Relaxed: a thread that sees an older time only looks too early, or once more.
         let _ = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
@@ -78,7 +78,7 @@ pub(super) fn within(deadline: Deadline) -> Deadline {
                 && !r.obj.has(SHARED)
                 && let Some(ep) = r.obj.endpoint().filter(|ep| ep.side.is_queued() && ep.side.link().is_lost())
             {
-                if ep.orphaned() {
+                if ep.connect.is_orphaned(&ep.side) {
                     redispatch::redispatch(r);
                 }
                 waits |= ep.side.is_queued();

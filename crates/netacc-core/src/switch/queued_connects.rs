@@ -20,7 +20,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_sys::time::Deadline;
 use netacc_sys::{lock, time};
 use netacc_transport::rdma::engine;
-use netacc_transport::shm::{Link, ShmEndpoint, redial};
+use netacc_transport::shm::{Link, redial};
 
 const QUEUED_CONNECT: u64 = time::ns(timeouts::QUEUED_CONNECT);
 
@@ -80,7 +80,7 @@ fn make_what_is_due(before: impl Fn()) -> (bool, bool) {
 }
 
 fn is_orphaned(r: Ref<Socket>) -> bool {
-    with_endpoint(r, ShmEndpoint::orphaned).unwrap_or(false)
+    with_endpoint(r, |ep| ep.connect.is_orphaned(&ep.side)).unwrap_or(false)
 }
 
 /// Makes a connect by TCP, since a thread that waits for something else would not do so. A connect whose server has a

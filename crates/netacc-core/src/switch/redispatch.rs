@@ -34,7 +34,7 @@ use netacc_transport::shm::segment::Segment;
 #[cold]
 pub fn complete_switch(r: Ref<Socket>) {
     match r.obj.endpoint() {
-        Some(ep) if ep.orphaned() => redispatch(r),
+        Some(ep) if ep.connect.is_orphaned(&ep.side) => redispatch(r),
         Some(_) => accept(r),
         None => {}
     }
@@ -121,7 +121,7 @@ fn awaits_queue_pair(ep: &ShmEndpoint) -> bool {
 pub fn settle_before_close(fd: i32, r: Ref<Socket>) {
     let end = Deadline::within(timeouts::REDISPATCH_CLOSED);
     while r.valid() && is_in_doubt(r.obj) && table::number_of(r, fd).is_none() {
-        if r.obj.endpoint().is_some_and(ShmEndpoint::orphaned) || end.passed() {
+        if r.obj.endpoint().is_some_and(|ep| ep.connect.is_orphaned(&ep.side)) || end.passed() {
             return give_up(r);
         }
         progress::progress();
@@ -181,7 +181,7 @@ pub fn redispatch(r: Ref<Socket>) {
         let why = why_by_tcp(s);
         let _moving = Moving::begin();
         let (rx, tx) = (s.rx.lock(), s.tx.lock());
-        let orphan = s.endpoint().filter(|e| r.valid() && s.is_shm() && e.orphaned());
+        let orphan = s.endpoint().filter(|e| r.valid() && s.is_shm() && e.connect.is_orphaned(&e.side));
         // Checked under the locks, which a forking thread takes after it has announced the fork.
         let now = orphan.is_none() || !descendants::under_way();
         if now

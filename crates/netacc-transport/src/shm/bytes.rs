@@ -2,7 +2,7 @@
 
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
-use crate::shm::sharers::Direction;
+use crate::shm::rings::Direction;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{CORKED, CUT, HOLDS, LARGE_USED, MORE, Switch, SwitchEvent};
 use crate::shm::slot_side::View;
@@ -34,7 +34,7 @@ impl ShmEndpoint {
         if want == 0 || state.is_shared() || state.is_left() {
             return want;
         }
-        let room = if waits && self.has_room(&v) { want } else { self.bulk_room(&v, want) };
+        let room = if waits && self.rings.has_room(&self.side, &v) { want } else { self.bulk_room(&v, want) };
         if room < want && !state.has(CUT) {
             self.side.state.set(CUT);
         }
@@ -45,14 +45,14 @@ impl ShmEndpoint {
     }
 
     fn bulk_room(&self, v: &View, want: usize) -> usize {
-        if !self.tx.is_large() {
+        if !self.rings.tx.is_large() {
             return LARGE - SMALL_WRITE_ROOM;
         }
         // If a quarter of the window is free, as it usually is, the exact number of unread bytes is not needed.
-        if self.peer_closed(v) || (want <= LARGE / 4 - SMALL_WRITE_ROOM && self.has_room(v)) {
+        if self.peer_closed(v) || (want <= LARGE / 4 - SMALL_WRITE_ROOM && self.rings.has_room(&self.side, v)) {
             return want;
         }
-        let unread = to_usize(self.peer_left_unread(v).unwrap_or(0));
+        let unread = to_usize(self.rings.peer_left_unread(&self.side, v).unwrap_or(0));
         LARGE.saturating_sub(unread).saturating_sub(SMALL_WRITE_ROOM)
     }
 
@@ -65,32 +65,32 @@ impl ShmEndpoint {
         if self.sharers_switched(v) {
             return Ok(0);
         }
-        self.tx.prepare(own, peer, src.left())?;
+        self.rings.tx.prepare(own, peer, src.left())?;
         let mut n = 0;
         while src.left() > 0 {
-            let Some((ptr, len)) = self.tx.chunk(&area, peer, src.left())? else {
+            let Some((ptr, len)) = self.rings.tx.chunk(&area, peer, src.left())? else {
                 break;
             };
             if !src.reaches(len, Access::Read) {
                 break;
             }
             src.copy_to(ptr.as_ptr(), len);
-            self.tx.advance(len);
+            self.rings.tx.advance(len);
             n += len;
         }
         let state = self.side.state.glance();
-        if self.tx.is_large() {
+        if self.rings.tx.is_large() {
             if !state.has(LARGE_USED) {
                 self.side.state.set(LARGE_USED);
             }
-        } else if state.has(LARGE_USED) && self.tx.large_idle(peer) {
+        } else if state.has(LARGE_USED) && self.rings.tx.large_idle(peer) {
             // The connection uses the small window again, so the pages of the large one are freed.
             self.side.state.clear(LARGE_USED);
             v.seg.drop_large(v.index, v.me);
         }
         if n > 0 {
             if !state.has(CORKED | MORE | HOLDS) {
-                self.tx.publish(own);
+                self.rings.tx.publish(own);
                 self.announce_data(v);
             } else {
                 self.hold(v, n, src.left() == 0);
@@ -119,7 +119,7 @@ impl ShmEndpoint {
         }
         let mut n = 0;
         while dst.left() > 0 {
-            let Some((ptr, len)) = self.rx.chunk(&area, own, peer, if peek { n } else { 0 })? else {
+            let Some((ptr, len)) = self.rings.rx.chunk(&area, own, peer, if peek { n } else { 0 })? else {
                 break;
             };
             let len = len.min(dst.left());
@@ -129,11 +129,11 @@ impl ShmEndpoint {
             dst.copy_from(ptr.as_ptr(), len);
             n += len;
             if !peek {
-                self.rx.advance(len);
+                self.rings.rx.advance(len);
             }
         }
         if n > 0 && !peek {
-            self.rx.publish(own);
+            self.rings.rx.publish(own);
             self.announce_room(v, false);
         }
         Ok(n)
@@ -168,15 +168,15 @@ impl ShmEndpoint {
         }
         let mut done = 0;
         while done < n {
-            let Ok(Some((_, len))) = self.rx.chunk(&area, own, peer, 0) else {
+            let Ok(Some((_, len))) = self.rings.rx.chunk(&area, own, peer, 0) else {
                 break;
             };
             let len = len.min(n - done);
-            self.rx.advance(len);
+            self.rings.rx.advance(len);
             done += len;
         }
         if done > 0 {
-            self.rx.publish(own);
+            self.rings.rx.publish(own);
             self.announce_room(v, false);
         }
         done
@@ -209,20 +209,20 @@ impl ShmEndpoint {
         if self.sharers_switched(&v) {
             return Err(Errno::AGAIN);
         }
-        if self.tx.prepare(own, peer, want).is_err() {
+        if self.rings.tx.prepare(own, peer, want).is_err() {
             return Err(self.violated(&v));
         }
         let mut n = 0;
         let mut failed = None;
         while n < want {
-            match self.tx.chunk(&area, peer, want - n) {
+            match self.rings.tx.chunk(&area, peer, want - n) {
                 Ok(Some((ptr, len))) => match fill(ptr.as_ptr(), len) {
                     Ok(0) => {
                         failed = Some(Ok(0));
                         break;
                     }
                     Ok(k) => {
-                        self.tx.advance(k.min(len));
+                        self.rings.tx.advance(k.min(len));
                         n += k.min(len);
                     }
                     Err(e) => {
@@ -242,7 +242,7 @@ impl ShmEndpoint {
         }
         if n > 0 {
             if !self.side.state.glance().has(CORKED | MORE | HOLDS) {
-                self.tx.publish(own);
+                self.rings.tx.publish(own);
                 self.announce_data(&v);
             } else {
                 self.hold(&v, n, n == want);
@@ -287,7 +287,7 @@ impl ShmEndpoint {
         let mut n = 0;
         let mut failed = None;
         while n < want {
-            let (ptr, len) = match self.rx.chunk(&area, own, peer, 0) {
+            let (ptr, len) = match self.rings.rx.chunk(&area, own, peer, 0) {
                 Ok(Some((ptr, len))) => (ptr, len.min(want - n)),
                 Ok(None) => break,
                 Err(Violation) => return Some(self.violated_for_reader(v)),
@@ -299,7 +299,7 @@ impl ShmEndpoint {
                     break;
                 }
                 Ok(k) => {
-                    self.rx.advance(k.min(len));
+                    self.rings.rx.advance(k.min(len));
                     n += k.min(len);
                     if k < len {
                         break;
@@ -312,7 +312,7 @@ impl ShmEndpoint {
             }
         }
         if n > 0 {
-            self.rx.publish(own);
+            self.rings.rx.publish(own);
             self.announce_room(v, false);
             return Some(Ok(n));
         }

@@ -26,7 +26,7 @@ impl Claim {
     pub fn push(self) -> bool {
         let Claim { link, claimed, pending, order } = self;
         if pending && let Some(ep) = link.endpoint(claimed.slot) {
-            ep.begin_pending();
+            ep.connect.begin_pending(&ep.side);
         }
         let pushed = link.segment().is_some_and(|s| link.queue.push(s, num::small(claimed.slot)));
         drop(order);

@@ -3,6 +3,7 @@
 use crate::endpoint::{Endpoint, Interest, Readiness, Shut};
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
+use crate::shm::queued_connect::QueuedConnect;
 use crate::shm::segment::WIPED;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{PEER_GONE, RX_SHUT};
@@ -13,6 +14,9 @@ use netacc_ring::{CLOSED, FIN, Violation, to_usize};
 use netacc_sys::cpu;
 use netacc_sys::errno::{Errno, Result};
 
+/// Number of unread bytes that count as sent. In TCP, bytes in the peer's receive buffer are no longer "unsent". A ring
+/// has no such boundary, so this is the size of an ordinary receive buffer.
+const DELIVERED: u64 = 64 * 1024;
 impl Endpoint for ShmEndpoint {
     fn try_write(&self, src: &mut Iov<'_>) -> Result<usize> {
         let Some(v) = self.side.view() else {
@@ -96,12 +100,12 @@ impl Endpoint for ShmEndpoint {
             r |= Readiness::IN | Readiness::RDHUP;
         }
         if (self.has_data(&v) || self.overdue(&v) > 0)
-            && (self.lowat() <= 1 || self.waiting_in_all(&v) >= self.enough(&v))
+            && (self.edges.lowat() <= 1 || self.waiting_in_all(&v) >= self.edges.enough(&v))
         {
             r |= Readiness::IN;
         }
         let room = if !state.is_left() {
-            self.peer_closed(&v) || self.has_room(&v)
+            self.peer_closed(&v) || self.rings.has_room(&self.side, &v)
         } else {
             state.is_on_kernel() && self.passed.has_room()
         };
@@ -139,7 +143,7 @@ impl Endpoint for ShmEndpoint {
             self.bound_by_hold(&v, set);
         }
         if self.is_pending() {
-            set.wake_at(ShmEndpoint::next_look());
+            set.wake_at(QueuedConnect::next_look());
         }
         // A process may have left the rings, or a thread may have switched the connection, before the registration.
         (interest.read && r.readable())
@@ -234,7 +238,7 @@ impl Endpoint for ShmEndpoint {
 
     fn unsent(&self) -> usize {
         let Some(v) = self.side.view() else { return 0 };
-        self.outstanding(self.peer_left_unread(&v).unwrap_or(0))
+        to_usize(self.rings.peer_left_unread(&self.side, &v).unwrap_or(0).saturating_sub(DELIVERED))
     }
 
     fn take_error(&self) -> i32 {

@@ -11,6 +11,7 @@
 //! connection to another host no bytes are held back either.
 
 use crate::shm::ShmEndpoint;
+use crate::shm::queued_connect::QueuedConnect;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{CORKED, HOLDS, MORE, SHARED, Switch, SwitchEvent};
 use crate::shm::slot_side::{SlotSide, View};
@@ -78,7 +79,7 @@ impl ShmEndpoint {
     pub(super) fn release(&self, v: &View) {
         let own = line!(v, producer, v.me);
         self.side.state.clear(HOLDS);
-        self.tx.publish(own);
+        self.rings.tx.publish(own);
         // Cleared after the publication: a reader that does not see the mark sees the bytes.
         own.fin.fetch_and(!HOLDING, Ordering::SeqCst);
         self.announce_data(v);
@@ -96,7 +97,7 @@ impl ShmEndpoint {
             return self.release(v);
         }
         let (own, said) = (line!(v, producer, v.me), line!(v, consumer, v.me));
-        let pos = self.tx.position();
+        let pos = self.rings.tx.position();
         let over = state.has(HOLDS) && time::now() >= said.held_until.load(Ordering::Relaxed);
         // The bytes of a hold that has expired are published, and a new hold begins for those of this call.
         let before = if over { pos.saturating_sub(n as u64) } else { 0 };
@@ -138,7 +139,7 @@ impl ShmEndpoint {
     pub fn held_until(&self) -> Option<u64> {
         let v = self.side.view()?;
         if self.is_pending() {
-            return Some(ShmEndpoint::next_look());
+            return Some(QueuedConnect::next_look());
         }
         if v.is_held() { self.left_of_hold(&v) } else { None }
     }

@@ -6,14 +6,16 @@ use crate::shm::edges::Edges;
 use crate::shm::liveness::Liveness;
 use crate::shm::old_subflow::OldSubflow;
 use crate::shm::passed::PassedSockets;
+use crate::shm::queued_connect::QueuedConnect;
+use crate::shm::rings::Rings;
 use crate::shm::segment::{CONNECT_QUEUED, WIPED};
 use crate::shm::side::Side;
 use crate::shm::side_machines::{Ends, EndsEvent, Switch, SwitchEvent};
 use crate::shm::side_state::SideState;
 use crate::shm::slot_side::{SlotSide, View};
 use crate::shm::waiters::Waiters;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use netacc_ring::{CLOSED, Consumer, FIN, HOLDING, OPEN, Producer, RESET, SWITCHED, has_not_ended};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use netacc_ring::{CLOSED, FIN, HOLDING, OPEN, RESET, SWITCHED, has_not_ended};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::cpu;
 use netacc_sys::errno::Errno;
@@ -23,10 +25,10 @@ use netacc_sys::errno::Errno;
 pub struct ShmEndpoint {
     /// Which side of which slot the endpoint is, and the state of its connection.
     pub side: SlotSide,
-    pub(super) tx: Producer,
-    pub(super) rx: Consumer,
+    /// The rings of both directions.
+    pub(super) rings: Rings,
     /// Threads of this process that wait for the connection, beside those that the words in shared memory name.
-    pub(super) waiters: Waiters,
+    pub waiters: Waiters,
     /// The socket layer's object for this connection.
     pub owner: AtomicUsize,
     /// The socket layer's registration that the subscribed ready set reports to.
@@ -34,11 +36,9 @@ pub struct ShmEndpoint {
     /// Our ready set that watches the endpoint; 0: none.
     pub ready_set: AtomicU32,
     /// The counters by which edge-triggered epoll recognises new events, and SO_RCVLOWAT.
-    pub(super) edges: Edges,
-    /// Position of a pending connect in the connect queue; see [`super::pending`].
-    pub(super) queued_at: AtomicU64,
-    /// Time before which a queued connect whose server has died is not made again; see [`ShmEndpoint::queue_again`].
-    pub(super) kept_until: AtomicU64,
+    pub edges: Edges,
+    /// What a client notes of its connect in the queue.
+    pub connect: QueuedConnect,
     /// The sockets whose ends show which processes still hold the connection.
     pub liveness: Liveness,
     /// The old subflow, whose bytes come before the ring's.
@@ -104,8 +104,7 @@ impl ShmEndpoint {
             Side::Server => 0,
         };
         self.side.remote.store(peer_end, Ordering::Relaxed);
-        self.tx.reset();
-        self.rx.reset();
+        self.rings.begin();
         self.side.error.store(0, Ordering::Relaxed);
         self.side.generation.store(generation, Ordering::Relaxed);
         drop(self.liveness.take());
@@ -114,7 +113,7 @@ impl ShmEndpoint {
         self.liveness.forget_stale_peer(&self.side, generation);
         self.registration.store(0, Ordering::Relaxed);
         self.ready_set.store(0, Ordering::Relaxed);
-        self.kept_until.store(0, Ordering::Relaxed);
+        self.connect.begin();
         self.edges.begin();
         self.side.state.begin(v.place());
         v.link.stats.slot_taken();
@@ -157,6 +156,11 @@ impl ShmEndpoint {
             return state;
         }
         self.observe_change(v)
+    }
+
+    /// The state after a look at the peer's words and the link's state.
+    pub fn observed(&self) -> SideState {
+        self.side.view().map_or(SideState::CLOSED, |v| self.observe(&v))
     }
 
     /// The part of [`ShmEndpoint::observe`] that notes changes. It is out of line, so that nearly every call needs few
@@ -215,7 +219,11 @@ impl ShmEndpoint {
             if self.old_subflow.is_there() && (self.old_subflow.is_ready(&self.side).is_some() || self.side.is_dead()) {
                 return self.side.state.look();
             }
-            match self.peer_left_unread(v).map(|n| n.saturating_add(self.old_subflow.unread_before(v))) {
+            match self
+                .rings
+                .peer_left_unread(&self.side, v)
+                .map(|n| n.saturating_add(self.old_subflow.unread_before(v)))
+            {
                 // If the peer is an RDMA engine, the program on the other host may live, and has not ended its stream.
                 Some(0) if !(self.side.is_remote() || v.link.is_remote()) => {
                     self.side.on::<Ends>(EndsEvent::PeerEnd);
@@ -236,13 +244,15 @@ impl ShmEndpoint {
         let fin = || line!(v, producer, v.me.other()).fin.load(Ordering::Acquire);
         let ended = |fin: u32| fin & (FIN | CLOSED | SWITCHED | RESET) == FIN;
         // The peer stores its marks before it dies, so they are loaded again, now that it is gone.
-        ended(fin()) && self.peer_died(v) && ended(fin()) && self.peer_left_unread(v) != Some(0)
+        ended(fin()) && self.peer_died(v) && ended(fin()) && self.rings.peer_left_unread(&self.side, v) != Some(0)
     }
 
     /// Whether any byte was written to a connect that waits in its queue.
     pub fn has_written(&self) -> bool {
         let mut any = false;
-        self.replay(|_, n| any |= n > 0);
+        if let Some(v) = self.side.view() {
+            self.rings.replay(&v, |_, n| any |= n > 0);
+        }
         any
     }
 

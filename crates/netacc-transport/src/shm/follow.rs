@@ -6,9 +6,9 @@ use crate::shm::ShmEndpoint;
 use crate::shm::control::patiently;
 use crate::shm::passed::PassedSockets;
 use crate::shm::passing::{pass_descriptors, take_out};
-use crate::shm::queued_connect::is_kept;
 use crate::shm::registry;
-use crate::shm::sharers::{Direction, FORKED, GIVING};
+use crate::shm::rings::Direction;
+use crate::shm::sharers::{FORKED, GIVING};
 use crate::shm::side::Side;
 use crate::shm::side_machines::{LivenessSocket, PEER_GONE, RX_SHUT, Switch, SwitchEvent};
 use crate::shm::slot_side::{SlotSide, View};
@@ -115,7 +115,7 @@ impl ShmEndpoint {
                 self.seek_kernel(&v) || self.is_hopeless(&v) || self.passed.kernel_fd() >= 0
             }
             Switch::OnKernel | Switch::OnSharersKernel if !state.is_dead() => drained(self, &v),
-            _ => v.is_orphan() && !is_kept(self),
+            _ => v.is_orphan() && !self.connect.is_kept(),
         })
     }
 

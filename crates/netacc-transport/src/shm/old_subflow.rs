@@ -218,9 +218,9 @@ impl ShmEndpoint {
     /// Number of bytes that can be read, including those of the old subflow.
     pub(super) fn waiting_in_all(&self, v: &View) -> u64 {
         if !self.old_subflow.is_there() {
-            return self.waiting_in(v) + self.overdue(v);
+            return self.rings.waiting_in(&self.side, v) + self.overdue(v);
         }
         let (n, ended) = self.old_subflow.left(&self.side);
-        n as u64 + if ended { self.waiting_in(v) } else { 0 }
+        n as u64 + if ended { self.rings.waiting_in(&self.side, v) } else { 0 }
     }
 }

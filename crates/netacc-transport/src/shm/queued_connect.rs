@@ -2,17 +2,49 @@
 //!
 //! Offered promotions are decided in the same way.
 
-use crate::shm::ShmEndpoint;
 use crate::shm::segment::{CONNECT_QUEUED, CONNECT_REFUSED, CONNECT_TAKEN, CONNECT_WITHDRAWN};
 use crate::shm::side::Side;
 use crate::shm::slot_side::{SlotSide, View};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_sys::time;
 
-/// Whether a connect whose server has died is not to be made again yet.
-pub(super) fn is_kept(ep: &ShmEndpoint) -> bool {
-    let until = ep.kept_until.load(Ordering::Relaxed);
-    until != 0 && time::now() < until
+/// What a client notes of a connect in the queue.
+#[derive(Debug)]
+pub struct QueuedConnect {
+    /// Position of a pending connect in the connect queue; see [`super::pending`].
+    pub(super) queued_at: AtomicU64,
+    /// Time before which a queued connect whose server has died is not made again; see [`QueuedConnect::queue_again`].
+    kept_until: AtomicU64,
+}
+
+impl QueuedConnect {
+    /// Begins with a connect that is not kept.
+    pub(super) fn begin(&self) {
+        self.kept_until.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether a connect whose server has died is not to be made again yet.
+    pub(super) fn is_kept(&self) -> bool {
+        let until = self.kept_until.load(Ordering::Relaxed);
+        until != 0 && time::now() < until
+    }
+
+    /// Client: queues a connect again that was withdrawn from a process which has died. It is not
+    /// [orphaned](QueuedConnect::is_orphaned) before the time `until` ([`time::now`]).
+    pub fn queue_again(&self, side: &SlotSide, until: u64) -> bool {
+        self.kept_until.store(until, Ordering::Relaxed);
+        side.view().is_some_and(|v| {
+            // Nobody else decides any more, since the server is gone.
+            let cell = &v.slot.open.outcome;
+            cell.compare_exchange(CONNECT_WITHDRAWN, CONNECT_QUEUED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        })
+    }
+
+    /// Client: whether the server's process died before it took the connect, which is to be made again now. Another
+    /// process may serve it.
+    pub fn is_orphaned(&self, side: &SlotSide) -> bool {
+        side.is_live() && side.view().is_some_and(|v| v.is_orphan()) && !self.is_kept()
+    }
 }
 
 impl SlotSide {
@@ -73,24 +105,5 @@ impl View {
         self.me == Side::Client
             && self.slot.open.outcome.load(Ordering::Acquire) == CONNECT_QUEUED
             && (self.link.is_lost() || self.link.is_withdrawn())
-    }
-}
-
-impl ShmEndpoint {
-    /// Client: queues a connect again that was withdrawn from a process which has died. It is not
-    /// [orphaned](ShmEndpoint::orphaned) before the time `until` ([`time::now`]).
-    pub fn queue_again(&self, until: u64) -> bool {
-        self.kept_until.store(until, Ordering::Relaxed);
-        self.side.view().is_some_and(|v| {
-            // Nobody else decides any more, since the server is gone.
-            let cell = &v.slot.open.outcome;
-            cell.compare_exchange(CONNECT_WITHDRAWN, CONNECT_QUEUED, Ordering::AcqRel, Ordering::Acquire).is_ok()
-        })
-    }
-
-    /// Client: whether the server's process died before it took the connect, which is to be made again now. Another
-    /// process may serve it.
-    pub fn orphaned(&self) -> bool {
-        self.side.is_live() && self.side.view().is_some_and(|v| v.is_orphan()) && !is_kept(self)
     }
 }

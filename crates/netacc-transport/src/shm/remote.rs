@@ -160,7 +160,7 @@ impl ShmEndpoint {
             let state = self.observe(&v);
             state.is_alone()
                 && !state.is_read_side_over()
-                && self.lowat() <= 1
+                && self.edges.lowat() <= 1
                 && !self.old_subflow.is_there()
                 && !self.has_data(&v)
         })

@@ -7,19 +7,13 @@ use crate::{Endpoint, Shut};
 use alloc::vec::Vec;
 
 impl ShmEndpoint {
-    /// Calls `piece` for all bytes that were written so far to a connection whose peer has read none.
-    pub(super) fn replay(&self, mut piece: impl FnMut(*const u8, usize)) {
-        let Some(v) = self.side.view() else { return };
-        let Some(area) = v.tx_area() else { return };
-        self.tx.replay(&area, |p, n| piece(p.as_ptr(), n));
-    }
-
     /// Returns all bytes that were written so far, of which the server has read none, and how many of them are in the
     /// first window.
     pub fn written(&self) -> (Vec<u8>, usize) {
         let mut bytes = Vec::new();
         let mut first = None;
-        self.replay(|p, n| {
+        let Some(v) = self.side.view() else { return (bytes, 0) };
+        self.rings.replay(&v, |p, n| {
             first.get_or_insert(n);
             let at = bytes.len();
             bytes.resize(at + n, 0);

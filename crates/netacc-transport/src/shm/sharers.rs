@@ -16,6 +16,7 @@ use crate::shm::delays::{Next, Wait};
 use crate::shm::drain::LivenessEvent;
 use crate::shm::procfs;
 use crate::shm::redial;
+use crate::shm::rings::Direction;
 use crate::shm::segment::LIVENESS_WAKER;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{LivenessSocket, LivenessSocketEvent, PEER_GONE, SHARED, Switch, SwitchEvent};
@@ -23,7 +24,7 @@ use crate::shm::slot_side::{SlotSide, View};
 use crate::shm::wait_budget::WaitBudget;
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicU32, Ordering};
-use netacc_ring::{Consumer, Producer, SWITCHED, Violation};
+use netacc_ring::{SWITCHED, Violation};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds, time};
 use netacc_wire::Message;
@@ -35,13 +36,6 @@ pub(super) const FORKED: u32 = 1;
 /// Value of that word while a process puts the unread bytes of the sharers into the socket on which the connection goes
 /// on.
 pub(super) const GIVING: u32 = 2;
-
-/// A direction of a shared side.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Direction {
-    Read = 0,
-    Write = 1,
-}
 
 /// Guard of an operation on a shared side: no other sharer is in one for the same direction.
 pub(super) struct Entered<'a> {
@@ -84,7 +78,7 @@ impl ShmEndpoint {
             match owner.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => {
                     let held = Entered { owner };
-                    self.resync(v, dir)?;
+                    self.rings.resync(v, dir)?;
                     return Ok(held);
                 }
                 // A process that died in the middle had not published: continuing from the published words undoes what
@@ -121,14 +115,6 @@ impl ShmEndpoint {
         left
     }
 
-    fn resync(&self, v: &View, dir: Direction) -> core::result::Result<(), Violation> {
-        let peer = v.me.other();
-        match dir {
-            Direction::Read => self.rx.resync(line!(v, consumer, v.me), line!(v, producer, peer)),
-            Direction::Write => self.tx.resync(line!(v, producer, v.me), line!(v, consumer, peer)),
-        }
-    }
-
     /// Whether there is anything to read.
     #[inline]
     pub(super) fn has_data(&self, v: &View) -> bool {
@@ -137,40 +123,7 @@ impl ShmEndpoint {
         {
             return ready;
         }
-        let peer = line!(v, producer, v.me.other());
-        if self.side.is_shared() {
-            Consumer::available_by(line!(v, consumer, v.me), peer) > 0
-        } else {
-            self.rx.readable(peer)
-        }
-    }
-
-    /// Whether a write would find room.
-    #[inline]
-    pub(super) fn has_room(&self, v: &View) -> bool {
-        let peer = line!(v, consumer, v.me.other());
-        if self.side.is_shared() {
-            return self.tx.writable_by(line!(v, producer, v.me), peer);
-        }
-        self.tx.writable(peer).unwrap_or(true)
-    }
-
-    /// Number of bytes in the ring that can be read.
-    pub(super) fn waiting_in(&self, v: &View) -> u64 {
-        let peer = line!(v, producer, v.me.other());
-        if self.side.is_shared() {
-            return Consumer::available_by(line!(v, consumer, v.me), peer);
-        }
-        self.rx.available(peer).unwrap_or(0)
-    }
-
-    /// Number of our bytes that the peer has not read; `None` if its words are impossible.
-    pub(super) fn peer_left_unread(&self, v: &View) -> Option<u64> {
-        let peer = line!(v, consumer, v.me.other());
-        if self.side.is_shared() {
-            return Some(Producer::unread_by(line!(v, producer, v.me), peer));
-        }
-        self.tx.unread(peer).ok()
+        self.rings.has_data(&self.side, v)
     }
 
     /// To be called before a fork: makes the liveness socket, unless there is one, and marks the connection as shared.
@@ -249,8 +202,8 @@ impl ShmEndpoint {
         // If one of them has left the rings, this process still has to follow.
         if self.side.is_shared()
             && !self.sharers_switched(&v)
-            && self.resync(&v, Direction::Read).is_ok()
-            && self.resync(&v, Direction::Write).is_ok()
+            && self.rings.resync(&v, Direction::Read).is_ok()
+            && self.rings.resync(&v, Direction::Write).is_ok()
         {
             self.side.state.clear(SHARED);
         }
@@ -297,7 +250,7 @@ impl ShmEndpoint {
                 Some(false) => drop(set.add(old_subflow, libc::POLLIN)),
                 // The old subflow is readable, and that is not what the sleeper waits for: the kernel would wake it at
                 // once, again and again. Only with SO_RCVLOWAT may more bytes matter to it.
-                Some(true) => set.bounded |= self.lowat() > 1,
+                Some(true) => set.bounded |= self.edges.lowat() > 1,
                 None => {}
             }
         }

@@ -6,9 +6,17 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 /// The state of a side, as loaded once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SideState(u32);
+pub struct SideState(u32);
 
 impl SideState {
+    /// The state of a side without a link: both streams have ended.
+    pub(super) const CLOSED: SideState = SideState(TX_SHUT | PEER_FIN);
+
+    /// Whether both directions have ended, so that a TCP socket would not be connected.
+    pub fn has_ended(self) -> bool {
+        self.is_dead() || self.ends() == Ends::Closed
+    }
+
     pub(super) fn life(self) -> Life {
         Life::decode(self.0)
     }
@@ -35,7 +43,7 @@ impl SideState {
 
     /// Whether the connection was reset.
     #[inline]
-    pub(super) fn is_dead(self) -> bool {
+    pub fn is_dead(self) -> bool {
         self.0 & DEAD != 0
     }
 
@@ -53,7 +61,7 @@ impl SideState {
 
     /// Whether the peer's stream has ended.
     #[inline]
-    pub(super) fn has_peer_ended(self) -> bool {
+    pub fn has_peer_ended(self) -> bool {
         self.0 & PEER_FIN != 0
     }
 

@@ -5,16 +5,9 @@ use crate::shm::ShmEndpoint;
 use crate::shm::edges::EdgeSeq;
 use crate::shm::side::Side;
 use crate::shm::side_machines::Ends;
-use crate::shm::slot_side::{SlotSide, View};
+use crate::shm::slot_side::SlotSide;
 use core::sync::atomic::{Ordering, fence};
-use netacc_ring::to_usize;
 use netacc_sys::errno::Errno;
-
-/// Number of unread bytes that count as sent. In TCP, bytes in the peer's receive buffer are no longer "unsent". A ring
-/// has no such boundary, so this is the size of an ordinary receive buffer.
-const DELIVERED: u64 = 64 * 1024;
-/// Smallest number of bytes that fit into a ring before the peer has to read.
-const FULL: u64 = 64 * 1024;
 
 impl SlotSide {
     /// Puts an error back that was taken by a call which then had bytes to report: the next call reports it, as in the
@@ -37,7 +30,7 @@ impl ShmEndpoint {
         // This comes first: if a pending connect is established now, that counts as room.
         let _ = self.is_pending();
         let ends = self.edges.ends(self.observe(&v));
-        self.edges.find_room(|| self.has_room(&v));
+        self.edges.find_room(|| self.rings.has_room(&self.side, &v));
         self.edges.seq(ends, self.visible(&v))
     }
 
@@ -73,7 +66,7 @@ impl ShmEndpoint {
 
     /// Whether a write would find an end or an error, or no room.
     pub fn refuses(&self) -> bool {
-        self.side.view().is_none_or(|v| self.observe(&v).is_write_side_over() || !self.has_room(&v))
+        self.side.view().is_none_or(|v| self.observe(&v).is_write_side_over() || !self.rings.has_room(&self.side, &v))
     }
 
     /// The state as TCP_INFO names it (`enum` in `net/tcp_states.h`).
@@ -95,48 +88,15 @@ impl ShmEndpoint {
         }
     }
 
-    /// Whether both directions have ended, so that a TCP socket would not be connected.
-    pub fn has_ended(&self) -> bool {
-        let Some(v) = self.side.view() else { return true };
-        let state = self.observe(&v);
-        state.is_dead() || state.ends() == Ends::Closed
-    }
-
-    /// Whether the connection was reset.
-    pub fn is_reset(&self) -> bool {
-        self.side.view().is_some_and(|v| self.observe(&v).is_dead())
-    }
-
-    /// Whether the peer has ended its stream.
-    pub fn peer_ended(&self) -> bool {
-        self.side.view().is_none_or(|v| self.observe(&v).has_peer_ended())
-    }
-
-    /// The value of SO_RCVLOWAT.
-    #[inline]
-    pub fn lowat(&self) -> usize {
-        self.edges.lowat() as usize
-    }
-
     /// Sets SO_RCVLOWAT, and wakes waiting threads, which check again. If enough bytes or the end are there, this is an
     /// event even if nothing has changed, as in the kernel.
     pub fn set_lowat(&self, n: u32) {
         self.edges.set_lowat(n);
         let there = self.unread();
-        if there > 0 && there >= self.lowat() || self.peer_ended() {
+        if there > 0 && there >= self.edges.lowat() || self.observed().has_peer_ended() {
             self.edges.count_nudge();
         }
         self.poke_self();
-    }
-
-    /// Number of bytes that make the connection readable: SO_RCVLOWAT, or fewer if the peer may write no more before
-    /// they are read.
-    pub(super) fn enough(&self, v: &View) -> u64 {
-        let window = match line!(v, consumer, v.me).window.load(Ordering::Relaxed) {
-            0 => FULL,
-            window => window.min(FULL),
-        };
-        u64::from(self.edges.lowat()).min(window)
     }
 
     /// Sets SO_SNDBUF and SO_RCVBUF (bytes, as getsockopt(2) reports them); 0: not set by the program, so that the
@@ -144,7 +104,7 @@ impl ShmEndpoint {
     #[cold]
     pub fn set_buffers(&self, send: u32, receive: u32) {
         if let Some(v) = self.side.view() {
-            self.tx.set_limit(line!(v, producer, v.me), send);
+            self.rings.tx.set_limit(line!(v, producer, v.me), send);
             // tcp(7), tcp_adv_win_scale: half of the buffer is the kernel's own overhead.
             line!(v, consumer, v.me).window.store(u64::from(receive / 2), Ordering::Relaxed);
             // This may give a writer on either side room. A writer registers by a SeqCst exchange and then loads the
@@ -155,13 +115,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// Number of bytes that a TCP socket would still have to send (SIOCOUTQ).
-    pub(super) fn outstanding(&self, unread: u64) -> usize {
-        to_usize(unread.saturating_sub(DELIVERED))
-    }
-
     /// Whether the peer's program has read all that we have written.
     pub fn is_all_read(&self) -> bool {
-        self.side.view().is_none_or(|v| self.peer_left_unread(&v).unwrap_or(0) == 0)
+        self.side.view().is_none_or(|v| self.rings.peer_left_unread(&self.side, &v).unwrap_or(0) == 0)
     }
 }

@@ -21,7 +21,7 @@ use crate::num;
 use crate::shm::ShmEndpoint;
 use crate::shm::control::patiently;
 use crate::shm::passing::{enclosed, pass_descriptors};
-use crate::shm::sharers::Direction;
+use crate::shm::rings::Direction;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{RX_SHUT, UNTOLD};
 use crate::shm::slot_side::{SlotSide, View};
@@ -36,7 +36,7 @@ use rustix::fd::{AsRawFd, OwnedFd};
 
 /// Whether the peer has read all bytes that this side has sent, over the ring and over the old subflow.
 fn peer_has_read_all(ep: &ShmEndpoint, v: &View) -> bool {
-    ep.peer_left_unread(v) == Some(0) && ep.old_subflow.unread_before(v) == 0
+    ep.rings.peer_left_unread(&ep.side, v) == Some(0) && ep.old_subflow.unread_before(v) == 0
 }
 
 /// A copy of our end for our other sharers, which the peer sends back to them. It is [`enclosed`], since a copy that
@@ -214,11 +214,11 @@ impl ShmEndpoint {
         let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
         let Some(area) = v.rx_area() else { return Err(Errno::CONNRESET) };
         v.end_hold();
-        while let Some((p, n)) = self.rx.chunk(&area, own, peer, 0).map_err(|_| self.violated(v))? {
+        while let Some((p, n)) = self.rings.rx.chunk(&area, own, peer, 0).map_err(|_| self.violated(v))? {
             send_all(peer_end.as_raw_fd(), p.as_ptr(), n)?;
-            self.rx.advance(n);
+            self.rings.rx.advance(n);
         }
-        self.rx.publish(own);
+        self.rings.rx.publish(own);
         Ok(None)
     }
 

@@ -42,7 +42,7 @@ fn ring<L: WakerSource>(link: &L, id: u32) {
 
 /// The threads that wait for one connection.
 #[derive(Debug)]
-pub(super) struct Waiters {
+pub struct Waiters {
     /// Wakers of further threads that sleep; 0: free.
     extra: [AtomicU32; EXTRA],
     /// Threads that sleep on the liveness socket of either side: see [`Waiters::join`].

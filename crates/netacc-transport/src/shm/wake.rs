@@ -4,8 +4,8 @@
 use crate::endpoint::Endpoint;
 use crate::shm::ShmEndpoint;
 use crate::shm::side::Side;
-use crate::shm::slot_side::View;
-use crate::shm::waiters::{READS, take_ours};
+use crate::shm::slot_side::{SlotSide, View};
+use crate::shm::waiters::{READS, Waiters, take_ours};
 use crate::wait::WaitSet;
 use core::sync::atomic::{Ordering, fence};
 use netacc_ring::GONE;
@@ -26,6 +26,28 @@ impl View {
     pub(super) fn peer_released(&self) -> bool {
         // Acquire: the peer's last accesses come before what this thread does to the words.
         line!(self, producer, self.me.other()).fin.load(Ordering::Acquire) & GONE != 0
+    }
+}
+
+impl Waiters {
+    /// Arms `set` for the connect queue (slot 0), and so for the whole link. True: there is no need to sleep, since a
+    /// connect waits or the link has ended.
+    pub fn arm_queue(&self, side: &SlotSide, set: &mut WaitSet) -> bool {
+        let Some(v) = side.view() else { return true };
+        let waker = v.link.waker_for(set);
+        if waker != 0 {
+            self.register(v.link, &line!(v, side, v.me).rx_waiter, waker, READS, set);
+        }
+        v.seg.queued() > 0 || v.link.is_lost()
+    }
+
+    /// Undoes [`Waiters::arm_queue`].
+    pub fn disarm_queue(&self, side: &SlotSide, set: &WaitSet) {
+        if let Some(v) = side.view()
+            && let Some(waker) = v.link.waker_of(set)
+        {
+            self.unregister(v.link, &line!(v, side, v.me).rx_waiter, waker, READS);
+        }
     }
 }
 
@@ -102,25 +124,5 @@ impl ShmEndpoint {
             self.edges.want_room();
         }
         there
-    }
-
-    /// Arms `set` for the connect queue (slot 0), and so for the whole link. True: there is no need to sleep, since a
-    /// connect waits or the link has ended.
-    pub fn arm_queue(&self, set: &mut WaitSet) -> bool {
-        let Some(v) = self.side.view() else { return true };
-        let waker = v.link.waker_for(set);
-        if waker != 0 {
-            self.waiters.register(v.link, &line!(v, side, v.me).rx_waiter, waker, READS, set);
-        }
-        v.seg.queued() > 0 || v.link.is_lost()
-    }
-
-    /// Undoes [`ShmEndpoint::arm_queue`].
-    pub fn disarm_queue(&self, set: &WaitSet) {
-        if let Some(v) = self.side.view()
-            && let Some(waker) = v.link.waker_of(set)
-        {
-            self.waiters.unregister(v.link, &line!(v, side, v.me).rx_waiter, waker, READS);
-        }
     }
 }

@@ -100,7 +100,7 @@ impl ShmEndpoint {
     #[inline]
     pub(super) fn announce_room(&self, v: &View, always: bool) {
         let peer = v.me.other();
-        let enough = || always || self.rx.room_to_announce(line!(v, consumer, v.me), line!(v, producer, peer));
+        let enough = || always || self.rings.rx.room_to_announce(line!(v, consumer, v.me), line!(v, producer, peer));
         let r = notify_room(line!(v, side, peer), v.index, |n| v.seg.ready_set(peer, n), enough);
         if r != Ring::default() {
             self.liveness.ring(&self.side, v, r);

@@ -260,7 +260,7 @@ impl Conn {
             }
             if self.tx == TxState::Ended || self.credit == 0 {
                 // Nothing is read from the ring now, which would find a reset.
-                let reset = self.kernel < 0 && self.ep.is_reset();
+                let reset = self.kernel < 0 && self.ep.observed().is_dead();
                 return if reset { self.send_reset(path) } else { self.send_window(path) };
             }
             let got = self.send_bytes(path, from);
@@ -403,7 +403,7 @@ impl Conn {
         if self.kernel >= 0 || !self.ep.must_switch() {
             return true;
         }
-        if self.ep.orphaned() {
+        if self.ep.connect.is_orphaned(&self.ep.side) {
             return false;
         }
         match self.ep.accept_switch() {

@@ -27,7 +27,7 @@ impl Mux {
     /// The process at which connection `at` waits is gone, or has left the listener: gives the connection to another
     /// one, with what was written so far. False: there is none, or nothing of the kind has happened.
     pub fn redispatch_orphan(&mut self, at: usize) -> bool {
-        let orphan = self.conns.table.get(at).map(|c| c.ep).filter(|ep| ep.orphaned());
+        let orphan = self.conns.table.get(at).map(|c| c.ep).filter(|ep| ep.connect.is_orphaned(&ep.side));
         orphan.is_some_and(|old| self.redispatch(at, old))
     }
 
