@@ -99,6 +99,116 @@ impl PassedSockets {
     }
 }
 
+/// A side that follows a process which has left the rings.
+struct Follower<'a> {
+    ep: &'a ShmEndpoint,
+    v: &'a View,
+}
+
+impl Follower<'_> {
+    /// Checks without waiting whether the socket has been received.
+    fn seek_kernel(&self) -> bool {
+        let Follower { ep, v } = *self;
+        if ep.passed.kernel_fd() < 0 {
+            v.link.service();
+            ep.poll_liveness_ends(v, true);
+        }
+        if ep.passed.kernel_fd() < 0 && ep.side.state.glance().is_left_by_sharer() && self.wake_own_peer() {
+            ep.poll_liveness_ends(v, true);
+        }
+        ep.passed.kernel_fd() >= 0
+    }
+
+    /// If this process also has the other end of the connection, makes that end send our copy of the socket: the thread
+    /// that waits for it here may be the only one that uses that end. Returns whether that end has received the socket.
+    #[cold]
+    fn wake_own_peer(&self) -> bool {
+        let Follower { ep, v } = *self;
+        let generation = ep.side.generation.load(Ordering::Relaxed);
+        let mut sent = false;
+        registry::each_used(|link| {
+            let peer = v.link.is_other_side_of(link).then(|| link.endpoint(v.index)).flatten();
+            if let Some(peer) =
+                peer.filter(|peer| peer.side.expects(generation) && peer.passed.may_go_on(&peer.side, generation))
+            {
+                sent |= peer.side.view().is_some_and(|v| Follower { ep: peer, v: &v }.receive(generation));
+            }
+        });
+        sent
+    }
+
+    /// Receives the socket on which connection `generation` goes on, and sends the copy of it to the peer's sharers. A
+    /// connect that was not accepted yet keeps the socket until then.
+    fn receive(&self, generation: u32) -> bool {
+        let Follower { ep, v } = *self;
+        v.link.service();
+        if !ep.side.is_live() {
+            ep.passed.of_generation(&ep.side, generation);
+        }
+        ep.poll_liveness_ends(v, true);
+        self.forward_sibling_copy();
+        ep.passed.kernel_fd() >= 0
+    }
+
+    /// Whether the socket cannot arrive any more: no process is left that could pass it, or it was lost.
+    fn is_hopeless(&self) -> bool {
+        let Follower { ep, v } = *self;
+        if ep.passed.has_missed() {
+            return true;
+        }
+        if !(v.link.is_lost() || v.link.is_inherited()) {
+            return false;
+        }
+        // This is checked after the link: another thread may have received a peer liveness socket before it marked the
+        // link as lost.
+        let unheard = ep.liveness.peer_fd() < 0 && ep.liveness.fd() < 0;
+        let state = ep.side.state.look();
+        // If a sharer has left, the socket arrives over the liveness socket. A peer that has left may have only its own
+        // liveness socket, whose other end is our peer liveness socket: then the end of our liveness socket shows
+        // nothing.
+        let ended = state.is_left_by_sharer() && state.liveness_socket() == LivenessSocket::Ended;
+        let gone = ended || state.has(PEER_GONE);
+        // The socket may have been received before the end of the peer liveness socket was seen.
+        (unheard || gone) && !self.seek_kernel()
+    }
+
+    fn forward_sibling_copy(&self) {
+        let Follower { ep, v } = *self;
+        let peer_liveness = ep.liveness.peer_fd();
+        if let Some(enclosing) = ep.passed.take_sibling_copy() {
+            if peer_liveness >= 0 {
+                take_out(enclosing, |copy| patiently(|| pass_descriptors(peer_liveness, &[copy], None)));
+            }
+            reserved_fds::close(enclosing);
+            // The sharer that has the link sleeps on its ready set.
+            ep.announce_data(v);
+            ep.announce_room(v, true);
+        }
+    }
+
+    /// Puts the unread bytes of our ring into the socket. Only one of the sharers does that. If it was killed while it
+    /// did, no process knows how many bytes it has written, and the connection is reset, since a byte might be sent
+    /// twice.
+    fn give_once(&self, fd: i32) -> Result<()> {
+        let Follower { ep, v } = *self;
+        let state = &line!(v, side, v.me).forked;
+        if !ep.side.is_shared() {
+            ep.passed.return_unread(v, fd)?;
+            return v.give_rest(fd);
+        }
+        // Relaxed: every process that loads or stores these values holds the word of [`ShmEndpoint::enter`], as this
+        // one does.
+        if state.load(Ordering::Relaxed) == GIVING {
+            return Err(Errno::CONNRESET);
+        }
+        state.store(GIVING, Ordering::Relaxed);
+        ep.passed.return_unread(v, fd)?;
+        v.give_rest(fd)?;
+        state.store(FORKED, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
 impl ShmEndpoint {
     /// Whether the connection has to switch: its server died before it accepted the connect, or a process has left the
     /// rings and the socket on which the connection goes on was received. The answer reflects the last read, write or
@@ -112,74 +222,12 @@ impl ShmEndpoint {
             Switch::PeerLeft | Switch::SharerLeft if !state.is_dead() => {
                 // The socket is checked for last: it may have been received while `is_hopeless` checked whether it can
                 // still arrive.
-                self.seek_kernel(&v) || self.is_hopeless(&v) || self.passed.kernel_fd() >= 0
+                let follower = Follower { ep: self, v: &v };
+                follower.seek_kernel() || follower.is_hopeless() || self.passed.kernel_fd() >= 0
             }
             Switch::OnKernel | Switch::OnSharersKernel if !state.is_dead() => drained(self, &v),
             _ => v.is_orphan() && !self.connect.is_kept(),
         })
-    }
-
-    /// Checks without waiting whether the socket has been received.
-    fn seek_kernel(&self, v: &View) -> bool {
-        if self.passed.kernel_fd() < 0 {
-            v.link.service();
-            self.poll_liveness_ends(v, true);
-        }
-        if self.passed.kernel_fd() < 0 && self.side.state.glance().is_left_by_sharer() && self.wake_own_peer(v) {
-            self.poll_liveness_ends(v, true);
-        }
-        self.passed.kernel_fd() >= 0
-    }
-
-    /// If this process also has the other end of the connection, makes that end send our copy of the socket: the thread
-    /// that waits for it here may be the only one that uses that end. Returns whether that end has received the socket.
-    #[cold]
-    fn wake_own_peer(&self, v: &View) -> bool {
-        let generation = self.side.generation.load(Ordering::Relaxed);
-        let mut sent = false;
-        registry::each_used(|link| {
-            let peer = v.link.is_other_side_of(link).then(|| link.endpoint(v.index)).flatten();
-            if let Some(peer) =
-                peer.filter(|peer| peer.side.expects(generation) && peer.passed.may_go_on(&peer.side, generation))
-            {
-                sent |= peer.receive_switch(generation);
-            }
-        });
-        sent
-    }
-
-    /// Receives the socket on which connection `generation` goes on, and sends the copy of it to the peer's sharers. A
-    /// connect that was not accepted yet keeps the socket until then.
-    fn receive_switch(&self, generation: u32) -> bool {
-        let Some(v) = self.side.view() else { return false };
-        v.link.service();
-        if !self.side.is_live() {
-            self.passed.of_generation(&self.side, generation);
-        }
-        self.poll_liveness_ends(&v, true);
-        self.forward_sibling_copy();
-        self.passed.kernel_fd() >= 0
-    }
-
-    /// Whether the socket cannot arrive any more: no process is left that could pass it, or it was lost.
-    fn is_hopeless(&self, v: &View) -> bool {
-        if self.passed.has_missed() {
-            return true;
-        }
-        if !(v.link.is_lost() || v.link.is_inherited()) {
-            return false;
-        }
-        // This is checked after the link: another thread may have received a peer liveness socket before it marked the
-        // link as lost.
-        let unheard = self.liveness.peer_fd() < 0 && self.liveness.fd() < 0;
-        let state = self.side.state.look();
-        // If a sharer has left, the socket arrives over the liveness socket. A peer that has left may have only its own
-        // liveness socket, whose other end is our peer liveness socket: then the end of our liveness socket shows
-        // nothing.
-        let ended = state.is_left_by_sharer() && state.liveness_socket() == LivenessSocket::Ended;
-        let gone = ended || state.has(PEER_GONE);
-        // The socket may have been received before the end of the peer liveness socket was seen.
-        (unheard || gone) && !self.seek_kernel(v)
     }
 
     /// Waits briefly for the socket of a peer that has left. That peer stores its mark, puts its unread bytes into the
@@ -189,9 +237,10 @@ impl ShmEndpoint {
     #[cold]
     pub fn await_kernel(&self) {
         let Some(v) = self.side.view() else { return };
+        let follower = Follower { ep: self, v: &v };
         let steps = if v.link.peer.is_trusted() { 1_000 } else { 10 };
         for _ in 0..steps {
-            if self.seek_kernel(&v) || self.is_hopeless(&v) {
+            if follower.seek_kernel() || follower.is_hopeless() {
                 return;
             }
             let fds = [v.link.control.fd(), self.liveness.peer_fd(), self.liveness.fd()];
@@ -206,18 +255,19 @@ impl ShmEndpoint {
     /// application's numbers before [`ShmEndpoint::let_go`]. `None`: the ring has to be read to its end first.
     pub fn accept_switch(&'static self) -> Result<Option<i32>> {
         let Some(v) = self.side.view() else { return Err(Errno::CONNRESET) };
+        let follower = Follower { ep: self, v: &v };
         self.push();
         let state = self.side.state.look();
         if !state.is_on_kernel() {
-            if !self.seek_kernel(&v) {
+            if !follower.seek_kernel() {
                 // Either the socket will come and wake us, or no process is left to send it.
-                return if self.is_hopeless(&v) { Err(Errno::CONNRESET) } else { Ok(None) };
+                return if follower.is_hopeless() { Err(Errno::CONNRESET) } else { Ok(None) };
             }
             let fd = self.passed.kernel_fd();
             if !state.is_left_by_sharer() {
-                self.forward_sibling_copy();
+                follower.forward_sibling_copy();
                 let Ok(_sharers) = self.enter(&v, Direction::Write) else { return Err(Errno::CONNRESET) };
-                self.give_once(&v, fd)?;
+                follower.give_once(fd)?;
                 if state.has_shut() {
                     let _ = raw::shutdown(fd, libc::SHUT_WR);
                 }
@@ -252,42 +302,6 @@ impl ShmEndpoint {
                 end_at_close(self.passed.kernel_fd());
             }
         }
-    }
-
-    fn forward_sibling_copy(&self) {
-        let peer_liveness = self.liveness.peer_fd();
-        if let Some(enclosing) = self.passed.take_sibling_copy() {
-            if peer_liveness >= 0 {
-                take_out(enclosing, |copy| patiently(|| pass_descriptors(peer_liveness, &[copy], None)));
-            }
-            reserved_fds::close(enclosing);
-            if let Some(v) = self.side.view() {
-                // The sharer that has the link sleeps on its ready set.
-                self.announce_data(&v);
-                self.announce_room(&v, true);
-            }
-        }
-    }
-
-    /// Puts the unread bytes of our ring into the socket. Only one of the sharers does that. If it was killed while it
-    /// did, no process knows how many bytes it has written, and the connection is reset, since a byte might be sent
-    /// twice.
-    fn give_once(&self, v: &View, fd: i32) -> Result<()> {
-        let state = &line!(v, side, v.me).forked;
-        if !self.side.is_shared() {
-            self.passed.return_unread(v, fd)?;
-            return v.give_rest(fd);
-        }
-        // Relaxed: every process that loads or stores these values holds the word of [`ShmEndpoint::enter`], as this
-        // one does.
-        if state.load(Ordering::Relaxed) == GIVING {
-            return Err(Errno::CONNRESET);
-        }
-        state.store(GIVING, Ordering::Relaxed);
-        self.passed.return_unread(v, fd)?;
-        v.give_rest(fd)?;
-        state.store(FORKED, Ordering::Relaxed);
-        Ok(())
     }
 
     /// Closes a connection that a process has taken off the rings. Bytes that were written before are still sent.

@@ -62,6 +62,200 @@ impl Drop for SiblingCopy {
     }
 }
 
+/// A switch that this side offers: `local_end` is to carry its stream, and `peer_end` goes to the peer.
+struct SwitchOffer<'a> {
+    ep: &'a ShmEndpoint,
+    v: &'a View,
+    local_end: &'a OwnedFd,
+    peer_end: &'a OwnedFd,
+    sibling_copy: SiblingCopy,
+}
+
+impl SwitchOffer<'_> {
+    /// Does the work of `offer_switch`. False: another process has left first, or the server died before it took the
+    /// connect.
+    fn make(&mut self) -> Result<bool> {
+        let SwitchOffer { ep, v, local_end, peer_end, .. } = *self;
+        let (Ok(_write), Ok(_read)) = (ep.enter(v, Direction::Write), ep.enter(v, Direction::Read)) else {
+            return Err(ep.violated(v));
+        };
+        ep.push();
+        let own = line!(v, producer, v.me);
+        let state = ep.observe(v);
+        if state.has(UNTOLD) && state.is_dead() {
+            // Only this process has lost the connection, and the other sharers go on with it.
+            reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
+            return Ok(true);
+        }
+        // The process that left first may have died before it passed the socket: then this connection is reset, and no
+        // other process follows.
+        let first = !state.is_left() && v.slot.open.leaving.swap(1, Ordering::AcqRel) == 0;
+        if !first && !state.is_dead() {
+            return Ok(false);
+        }
+        own.fin.fetch_or(SWITCHED, Ordering::SeqCst);
+        // This is loaded before the ring is read for the last time: an end that is marked now comes after bytes that
+        // are visible now.
+        let fin = line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst);
+        let ended = fin & FIN != 0;
+        // A peer that has ended its stream in the ring, or is gone, does not switch to the ring any more.
+        let comes = !ended && !state.has_peer_ended() && !state.is_dead() && !ep.peer_died(v);
+        let (old_subflow, lost) = match self.drain_to_peer(!comes) {
+            Ok(old_subflow) => (old_subflow, false),
+            Err(e) => {
+                self.cut(e);
+                (None, true)
+            }
+        };
+        if ended || state.has_peer_ended() {
+            let _ = raw::shutdown(peer_end.as_raw_fd(), libc::SHUT_WR);
+        }
+        if !peer_has_read_all(ep, v) {
+            // If the peer dies before it has read its ring to the end, our end has to get a reset, as in the kernel.
+            // The peer takes this back when it has read all of it.
+            reset_at_close(peer_end.as_raw_fd());
+        }
+        if lost || state.is_dead() {
+            reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
+        } else if !ep.peer_died(v) && !self.pass_socket(old_subflow, fin)? {
+            return Ok(false);
+        }
+        if peer_has_read_all(ep, v) {
+            // The peer has read all of it by now. If it has closed the connection, no other process takes the reset
+            // back, which would discard the bytes that the peer has sent.
+            end_at_close(peer_end.as_raw_fd());
+        }
+        // The shutdown comes last, since `reset_pair` may have to send over this socket.
+        for (is_shut, how) in [(state.has_shut(), libc::SHUT_WR), (state.has(RX_SHUT), libc::SHUT_RD)] {
+            if is_shut {
+                let _ = raw::shutdown(local_end.as_raw_fd(), how);
+            }
+        }
+        ep.announce_data(v);
+        ep.announce_room(v, true);
+        Ok(true)
+    }
+
+    /// Resets the connection, since some unread bytes could not be obtained: the peer gets the reset, and the reader of
+    /// `local_end` finds it after the bytes before it, as with a kernel socket that is passed on after its reset.
+    fn cut(&self, e: Errno) {
+        let SwitchOffer { ep, v, .. } = *self;
+        line!(v, producer, v.me).fin.fetch_or(RESET, Ordering::SeqCst);
+        ep.side.die(e);
+    }
+
+    /// Puts the bytes that this side has not read into `peer_end`, for the reader of `local_end`: first those of the
+    /// old subflow, then those of the ring.
+    ///
+    /// The peer ends its half of the old subflow when it switches to the ring, at its next call. With `wait` this is
+    /// waited for. `Some`: the old subflow has not ended, and was not waited for. It then goes to the peer, which puts
+    /// the bytes of both into its socket.
+    fn drain_to_peer(&self, wait: bool) -> Result<Option<i32>> {
+        let SwitchOffer { ep, v, peer_end, .. } = *self;
+        let old_subflow = ep.old_subflow.fd();
+        if old_subflow >= 0 && !empty(old_subflow, peer_end.as_raw_fd(), if wait { SWITCH_DRAIN } else { 0 })? {
+            return if wait { Err(Errno::CONNRESET) } else { Ok(Some(old_subflow)) };
+        }
+        let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
+        let Some(area) = v.rx_area() else { return Err(Errno::CONNRESET) };
+        v.end_hold();
+        while let Some((p, n)) = ep.rings.rx.chunk(&area, own, peer, 0).map_err(|_| ep.violated(v))? {
+            send_all(peer_end.as_raw_fd(), p.as_ptr(), n)?;
+            ep.rings.rx.advance(n);
+        }
+        ep.rings.rx.publish(own);
+        Ok(None)
+    }
+
+    /// Passes the peer's socket to the peer, or finds that no process is left to receive it. False: the server died
+    /// before it took the connect, which is made again elsewhere.
+    fn pass_socket(&mut self, old_subflow: Option<i32>, fin: u32) -> Result<bool> {
+        let SwitchOffer { ep, v, .. } = *self;
+        // Whether the socket was passed over the control socket.
+        let mut told = false;
+        let refused = loop {
+            let arrived = ep.liveness.await_peer(v, &WaitBudget::of_one());
+            if told && !arrived && !v.link.is_lost() {
+                // Sharers of the peer that cannot read the control socket would never receive the socket.
+                return Err(Errno::TIMEDOUT);
+            }
+            let peer_liveness = ep.liveness.peer_fd();
+            match self.deliver(peer_liveness, old_subflow) {
+                // The peer may have forked after its word was checked, however long this thread lost its processor in
+                // between, and the process that reads the control socket may have left the connection to its child. So
+                // the socket is also passed over the peer liveness socket. A peer that forks later reads its control
+                // socket to the end first. If the peer liveness socket was not received, as when no descriptor is left
+                // for it, it is not waited for again.
+                Ok(()) if arrived && peer_liveness < 0 && !v.link.is_inherited() && v.has_peer_forked() => told = true,
+                // No further process is left to receive the socket.
+                Err(Errno::PIPE | Errno::CONNRESET) if told => return Ok(true),
+                // The peer had ended its stream before the ring was read for the last time, so all bytes that it has
+                // sent are in the socket.
+                Err(Errno::PIPE | Errno::CONNRESET) if fin & (FIN | RESET) != 0 => return Ok(true),
+                // The peer is gone, which the liveness socket of either side shows.
+                Err(Errno::PIPE | Errno::CONNRESET) if peer_liveness >= 0 || v.link.is_inherited() => {
+                    self.drain_after_peer();
+                    return Ok(true);
+                }
+                Err(e @ (Errno::PIPE | Errno::CONNRESET)) => {
+                    // The process at the other end of the link is gone. Its last message may be the peer liveness
+                    // socket, by which other sharers have the connection.
+                    v.await_word(&WaitBudget::of_one(), || ep.liveness.peer_fd() >= 0);
+                    if ep.liveness.peer_fd() < 0 {
+                        break e;
+                    }
+                }
+                done => return done.map(|()| true),
+            }
+        };
+        if v.is_orphan() {
+            return Ok(false);
+        }
+        if !ep.peer_died(v) {
+            return Err(refused);
+        }
+        self.drain_after_peer();
+        Ok(true)
+    }
+
+    /// Reads the ring once more after the peer is gone: it may have written since the ring was read, and died or closed
+    /// before it had the socket.
+    fn drain_after_peer(&self) {
+        if let Err(e) = self.drain_to_peer(true) {
+            self.cut(e);
+        }
+        if self.ep.observe(self.v).is_dead() {
+            reset_pair(self.local_end.as_raw_fd(), self.peer_end.as_raw_fd());
+        }
+    }
+
+    /// Sends the peer's socket over one path: the peer liveness socket, the liveness socket, or the link.
+    fn deliver(&mut self, peer_liveness: i32, old_subflow: Option<i32>) -> Result<()> {
+        let SwitchOffer { ep, v, local_end, peer_end, .. } = *self;
+        let peer_end = peer_end.as_raw_fd();
+        let liveness = ep.liveness.fd();
+        // If the peer has sharers itself, the peer liveness socket reaches all of them.
+        let over = if peer_liveness >= 0 { peer_liveness } else { liveness };
+        if over >= 0 && liveness >= 0 {
+            let both = [peer_end, self.sibling_copy.of(local_end)?];
+            return patiently(|| pass_descriptors(over, &both, old_subflow));
+        }
+        if over >= 0 {
+            return patiently(|| pass_descriptors(over, &[peer_end], old_subflow));
+        }
+        let (slot, generation) = (num::small(v.index), ep.side.generation.load(Ordering::Relaxed));
+        if let Some(old_subflow) = old_subflow {
+            // The old subflow is sent first, since a peer that has the socket uses it at once.
+            v.link.send_patiently(
+                Message::OldSubflow { slot, generation },
+                Some(old_subflow),
+                &WaitBudget::of_one(),
+            )?;
+        }
+        v.link.send_patiently(Message::SwitchToKernel { slot, generation }, Some(peer_end), &WaitBudget::of_one())
+    }
+}
+
 impl SlotSide {
     /// Whether the peer or one of our sharers has left the rings and we have not followed yet. A connection that was
     /// reset does not follow.
@@ -87,9 +281,10 @@ impl ShmEndpoint {
         let Ok(_read) = self.enter(&v, Direction::Read) else { return Err(Errno::CONNRESET) };
         // A process that has left before this one had switched to the ring, so its half of the kernel's stream has
         // ended.
-        let drained = self.drain_to_peer(&v, peer_end, true);
+        let offer = SwitchOffer { ep: self, v: &v, local_end, peer_end, sibling_copy: SiblingCopy::default() };
+        let drained = offer.drain_to_peer(true);
         if let Err(e) = drained {
-            self.cut(&v, e);
+            offer.cut(e);
             reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
         } else {
             end_at_close(self.passed.kernel_fd());
@@ -110,7 +305,7 @@ impl ShmEndpoint {
             reserved_fds::drop_raw(peer_end);
             return Err(e);
         }
-        let done = self.offer_to(&v, (local_end, &mut sibling_copy), &peer_end);
+        let done = SwitchOffer { ep: self, v: &v, local_end, peer_end: &peer_end, sibling_copy }.make();
         if done.is_err() {
             // It is too late to stay, so both ends get a reset, which shows that bytes are missing.
             reset_at_close(peer_end.as_raw_fd());
@@ -123,202 +318,6 @@ impl ShmEndpoint {
             Ok(true) => Ok(()),
             Err(e) => Err(if e == Errno::AGAIN { Errno::TIMEDOUT } else { e }),
         }
-    }
-
-    /// Does the work of `offer_switch`. False: another process has left first, or the server died before it took the
-    /// connect.
-    fn offer_to(
-        &'static self,
-        v: &View,
-        (local_end, sibling_copy): (&OwnedFd, &mut SiblingCopy),
-        peer_end: &OwnedFd,
-    ) -> Result<bool> {
-        let (Ok(_write), Ok(_read)) = (self.enter(v, Direction::Write), self.enter(v, Direction::Read)) else {
-            return Err(self.violated(v));
-        };
-        self.push();
-        let own = line!(v, producer, v.me);
-        let state = self.observe(v);
-        if state.has(UNTOLD) && state.is_dead() {
-            // Only this process has lost the connection, and the other sharers go on with it.
-            reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
-            return Ok(true);
-        }
-        // The process that left first may have died before it passed the socket: then this connection is reset, and no
-        // other process follows.
-        let first = !state.is_left() && v.slot.open.leaving.swap(1, Ordering::AcqRel) == 0;
-        if !first && !state.is_dead() {
-            return Ok(false);
-        }
-        own.fin.fetch_or(SWITCHED, Ordering::SeqCst);
-        // This is loaded before the ring is read for the last time: an end that is marked now comes after bytes that
-        // are visible now.
-        let fin = line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst);
-        let ended = fin & FIN != 0;
-        // A peer that has ended its stream in the ring, or is gone, does not switch to the ring any more.
-        let comes = !ended && !state.has_peer_ended() && !state.is_dead() && !self.peer_died(v);
-        let (old_subflow, lost) = match self.drain_to_peer(v, peer_end, !comes) {
-            Ok(old_subflow) => (old_subflow, false),
-            Err(e) => {
-                self.cut(v, e);
-                (None, true)
-            }
-        };
-        if ended || state.has_peer_ended() {
-            let _ = raw::shutdown(peer_end.as_raw_fd(), libc::SHUT_WR);
-        }
-        if !peer_has_read_all(self, v) {
-            // If the peer dies before it has read its ring to the end, our end has to get a reset, as in the kernel.
-            // The peer takes this back when it has read all of it.
-            reset_at_close(peer_end.as_raw_fd());
-        }
-        if lost || state.is_dead() {
-            reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
-        } else if !self.peer_died(v) && !self.pass_socket(v, (local_end, sibling_copy), peer_end, old_subflow, fin)? {
-            return Ok(false);
-        }
-        if peer_has_read_all(self, v) {
-            // The peer has read all of it by now. If it has closed the connection, no other process takes the reset
-            // back, which would discard the bytes that the peer has sent.
-            end_at_close(peer_end.as_raw_fd());
-        }
-        // The shutdown comes last, since `reset_pair` may have to send over this socket.
-        for (is_shut, how) in [(state.has_shut(), libc::SHUT_WR), (state.has(RX_SHUT), libc::SHUT_RD)] {
-            if is_shut {
-                let _ = raw::shutdown(local_end.as_raw_fd(), how);
-            }
-        }
-        self.announce_data(v);
-        self.announce_room(v, true);
-        Ok(true)
-    }
-
-    /// Resets the connection, since some unread bytes could not be obtained: the peer gets the reset, and the reader of
-    /// `local_end` finds it after the bytes before it, as with a kernel socket that is passed on after its reset.
-    fn cut(&self, v: &View, e: Errno) {
-        line!(v, producer, v.me).fin.fetch_or(RESET, Ordering::SeqCst);
-        self.side.die(e);
-    }
-
-    /// Puts the bytes that this side has not read into `peer_end`, for the reader of `local_end`: first those of the
-    /// old subflow, then those of the ring.
-    ///
-    /// The peer ends its half of the old subflow when it switches to the ring, at its next call. With `wait` this is
-    /// waited for. `Some`: the old subflow has not ended, and was not waited for. It then goes to the peer, which puts
-    /// the bytes of both into its socket.
-    fn drain_to_peer(&self, v: &View, peer_end: &OwnedFd, wait: bool) -> Result<Option<i32>> {
-        let old_subflow = self.old_subflow.fd();
-        if old_subflow >= 0 && !empty(old_subflow, peer_end.as_raw_fd(), if wait { SWITCH_DRAIN } else { 0 })? {
-            return if wait { Err(Errno::CONNRESET) } else { Ok(Some(old_subflow)) };
-        }
-        let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
-        let Some(area) = v.rx_area() else { return Err(Errno::CONNRESET) };
-        v.end_hold();
-        while let Some((p, n)) = self.rings.rx.chunk(&area, own, peer, 0).map_err(|_| self.violated(v))? {
-            send_all(peer_end.as_raw_fd(), p.as_ptr(), n)?;
-            self.rings.rx.advance(n);
-        }
-        self.rings.rx.publish(own);
-        Ok(None)
-    }
-
-    /// Passes the peer's socket to the peer, or finds that no process is left to receive it. False: the server died
-    /// before it took the connect, which is made again elsewhere.
-    fn pass_socket(
-        &'static self,
-        v: &View,
-        (local_end, sibling_copy): (&OwnedFd, &mut SiblingCopy),
-        peer_end: &OwnedFd,
-        old_subflow: Option<i32>,
-        fin: u32,
-    ) -> Result<bool> {
-        // Whether the socket was passed over the control socket.
-        let mut told = false;
-        let refused = loop {
-            let arrived = self.liveness.await_peer(v, &WaitBudget::of_one());
-            if told && !arrived && !v.link.is_lost() {
-                // Sharers of the peer that cannot read the control socket would never receive the socket.
-                return Err(Errno::TIMEDOUT);
-            }
-            let peer_liveness = self.liveness.peer_fd();
-            match self.deliver(v, peer_liveness, (local_end, sibling_copy), peer_end.as_raw_fd(), old_subflow) {
-                // The peer may have forked after its word was checked, however long this thread lost its processor in
-                // between, and the process that reads the control socket may have left the connection to its child. So
-                // the socket is also passed over the peer liveness socket. A peer that forks later reads its control
-                // socket to the end first. If the peer liveness socket was not received, as when no descriptor is left
-                // for it, it is not waited for again.
-                Ok(()) if arrived && peer_liveness < 0 && !v.link.is_inherited() && v.has_peer_forked() => told = true,
-                // No further process is left to receive the socket.
-                Err(Errno::PIPE | Errno::CONNRESET) if told => return Ok(true),
-                // The peer had ended its stream before the ring was read for the last time, so all bytes that it has
-                // sent are in the socket.
-                Err(Errno::PIPE | Errno::CONNRESET) if fin & (FIN | RESET) != 0 => return Ok(true),
-                // The peer is gone, which the liveness socket of either side shows.
-                Err(Errno::PIPE | Errno::CONNRESET) if peer_liveness >= 0 || v.link.is_inherited() => {
-                    self.drain_after_peer(v, local_end, peer_end);
-                    return Ok(true);
-                }
-                Err(e @ (Errno::PIPE | Errno::CONNRESET)) => {
-                    // The process at the other end of the link is gone. Its last message may be the peer liveness
-                    // socket, by which other sharers have the connection.
-                    v.await_word(&WaitBudget::of_one(), || self.liveness.peer_fd() >= 0);
-                    if self.liveness.peer_fd() < 0 {
-                        break e;
-                    }
-                }
-                done => return done.map(|()| true),
-            }
-        };
-        if v.is_orphan() {
-            return Ok(false);
-        }
-        if !self.peer_died(v) {
-            return Err(refused);
-        }
-        self.drain_after_peer(v, local_end, peer_end);
-        Ok(true)
-    }
-
-    /// Reads the ring once more after the peer is gone: it may have written since the ring was read, and died or closed
-    /// before it had the socket.
-    fn drain_after_peer(&self, v: &View, local_end: &OwnedFd, peer_end: &OwnedFd) {
-        if let Err(e) = self.drain_to_peer(v, peer_end, true) {
-            self.cut(v, e);
-        }
-        if self.observe(v).is_dead() {
-            reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
-        }
-    }
-
-    /// Sends the peer's socket over one path: the peer liveness socket, the liveness socket, or the link.
-    fn deliver(
-        &'static self,
-        v: &View,
-        peer_liveness: i32,
-        (local_end, sibling_copy): (&OwnedFd, &mut SiblingCopy),
-        peer_end: i32,
-        old_subflow: Option<i32>,
-    ) -> Result<()> {
-        let liveness = self.liveness.fd();
-        // If the peer has sharers itself, the peer liveness socket reaches all of them.
-        let over = if peer_liveness >= 0 { peer_liveness } else { liveness };
-        if over >= 0 && liveness >= 0 {
-            let both = [peer_end, sibling_copy.of(local_end)?];
-            return patiently(|| pass_descriptors(over, &both, old_subflow));
-        }
-        if over >= 0 {
-            return patiently(|| pass_descriptors(over, &[peer_end], old_subflow));
-        }
-        let (slot, generation) = (num::small(v.index), self.side.generation.load(Ordering::Relaxed));
-        if let Some(old_subflow) = old_subflow {
-            // The old subflow is sent first, since a peer that has the socket uses it at once.
-            v.link.send_patiently(
-                Message::OldSubflow { slot, generation },
-                Some(old_subflow),
-                &WaitBudget::of_one(),
-            )?;
-        }
-        v.link.send_patiently(Message::SwitchToKernel { slot, generation }, Some(peer_end), &WaitBudget::of_one())
     }
 
     /// Gives the endpoint up after the connection has switched to another path.
