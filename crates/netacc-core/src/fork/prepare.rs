@@ -195,7 +195,7 @@ fn forget_untold() {
         {
             let _g = (r.obj.rx.lock(), r.obj.tx.lock());
             if r.valid()
-                && let Some(ep) = r.obj.endpoint().filter(|ep| ep.forget_untold())
+                && let Some(ep) = r.obj.endpoint().filter(|ep| ep.side.forget_untold() && ep.liveness.fd() < 0)
             {
                 ep.unshare();
                 r.obj.set(SHARED, ep.side.is_shared());

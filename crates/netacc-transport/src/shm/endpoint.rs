@@ -26,7 +26,7 @@ pub struct ShmEndpoint {
     /// Which side of which slot the endpoint is, and the state of its connection.
     pub side: SlotSide,
     /// The rings of both directions.
-    pub(super) rings: Rings,
+    pub(crate) rings: Rings,
     /// Threads of this process that wait for the connection, beside those that the words in shared memory name.
     pub waiters: Waiters,
     /// The socket layer's object for this connection.

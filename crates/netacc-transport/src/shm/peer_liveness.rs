@@ -51,6 +51,14 @@ impl SlotSide {
             self.die(Errno::CONNRESET);
         }
     }
+
+    /// In the parent, after the fork: clears the mark of `SlotSide::reset_in_child`. True: it was
+    /// set, and the connection goes on in this process.
+    pub fn forget_untold(&self) -> bool {
+        // A connection that was reset in a child stays reset in it, and in its own children, too.
+        let mine = !self.is_dead();
+        mine && self.state.clear(UNTOLD)
+    }
 }
 
 impl View {
@@ -249,14 +257,6 @@ impl ShmEndpoint {
             }
         }
         link.put();
-    }
-
-    /// In the parent, after the fork: clears the mark of `SlotSide::reset_in_child`. True: the connection has no
-    /// liveness socket and belongs to the parent alone.
-    pub fn forget_untold(&self) -> bool {
-        // A connection that was reset in a child stays reset in it, and in its own children, too.
-        let mine = !self.side.is_dead();
-        mine && self.side.state.clear(UNTOLD) && self.liveness.fd() < 0
     }
 
     /// Stores the peer liveness socket, which the peer passed for connection `generation`, perhaps before the connect

@@ -16,7 +16,7 @@ pub(super) enum Direction {
 
 /// The ring that this side writes, and the one that it reads.
 #[derive(Debug)]
-pub(super) struct Rings {
+pub(crate) struct Rings {
     pub(super) tx: Producer,
     pub(super) rx: Consumer,
 }
@@ -74,6 +74,11 @@ impl Rings {
             return Some(Producer::unread_by(line!(v, producer, v.me), peer));
         }
         self.tx.unread(peer).ok()
+    }
+
+    /// Whether the peer's program has read all that we have written.
+    pub(crate) fn is_all_read(&self, side: &SlotSide) -> bool {
+        side.view().is_none_or(|v| self.peer_left_unread(side, &v).unwrap_or(0) == 0)
     }
 
     /// Calls `piece` for all bytes that were written so far to a connection whose peer has read none.

@@ -114,9 +114,4 @@ impl ShmEndpoint {
             self.poke_self();
         }
     }
-
-    /// Whether the peer's program has read all that we have written.
-    pub fn is_all_read(&self) -> bool {
-        self.side.view().is_none_or(|v| self.rings.peer_left_unread(&self.side, &v).unwrap_or(0) == 0)
-    }
 }

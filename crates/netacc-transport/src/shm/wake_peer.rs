@@ -15,26 +15,9 @@ use netacc_sys::{cpu, raw};
 pub(super) const WAKE: u8 = 0x01;
 
 impl Liveness {
-    /// Rings the peer's wakers that a publication asked for.
-    #[cold]
-    pub(super) fn ring(&self, side: &SlotSide, v: &View, ring: Ring) {
-        for id in [ring.ready_set, ring.thread] {
-            if id == 0 {
-                continue;
-            }
-            if id == LIVENESS_WAKER {
-                self.wake_sharers(side, v);
-            } else if !v.link.is_inherited() {
-                v.link.ring_peer(id);
-            } else if !v.link.ring_known(id) {
-                self.poke(side);
-            }
-        }
-    }
-
     /// Wakes the peer by our liveness socket. A peer that has yet to connect to a listening liveness socket checks the
     /// connection once it has done so.
-    fn poke(&self, side: &SlotSide) {
+    pub(super) fn poke(&self, side: &SlotSide) {
         self.accept(side);
         if !side.liveness_listens() {
             let _using = side.users.begin();
@@ -48,7 +31,7 @@ impl Liveness {
     /// The peer sent the peer liveness socket before it forked that process, so it is in the control socket, or another
     /// thread is just receiving it. That thread then rings ([`Liveness::ring_if_owed`]), so this one need not wait.
     /// A peer that writes the word without having forked costs only one check of the control socket.
-    fn wake_sharers(&self, side: &SlotSide, v: &View) {
+    pub(super) fn wake_sharers(&self, side: &SlotSide, v: &View) {
         // A process that has the link by a fork receives no peer liveness socket; then the sleeper has the other end of
         // our liveness socket.
         let may_come = !v.link.is_inherited() && line!(v, side, v.me.other()).forked.load(Ordering::Relaxed) != 0;
@@ -91,7 +74,7 @@ impl ShmEndpoint {
         };
         let r = notify_data(line!(v, side, peer), v.index, ready_set);
         if r != Ring::default() {
-            self.liveness.ring(&self.side, v, r);
+            self.ring(v, r);
         }
     }
 
@@ -103,7 +86,24 @@ impl ShmEndpoint {
         let enough = || always || self.rings.rx.room_to_announce(line!(v, consumer, v.me), line!(v, producer, peer));
         let r = notify_room(line!(v, side, peer), v.index, |n| v.seg.ready_set(peer, n), enough);
         if r != Ring::default() {
-            self.liveness.ring(&self.side, v, r);
+            self.ring(v, r);
+        }
+    }
+
+    /// Rings the peer's wakers that a publication asked for.
+    #[cold]
+    fn ring(&self, v: &View, ring: Ring) {
+        for id in [ring.ready_set, ring.thread] {
+            if id == 0 {
+                continue;
+            }
+            if id == LIVENESS_WAKER {
+                self.liveness.wake_sharers(&self.side, v);
+            } else if !v.link.is_inherited() {
+                v.link.ring_peer(id);
+            } else if !v.link.ring_known(id) {
+                self.liveness.poke(&self.side);
+            }
         }
     }
 }

@@ -55,7 +55,8 @@ impl Mux {
             return false;
         }
         // tcp(7): bytes that the program has not read are lost, which is a reset.
-        let kind = if conn.ep.is_all_read() && conn.pending.is_empty() { Kind::Fin } else { Kind::Reset };
+        let kind =
+            if conn.ep.rings.is_all_read(&conn.ep.side) && conn.pending.is_empty() { Kind::Fin } else { Kind::Reset };
         let frame = conn.frame(kind);
         conn.set_tx(TxState::Ended);
         if path.send(frame, &[]).is_err() {
