@@ -25,7 +25,7 @@ pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Sub
     cookies::enter(w).inspect_err(|_| WATCHES.release(w))?;
     let ch = link.open_ready_set().inspect_err(|_| WATCHES.release(w))?;
     if let Err(err) = enter(e, w, link, ch) {
-        let _ = e.enter(libc::EPOLL_CTL_DEL, link.waker_fd(ch), 0, 0);
+        let _ = e.enter(libc::EPOLL_CTL_DEL, link.wakers().fd(ch), 0, 0);
         link.close_ready_set(ch);
         WATCHES.release(w);
         return Err(err);
@@ -47,7 +47,7 @@ pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Sub
 /// Enters the waker and the control socket of the link into the kernel's set.
 fn enter(e: &Epoll, w: &Subscription, link: &Link, ready_set: u32) -> Result<()> {
     let edge = (libc::EPOLLIN | libc::EPOLLET) as u32;
-    e.enter(libc::EPOLL_CTL_ADD, link.waker_fd(ready_set), edge, cookie(Kind::Waker, w))?;
+    e.enter(libc::EPOLL_CTL_ADD, link.wakers().fd(ready_set), edge, cookie(Kind::Waker, w))?;
     e.enter(libc::EPOLL_CTL_ADD, link.control.fd(), edge, cookie(Kind::Control, w))
 }
 
@@ -63,7 +63,7 @@ pub(super) fn move_all(e: &'static Epoll, from: Option<i32>) {
         };
         let ready_set = w.ready_set.load(Ordering::Relaxed);
         if let Some(from) = from {
-            for fd in [link.waker_fd(ready_set), link.control.fd()] {
+            for fd in [link.wakers().fd(ready_set), link.control.fd()] {
                 let _ = raw::epoll_ctl(from, libc::EPOLL_CTL_DEL, fd, 0, 0);
             }
         }
@@ -249,7 +249,7 @@ fn drop_subscription(e: &'static Epoll, w: &'static Subscription) {
     };
     if let Some(link) = link {
         let ch = w.ready_set.load(Ordering::Relaxed);
-        let waker = link.waker_fd(ch);
+        let waker = link.wakers().fd(ch);
         if waker >= 0 {
             let _ = e.enter(libc::EPOLL_CTL_DEL, waker, 0, 0);
         }

@@ -162,7 +162,7 @@ impl Link {
                     // The kernel has told each epoll instance of the messages (`EPOLLET`) and does not repeat that. So
                     // the instances' wakers are written, and a thread that finds the mark reads on.
                     self.control.more.store(1, Ordering::SeqCst);
-                    return self.ring_all_own();
+                    return self.wakers().ring_all();
                 }
                 Read::Last(Received::End) => return self.lose(),
                 Read::Last(_) => return self.expel(),
@@ -245,7 +245,7 @@ impl Link {
         for ep in self.endpoints() {
             ep.poke_self();
         }
-        self.ring_all_own();
+        self.wakers().ring_all();
     }
 
     /// Whether the peer has a connection whose stream it has not ended. A peer that exits normally has none.
@@ -267,7 +267,7 @@ impl Link {
             && k.load(Ordering::SeqCst) != 0
             && k.swap(0, Ordering::SeqCst) != 0
         {
-            self.ring_all_own();
+            self.wakers().ring_all();
         }
     }
 
@@ -275,10 +275,10 @@ impl Link {
         match (m, fd) {
             (Message::Waker { id }, Some(fd)) => {
                 if let Ok(fd) = reserved_fds::adopt(fd) {
-                    self.learn_waker(id, fd);
+                    self.wakers().learn(id, fd);
                 }
             }
-            (Message::Wake { id }, None) => self.ring_own(id),
+            (Message::Wake { id }, None) => self.wakers().ring(id),
             (Message::Promote { slot, generation }, None) => crate::shm::promote::queue(self, slot, generation),
             (Message::Liveness { slot, generation, token }, None) if token != 0 => {
                 if let Some(ep) = self.endpoint(slot as usize) {
@@ -319,6 +319,7 @@ mod tests {
     use super::*;
     use crate::shm::Side;
     use crate::shm::segment::Segment;
+    use crate::wait::WakerSource;
     use rustix::fd::AsFd;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 

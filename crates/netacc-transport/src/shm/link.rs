@@ -1,10 +1,10 @@
 //! A link, which joins a client process and a server process, however many connections they have.
 
-use crate::num;
 use crate::shm::blocks::Blocks;
 use crate::shm::control_socket::ControlSocket;
 use crate::shm::endpoint::ShmEndpoint;
 use crate::shm::guard::dismiss_reserved;
+use crate::shm::link_wakers::{IdleWakers, WAKERS, WakerPair, Wakers};
 use crate::shm::mapping::Mapped;
 use crate::shm::peer_listener::PeerListener;
 use crate::shm::peer_process::PeerProcess;
@@ -13,16 +13,13 @@ use crate::shm::segment::{READY_SETS, SERVER_OPEN, SERVER_PENDING, SERVER_WITHDR
 use crate::shm::side::Side;
 use crate::shm::slots::Slots;
 use crate::shm::stats::StatsPlace;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::SLOTS;
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
-use netacc_sys::{Lock, lock_rank, reserved_fds};
-
-/// Number of wakers per side: those below [`READY_SETS`] belong to ready sets, the rest to sleeping threads.
-pub const WAKERS: usize = 1024;
+use netacc_sys::{Lock, lock_rank};
 
 /// Value of [`Link::lost`]: the peer has ended and left no connection open.
 pub(crate) const ENDED: u32 = 1;
@@ -61,10 +58,8 @@ pub struct Link {
     pub(super) stats: StatsPlace,
     /// Set in the child of a fork: the link is the parent's, and only its segment is ours to use.
     pub inherited: AtomicU32,
-    /// Our thread wakers that exist and are free; under `lock`.
-    pub(super) idle_wakers: [AtomicU64; WAKERS / 64],
-    /// Number of the next thread waker to make; under `lock`.
-    pub(super) next_waker: AtomicU32,
+    /// Our thread wakers that no thread uses; under `lock`.
+    pub(super) idle_wakers: IdleWakers,
     /// Our ready sets in use; under `lock`.
     pub(super) ready_sets: AtomicU64,
     /// The object that this link belongs to, set by that owner.
@@ -104,15 +99,6 @@ pub struct Link {
     thread_wakers: [WakerPair; WAKERS - READY_SETS],
 }
 
-/// The wakers of one number on both sides: a descriptor + 1 each, or 0.
-#[derive(Debug)]
-pub(super) struct WakerPair {
-    /// Our waker, which the peer rings.
-    pub mine: AtomicI32,
-    /// The peer's waker, which the peer passed to us.
-    pub peers: AtomicI32,
-}
-
 #[allow(unsafe_code)]
 mod zeroed {
     // SAFETY: all fields are atomics, locks and structs of them, for which zero means "unused".
@@ -147,7 +133,7 @@ impl Link {
         link.asleep.store(0, Ordering::Relaxed);
         link.peer.begin(control, peer_pid, trusted);
         link.id.store(next_id(), Ordering::Relaxed);
-        link.next_waker.store(const { num::constant(READY_SETS) }, Ordering::Relaxed);
+        link.idle_wakers.begin();
         // Number 0 means "no ready set" in shared memory.
         link.ready_sets.store(1, Ordering::Relaxed);
         link.checked.store(0, Ordering::Relaxed);
@@ -328,36 +314,19 @@ impl Link {
     /// keep the parent's link alive.
     pub fn close_descriptors(&self) {
         self.control.close(self.peer.is_trusted());
-        for b in self.wakers().flat_map(|waker| [&waker.mine, &waker.peers]) {
-            // Most are unused, and are only loaded, so that the array's pages stay untouched.
-            if b.load(Ordering::Relaxed) != 0 {
-                let fd = b.swap(0, Ordering::Relaxed);
-                if fd != 0 {
-                    reserved_fds::close(fd - 1);
-                }
-            }
-        }
-        for w in &self.idle_wakers {
-            w.store(0, Ordering::Relaxed);
-        }
+        self.wakers().close();
+        self.idle_wakers.forget();
     }
 
-    fn wakers(&self) -> impl Iterator<Item = &WakerPair> {
-        self.ready_set_wakers.iter().chain(&self.thread_wakers)
-    }
-
-    /// The wakers of both sides with this number.
+    /// The wakers of both sides.
     #[inline]
-    pub(super) fn waker_pair(&self, id: u32) -> Option<&WakerPair> {
-        let id = id as usize;
-        self.ready_set_wakers.get(id).or_else(|| self.thread_wakers.get(id.wrapping_sub(READY_SETS)))
+    pub fn wakers(&self) -> Wakers<'_> {
+        Wakers { of_ready_sets: &self.ready_set_wakers, of_threads: &self.thread_wakers }
     }
 
     /// Calls `f` for the control socket and all wakers.
     pub fn descriptors(&self, f: impl FnMut(i32)) {
-        let wakers = self.wakers().flat_map(|waker| [&waker.mine, &waker.peers]);
-        let wakers = wakers.map(|cell| cell.load(Ordering::Relaxed) - 1);
-        core::iter::once(self.control.fd()).chain(wakers).filter(|fd| *fd >= 0).for_each(f);
+        core::iter::once(self.control.fd()).chain(self.wakers().descriptors()).filter(|fd| *fd >= 0).for_each(f);
     }
 
     /// Frees the locks in a process with one thread, such as the child of a fork, where their holders do not exist.
@@ -382,14 +351,8 @@ impl Link {
         self.stats.forget();
         self.reset_locks();
         self.control.leave_to_parent();
-        for b in self.wakers().map(|waker| &waker.mine) {
-            if b.load(Ordering::Relaxed) != 0 {
-                reserved_fds::close(b.swap(0, Ordering::Relaxed) - 1);
-            }
-        }
-        for w in self.idle_wakers.iter().filter(|w| w.load(Ordering::Relaxed) != 0) {
-            w.store(0, Ordering::Relaxed);
-        }
+        self.wakers().leave_to_parent();
+        self.idle_wakers.forget();
     }
 
     /// In the child of a fork: drops what was passed for connections that are closed.

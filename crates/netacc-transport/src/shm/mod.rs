@@ -41,6 +41,7 @@ mod follow;
 pub mod guard;
 pub mod identity;
 pub mod link;
+mod link_wakers;
 mod liveness;
 mod machine;
 
@@ -91,6 +92,7 @@ pub use control_socket::ControlSocket;
 pub use edges::{EdgeSeq, Edges};
 pub use endpoint::ShmEndpoint;
 pub use link::Link;
+pub use link_wakers::Wakers;
 pub use liveness::Liveness;
 pub use old_subflow::OldSubflow;
 pub use passed::PassedSockets;

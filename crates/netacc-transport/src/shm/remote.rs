@@ -79,7 +79,7 @@ impl Link {
         // A signal handler may have interrupted the thread that holds the lock: then the other side gets a message.
         let held = if lock::interrupted() { PAIRS.try_lock() } else { Some(PAIRS.lock()) };
         let Some(mate) = held.as_ref().and_then(|held| self.mate(held)) else { return Ok(false) };
-        mate.learn_waker(id, reserved_fds::copy(fd)?);
+        mate.wakers().learn(id, reserved_fds::copy(fd)?);
         Ok(true)
     }
 

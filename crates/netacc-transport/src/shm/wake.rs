@@ -71,7 +71,7 @@ impl ShmEndpoint {
         let marked = watch != 0 && v.seg.ready_set(v.me, watch).is_some_and(|c| c.set(v.index));
         for id in [if marked { watch } else { 0 }, take_ours(&own.rx_waiter), take_ours(&own.tx_waiter)] {
             if id != 0 {
-                v.link.ring_own(id);
+                v.link.wakers().ring(id);
             }
         }
         self.waiters.wake_extra(v.link);
@@ -86,7 +86,7 @@ impl ShmEndpoint {
         // may have taken the ready set's request (see `Waiters::join`).
         let ready_set = self.ready_set.load(Ordering::SeqCst);
         if ready_set != 0 && !v.link.is_inherited() {
-            v.link.ring_own(ready_set);
+            v.link.wakers().ring(ready_set);
         }
     }
 

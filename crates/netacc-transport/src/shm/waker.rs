@@ -1,7 +1,6 @@
 //! Waking threads over a link: ready sets and the wakers of both sides.
 
-use crate::num;
-use crate::shm::link::{Link, WAKERS};
+use crate::shm::Link;
 use crate::shm::segment::{LIVENESS_WAKER, READY_SETS};
 use crate::wait::{WaitSet, WakerSource};
 use crate::wakers;
@@ -14,15 +13,25 @@ use netacc_wire::Message;
 
 impl WakerSource for Link {
     fn borrow_waker(&self) -> Result<u32> {
-        Link::borrow_waker(self)
+        let _g = self.lock.lock();
+        if let Some(id) = self.idle_wakers.take() {
+            return Ok(id);
+        }
+        let id = self.idle_wakers.next().ok_or(Errno::MFILE)?;
+        self.make_waker(id)?;
+        self.idle_wakers.made(id);
+        Ok(id)
     }
 
     fn return_waker(&self, id: u32) {
-        Link::return_waker(self, id);
+        let _g = self.lock.lock();
+        if self.waker_fd(id) >= 0 {
+            self.idle_wakers.put(id);
+        }
     }
 
     fn waker_fd(&self, id: u32) -> i32 {
-        Link::waker_fd(self, id)
+        self.wakers().fd(id)
     }
 
     fn control_to_poll(&self) -> i32 {
@@ -99,12 +108,6 @@ impl Link {
         self.ready_sets.fetch_and(!(1 << n), Ordering::Relaxed);
     }
 
-    /// The descriptor of our waker `id`, or -1.
-    #[inline]
-    pub fn waker_fd(&self, id: u32) -> i32 {
-        self.waker_pair(id).map_or(0, |b| b.mine.load(Ordering::Relaxed)) - 1
-    }
-
     fn make_waker(&self, id: u32) -> Result<i32> {
         let fd = wakers::create()?;
         // In the child of a fork the waker is only for threads of the child. A peer that must not have it wakes us by
@@ -119,43 +122,8 @@ impl Link {
                 Err(e) => Err(e),
             }
         };
-        match (sent, self.waker_pair(id)) {
-            (Ok(()), Some(waker)) => waker.mine.store(fd + 1, Ordering::Relaxed),
-            (r, _) => {
-                reserved_fds::close(fd);
-                return Err(r.err().unwrap_or(Errno::MFILE));
-            }
-        }
-        Ok(fd)
-    }
-
-    /// Borrows a waker for a thread that goes to sleep.
-    pub fn borrow_waker(&self) -> Result<u32> {
-        let _g = self.lock.lock();
-        for (i, w) in self.idle_wakers.iter().enumerate() {
-            let word = w.load(Ordering::Relaxed);
-            if word != 0 {
-                w.store(word & (word - 1), Ordering::Relaxed);
-                return Ok(num::small(i) * 64 + word.trailing_zeros());
-            }
-        }
-        let id = self.next_waker.load(Ordering::Relaxed);
-        if id as usize >= WAKERS {
-            return Err(Errno::MFILE);
-        }
-        self.make_waker(id)?;
-        self.next_waker.store(id + 1, Ordering::Relaxed);
-        Ok(id)
-    }
-
-    /// Gives a borrowed waker back.
-    pub fn return_waker(&self, id: u32) {
-        let _g = self.lock.lock();
-        if self.waker_fd(id) >= 0
-            && let Some(w) = self.idle_wakers.get(id as usize / 64)
-        {
-            w.fetch_or(1 << (id % 64), Ordering::Relaxed);
-        }
+        let made = sent.and_then(|()| if self.wakers().set(id, fd) { Ok(fd) } else { Err(Errno::MFILE) });
+        made.inspect_err(|_| reserved_fds::close(fd))
     }
 
     /// Rings the peer's wakers that a publication asked for.
@@ -212,30 +180,6 @@ impl Link {
     /// The peer's waker, if we have it and the peer is trusted: a write to an eventfd of another user's process may
     /// block.
     fn peer_waker(&self, id: u32) -> Option<i32> {
-        let fd = self.waker_pair(id)?.peers.load(Ordering::Acquire);
-        (fd != 0 && self.peer.is_trusted()).then_some(fd - 1)
-    }
-
-    /// Stores a waker that the peer has passed.
-    pub(crate) fn learn_waker(&self, id: u32, fd: i32) {
-        let old = self.waker_pair(id).map_or(fd + 1, |b| b.peers.swap(fd + 1, Ordering::AcqRel));
-        if old != 0 {
-            reserved_fds::close(old - 1);
-        }
-    }
-
-    /// Writes our own waker, because the peer has requested it by a message or for a thread of ours.
-    pub fn ring_own(&self, id: u32) {
-        let fd = self.waker_fd(id);
-        if fd >= 0 {
-            wakers::ring(fd);
-        }
-    }
-
-    /// Writes all of our wakers.
-    pub(crate) fn ring_all_own(&self) {
-        for id in 0..const { num::constant(WAKERS) } {
-            self.ring_own(id);
-        }
+        self.wakers().of_peer(id).filter(|_| self.peer.is_trusted())
     }
 }

@@ -7,6 +7,7 @@ use netacc_sys::{Errno, reserved_fds};
 use netacc_transport::shm::control::{Received, receive_message, send_message};
 use netacc_transport::shm::segment::Segment;
 use netacc_transport::shm::{Link, ShmEndpoint, Side};
+use netacc_transport::wait::WakerSource;
 use netacc_transport::{Endpoint, Interest, WaitSet};
 use netacc_wire::Message;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -318,12 +319,12 @@ fn a_watched_connection_marks_its_ready_set() {
     assert_eq!(write(c, b"x"), Ok(1));
     let waker = rustix::event::PollFlags::IN;
     // SAFETY: the link's waker stays open as long as the link.
-    let fd = unsafe { BorrowedFd::borrow_raw(l.server.waker_fd(n)) };
+    let fd = unsafe { BorrowedFd::borrow_raw(l.server.wakers().fd(n)) };
     let rung = || {
         let mut p = [rustix::event::PollFd::from_borrowed_fd(fd, waker)];
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         let n = rustix::event::poll(&mut p, Some(&now)).unwrap() == 1;
-        netacc_transport::wakers::silence(l.server.waker_fd(1));
+        netacc_transport::wakers::silence(l.server.wakers().fd(1));
         n
     };
     assert_eq!(n, 1);

@@ -36,7 +36,7 @@ pub(in crate::rdma::engine) struct Local {
 impl Local {
     /// The descriptor of our waker on the link.
     pub fn waker(&self) -> i32 {
-        self.link.waker_fd(self.ready_set)
+        self.link.wakers().fd(self.ready_set)
     }
 
     /// The connection in a slot.

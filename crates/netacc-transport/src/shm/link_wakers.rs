@@ -1,0 +1,152 @@
+//! The wakers of both sides of a link, by their numbers, and those of our thread wakers that are free.
+
+use crate::num;
+use crate::shm::segment::READY_SETS;
+use crate::wakers;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use netacc_sys::reserved_fds;
+
+/// Number of wakers per side: those below [`READY_SETS`] belong to ready sets, the rest to sleeping threads.
+pub(super) const WAKERS: usize = 1024;
+
+/// The wakers of one number on both sides: a descriptor + 1 each, or 0.
+#[derive(Debug)]
+pub(super) struct WakerPair {
+    /// Our waker, which the peer rings.
+    pub mine: AtomicI32,
+    /// The peer's waker, which the peer passed to us.
+    pub peers: AtomicI32,
+}
+
+/// The wakers of both sides. In a link those of ready sets lie apart from those of threads, so that one with few
+/// connections touches few pages.
+#[derive(Clone, Copy, Debug)]
+pub struct Wakers<'a> {
+    pub(super) of_ready_sets: &'a [WakerPair; READY_SETS],
+    pub(super) of_threads: &'a [WakerPair; WAKERS - READY_SETS],
+}
+
+impl<'a> Wakers<'a> {
+    fn all(self) -> impl Iterator<Item = &'a WakerPair> {
+        self.of_ready_sets.iter().chain(self.of_threads)
+    }
+
+    /// The wakers of both sides with this number.
+    #[inline]
+    fn pair(self, id: u32) -> Option<&'a WakerPair> {
+        let id = id as usize;
+        self.of_ready_sets.get(id).or_else(|| self.of_threads.get(id.wrapping_sub(READY_SETS)))
+    }
+
+    /// The descriptor of our waker `id`, or -1.
+    #[inline]
+    pub fn fd(self, id: u32) -> i32 {
+        self.pair(id).map_or(0, |waker| waker.mine.load(Ordering::Relaxed)) - 1
+    }
+
+    /// Stores our waker `id`. False: there is no such number.
+    pub(super) fn set(self, id: u32, fd: i32) -> bool {
+        self.pair(id).map(|waker| waker.mine.store(fd + 1, Ordering::Relaxed)).is_some()
+    }
+
+    /// The peer's waker `id`, if we have it.
+    pub(super) fn of_peer(self, id: u32) -> Option<i32> {
+        Some(self.pair(id)?.peers.load(Ordering::Acquire) - 1).filter(|fd| *fd >= 0)
+    }
+
+    /// Stores a waker that the peer has passed.
+    pub(super) fn learn(self, id: u32, fd: i32) {
+        let old = self.pair(id).map_or(fd + 1, |waker| waker.peers.swap(fd + 1, Ordering::AcqRel));
+        if old != 0 {
+            reserved_fds::close(old - 1);
+        }
+    }
+
+    /// Writes our own waker, because the peer has requested it by a message or for a thread of ours.
+    pub(super) fn ring(self, id: u32) {
+        let fd = self.fd(id);
+        if fd >= 0 {
+            wakers::ring(fd);
+        }
+    }
+
+    /// Writes all of our wakers.
+    pub(super) fn ring_all(self) {
+        for id in 0..const { num::constant(WAKERS) } {
+            self.ring(id);
+        }
+    }
+
+    /// The descriptors of all wakers of both sides; -1 where there is none.
+    pub(super) fn descriptors(self) -> impl Iterator<Item = i32> {
+        self.all().flat_map(|waker| [&waker.mine, &waker.peers]).map(|cell| cell.load(Ordering::Relaxed) - 1)
+    }
+
+    /// Closes all wakers of both sides.
+    pub(super) fn close(self) {
+        self.all().flat_map(|waker| [&waker.mine, &waker.peers]).for_each(close);
+    }
+
+    /// In the child of a fork: closes the wakers that only the parent may use. The peer's stay open, since every sharer
+    /// may ring them.
+    pub(super) fn leave_to_parent(self) {
+        self.all().map(|waker| &waker.mine).for_each(close);
+    }
+}
+
+fn close(cell: &AtomicI32) {
+    // Most are unused, and are only loaded, so that the array's pages stay untouched.
+    if cell.load(Ordering::Relaxed) != 0 {
+        let fd = cell.swap(0, Ordering::Relaxed);
+        if fd != 0 {
+            reserved_fds::close(fd - 1);
+        }
+    }
+}
+
+/// Our thread wakers that exist and are free. They are used under the link's lock.
+#[derive(Debug)]
+pub(super) struct IdleWakers {
+    idle: [AtomicU64; WAKERS / 64],
+    /// Number of the next thread waker to make.
+    next: AtomicU32,
+}
+
+impl IdleWakers {
+    /// Begins with no waker.
+    pub(super) fn begin(&self) {
+        self.next.store(const { num::constant(READY_SETS) }, Ordering::Relaxed);
+    }
+
+    /// Takes a free waker.
+    pub(super) fn take(&self) -> Option<u32> {
+        let (i, w) = self.idle.iter().enumerate().find(|(_, w)| w.load(Ordering::Relaxed) != 0)?;
+        let word = w.load(Ordering::Relaxed);
+        w.store(word & (word - 1), Ordering::Relaxed);
+        Some(num::small(i) * 64 + word.trailing_zeros())
+    }
+
+    /// Gives a waker back.
+    pub(super) fn put(&self, id: u32) {
+        if let Some(w) = self.idle.get(id as usize / 64) {
+            w.fetch_or(1 << (id % 64), Ordering::Relaxed);
+        }
+    }
+
+    /// The number of the next waker to make, if there is one.
+    pub(super) fn next(&self) -> Option<u32> {
+        Some(self.next.load(Ordering::Relaxed)).filter(|id| (*id as usize) < WAKERS)
+    }
+
+    /// Notes that waker `id`, the next one, was made.
+    pub(super) fn made(&self, id: u32) {
+        self.next.store(id + 1, Ordering::Relaxed);
+    }
+
+    /// Forgets all free wakers, which were closed. Words that are 0 stay untouched.
+    pub(super) fn forget(&self) {
+        for w in self.idle.iter().filter(|w| w.load(Ordering::Relaxed) != 0) {
+            w.store(0, Ordering::Relaxed);
+        }
+    }
+}
