@@ -48,7 +48,9 @@ pub fn settle_orphans() {
         if r.obj.is_shm()
             && !r.obj.has(SHARED)
             // In the child of a fork, a connect that another thread of the parent was making belongs to the parent.
-            && let Some(ep) = r.obj.endpoint().filter(|ep| !ep.side.is_remote() && !ep.side.link().is_inherited() && ep.side.is_queued())
+            && let Some(ep) = r.obj.endpoint().filter(|ep| {
+                !ep.side.is_remote() && !ep.side.link().is_inherited() && ep.side.is_queued()
+            })
         {
             ep.side.link().service_if_readable();
             if ep.connect.is_orphaned(&ep.side) {

@@ -105,8 +105,8 @@ impl ControlSocket {
         self.send(Message::Promote { slot, generation }, None)
     }
 
-    /// Has the kernel take more messages to a peer that does not read them now. A fork sends one for each connection, and
-    /// with the kernel's usual buffer of 208 KiB, of which a message takes 768 bytes, that many do not fit.
+    /// Has the kernel take more messages to a peer that does not read them now. A fork sends one for each connection,
+    /// and with the kernel's usual buffer of 208 KiB, of which a message takes 768 bytes, that many do not fit.
     pub(super) fn widen(&self) -> bool {
         raw::setsockopt_int(self.fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, CONTROL_BUFFER).is_ok()
     }

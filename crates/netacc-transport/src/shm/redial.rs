@@ -96,8 +96,8 @@ impl Liveness {
     }
 
     /// Whether the end of the peer liveness socket means that the peer's last holder has ended. If the peer's liveness
-    /// socket listens and can be connected to once more, only the previous connection has ended, and the new one becomes
-    /// the peer liveness socket.
+    /// socket listens and can be connected to once more, only the previous connection has ended, and the new one
+    /// becomes the peer liveness socket.
     pub(super) fn has_peer_ended(&self, side: &SlotSide) -> bool {
         let token = self.peer_token.load(Ordering::Relaxed);
         if token == 0 || self.peer_fd() < 0 || self.dialed.load(Ordering::Relaxed) >= DIALS {
