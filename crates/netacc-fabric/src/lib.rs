@@ -6,7 +6,7 @@
 //! does to their network affects the queue pairs too, and no kernel module, emulator or root file system is needed.
 //!
 //! It keeps to what the verbs manual promises and no more: a message that finds no receive fails the queue pair, and
-//! memory is reached only through registered keys. A completion queue that overflows ends the process with a message,
+//! memory is reached only through registered keys, and must not change while a message of it is under way. A completion queue that overflows ends the process with a message,
 //! so that the test fails. A test requests faults by writing into the page of a device (`device::Page`).
 //!
 //! # Safety
@@ -17,9 +17,10 @@
 #![allow(clippy::missing_safety_doc, reason = "the manual page of the same name says what a caller promises")]
 
 mod address;
+pub mod chance;
 mod channel;
 mod cma;
-mod device;
+pub mod device;
 mod frames;
 mod id;
 mod queue;

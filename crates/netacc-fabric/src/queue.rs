@@ -8,6 +8,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use netacc_verbs::sys::*;
 use std::collections::VecDeque;
+use std::hash::Hasher;
 
 /// The completions for which a queue is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -32,6 +33,17 @@ pub struct CompQueue {
 pub struct Sent {
     pub wr_id: u64,
     pub signaled: bool,
+    /// The registered memory of the message, and a hash of its bytes: a device may read it until the message completes,
+    /// so it must not change before.
+    memory: Vec<ibv_sge>,
+    hash: u64,
+}
+
+/// A hash of bytes.
+fn hash_of(bytes: &[u8]) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
 }
 
 /// A queue pair.
@@ -48,15 +60,74 @@ pub struct QueuePair {
     pub receives: VecDeque<(u64, ibv_sge)>,
 }
 
+/// A completion that is held back.
+pub struct Held {
+    /// When (ms of the monotonic clock) it is due.
+    pub due: u64,
+    cq: *mut ibv_cq,
+    wc: ibv_wc,
+    solicited: bool,
+}
+
+/// Whether both are completions of the same queue of the same queue pair, whose order is certain.
+fn same_queue(a: &ibv_wc, b: &ibv_wc) -> bool {
+    a.qp_num == b.qp_num && (a.opcode == IBV_WC_RECV) == (b.opcode == IBV_WC_RECV)
+}
+
+/// The page of the device that a completion queue is on.
+fn page_of_queue(cq: *mut ibv_cq) -> &'static Page {
+    // SAFETY: the caller passes a queue that is listed, so it and its context exist.
+    unsafe { (*(*cq).context.cast::<Context>()).page }
+}
+
 impl State {
-    /// Adds a completion to a queue, and an event to its channel if the queue is armed for such a completion.
+    /// Adds a completion to a queue, perhaps after a while.
     pub fn complete(&mut self, cq: *mut ibv_cq, wc: ibv_wc, solicited: bool) {
-        let Some(queue) = self.queues.get_mut(&(cq as usize)) else { return };
-        if queue.entries.len() >= queue.room {
+        let Some(queue) = self.queues.get(&(cq as usize)) else { return };
+        let waiting = self.held.iter().filter(|held| held.cq == cq).count();
+        if queue.entries.len() + waiting >= queue.room {
             eprintln!("netacc-fabric: a completion queue of {} entries overflowed", queue.room);
             std::process::abort();
         }
-        queue.entries.push_back(wc);
+        let page = page_of_queue(cq);
+        let before = self.held.iter().rfind(|held| same_queue(&held.wc, &wc)).map(|held| held.due);
+        let late = match page.late_completions.load(Ordering::Relaxed) {
+            0 => 0,
+            longest => page.draw() % (longest + 1),
+        };
+        if late != 0 || before.is_some() {
+            let due = (now() + late).max(before.unwrap_or(0));
+            self.held.push(Held { due, cq, wc, solicited });
+            self.wake();
+        } else {
+            self.put_completion(cq, wc, solicited);
+        }
+    }
+
+    /// Adds the completions that are due to their queues.
+    pub fn put_due_completions(&mut self) {
+        let time = now();
+        let (due, later) = core::mem::take(&mut self.held).into_iter().partition(|held| held.due <= time);
+        self.held = later;
+        let due: Vec<Held> = due;
+        for held in due {
+            // The queue pair may be gone, and its completions with it.
+            if self.pairs.contains_key(&held.wc.qp_num) {
+                self.put_completion(held.cq, held.wc, held.solicited);
+            }
+        }
+    }
+
+    /// Adds a completion to a queue, and an event to its channel if the queue is armed for such a completion.
+    fn put_completion(&mut self, cq: *mut ibv_cq, wc: ibv_wc, solicited: bool) {
+        let Some(queue) = self.queues.get_mut(&(cq as usize)) else { return };
+        let page = page_of_queue(cq);
+        let mut at = queue.entries.len();
+        if page.mixed_completions.load(Ordering::Relaxed) != 0 {
+            let first = queue.entries.iter().rposition(|entry| same_queue(entry, &wc)).map_or(0, |last| last + 1);
+            at = first + (page.draw() % (at - first + 1) as u64) as usize;
+        }
+        queue.entries.insert(at, wc);
         let told = match queue.armed {
             Armed::Nothing => false,
             Armed::Solicited => solicited || wc.status != IBV_WC_SUCCESS,
@@ -67,6 +138,10 @@ impl State {
             let channel = queue.channel;
             if let Some(channel) = self.completions.get_mut(&channel) {
                 channel.push(cq);
+                let doubled = page.doubled_events.load(Ordering::Relaxed);
+                if doubled != 0 && page.draw().is_multiple_of(doubled) {
+                    channel.push(cq);
+                }
             }
         }
     }
@@ -99,8 +174,15 @@ impl State {
         // SAFETY: the pair is listed, so its structure exists, and so does its context.
         let (cq, page) = unsafe { ((*pair.raw).send_cq, (*(*pair.raw).context.cast::<Context>()).page) };
         let mut done = Vec::new();
+        // SAFETY: the pair is listed, so its structure and its context exist.
+        let context = unsafe { &*(*pair.raw).context.cast::<Context>() };
         for _ in 0..count {
-            match pair.sends.pop_front() {
+            let sent = pair.sends.pop_front();
+            if sent.as_ref().is_some_and(|sent| !context.is_unchanged(sent)) {
+                eprintln!("netacc-fabric: a message was changed before it was sent completely");
+                std::process::abort();
+            }
+            match sent {
                 Some(sent) if sent.signaled && !Page::takes_one(&page.lost_completions) => {
                     done.push(sent.wr_id);
                 }
@@ -169,7 +251,7 @@ impl State {
         if pair.sends.len() >= pair.cap.max_send_wr as usize {
             return Err(libc::ENOMEM);
         }
-        let mut body = Vec::new();
+        let (mut body, mut memory) = (Vec::new(), Vec::new());
         for at in 0..wr.num_sge {
             // SAFETY: the caller's list has `num_sge` entries.
             let sge = unsafe { &*wr.sg_list.offset(at as isize) };
@@ -178,18 +260,23 @@ impl State {
                 return Err(libc::EINVAL);
             }
             if !inline && !context.has(sge) {
-                self.pairs
-                    .get_mut(&number)
-                    .ok_or(libc::EINVAL)?
-                    .sends
-                    .push_front(Sent { wr_id: wr.wr_id, signaled: true });
+                self.pairs.get_mut(&number).ok_or(libc::EINVAL)?.sends.push_front(Sent {
+                    wr_id: wr.wr_id,
+                    signaled: true,
+                    memory: Vec::new(),
+                    hash: hash_of(&[]),
+                });
                 self.flush(number, IBV_WC_LOC_PROT_ERR);
                 return Ok(());
+            }
+            if !inline {
+                memory.push(*sge);
             }
             // SAFETY: the memory is the caller's own, for an inline send, or registered.
             body.extend_from_slice(unsafe { core::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) });
         }
-        pair.sends.push_back(Sent { wr_id: wr.wr_id, signaled });
+        let hash = hash_of(if memory.is_empty() { &[] } else { &body });
+        pair.sends.push_back(Sent { wr_id: wr.wr_id, signaled, memory, hash });
         if Page::comes_due(&page.fail_after) {
             let id = pair.id;
             self.flush(number, IBV_WC_RETRY_EXC_ERR);
@@ -219,7 +306,7 @@ impl State {
         let Some(id) = self.ids.get(&id).copied() else { return };
         // SAFETY: the identifier is listed, so it exists, and the lock is held.
         let id = unsafe { &mut *id };
-        trace::message(self.pair_of(id), Direction::Out, frame);
+        trace::message(self.pair_of(id), Direction::Out, frame, body);
         let mut bytes = Vec::with_capacity(body.len() + crate::wire::HEAD);
         frame.encode(&mut bytes);
         bytes.extend_from_slice(body);
@@ -234,6 +321,19 @@ impl State {
 }
 
 impl Context {
+    /// Whether the memory of a message is still registered and has the same bytes as when it was posted.
+    fn is_unchanged(&self, sent: &Sent) -> bool {
+        let mut bytes = Vec::new();
+        for sge in &sent.memory {
+            if !self.has(sge) {
+                return false;
+            }
+            // SAFETY: the memory is registered. The program may write to it only if it breaks the rule that this checks.
+            bytes.extend_from_slice(unsafe { core::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) });
+        }
+        hash_of(&bytes) == sent.hash
+    }
+
     /// Whether the memory lies within the region that its key names.
     fn has(&self, sge: &ibv_sge) -> bool {
         let (start, len) = (sge.addr as usize, sge.length as usize);
