@@ -205,6 +205,12 @@ where that is not known. Then it goes by TCP. One that must not block waits a si
     "Whether a TCP connection is made beside each QP, over which its connections go on if the QP fails.
 With 0, or with fast connect mode, they are reset then.";
 
+    host_dir: String = "/run/netacc".to_string(),
+    "NACC_HOST_DIR", Kind::Path, "", Relation::None, None,
+    "The directory by which programs in different network namespaces of this host (containers, pods) find each
+other. It is used if it is there, belongs to root or to the program's user, and is writable by others only
+with the sticky bit. With \"\" no directory is used.";
+
     debug: bool = false,
     "NACC_DEBUG", Kind::Bool, "", Relation::None, Some('d'),
     "Debug mode: NetACC logs from level DEBUG on. A source of higher priority can still set another level.";

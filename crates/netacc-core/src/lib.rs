@@ -16,6 +16,7 @@ pub mod fallback;
 pub mod fd;
 pub mod fork;
 mod host;
+mod host_directory;
 pub mod identity;
 mod limits;
 pub mod listen;

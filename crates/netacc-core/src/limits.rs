@@ -11,6 +11,21 @@ pub const LINKS_TRIED_FOR_IDLE: usize = 8;
 /// closed the socket: close(2) sends the end a moment before it releases the socket.
 pub const RELAY_END_CHECKS: u32 = 5;
 
+/// Number of calls on a connection to another network namespace before its client looks for the neighbour that has it: a
+/// connection of a few requests would not gain what the search costs.
+pub const CALLS_BEFORE_SEARCH: u32 = 16;
+
+/// Number of sends by which a client finds out whether a process has the other end of its connection; each has to be
+/// followed by that process's count.
+pub const PROOFS: u32 = 6;
+
+/// Largest number of sends that a client watches for that, before it gives the process up: its server may be too busy to
+/// follow in time.
+pub const SENDS_WATCHED: u32 = 128;
+
+/// Largest number of entrances that a client tries for one connection.
+pub const ENTRANCES_TRIED: u32 = 32;
+
 /// Largest number of bytes that may be in flight in TCP, in each direction, when a connection switches to shared
 /// memory. A process that is demoted before they are read puts them into a new pair of sockets together with a ring's
 /// bytes, and no process reads those meanwhile: a pair holds some megabytes.

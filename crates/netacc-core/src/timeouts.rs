@@ -26,6 +26,32 @@ pub const NUMBER_CLOSE: Duration = Duration::from_secs(1);
 /// Afterwards it is refused or withdrawn, and the connection stays on TCP.
 pub const PROMOTION_ANSWER: Duration = Duration::from_secs(2);
 
+/// How long the host directory is believed to be there and safe, or not. A directory that is made, or whose rights are
+/// mended, while a program runs is noticed this much later.
+pub const HOST_DIR_BELIEVED: Duration = Duration::from_secs(30);
+
+/// How long a destination is believed not to be a neighbour's: connections to it stay on TCP without a search.
+pub const NO_NEIGHBOUR_BELIEVED: Duration = Duration::from_secs(30);
+
+/// How long after its accept a TCP connection from another network namespace may still be offered shared memory. Afterwards,
+/// and after some calls, it stays on TCP.
+pub const NEIGHBOUR_CANDIDATE: Duration = Duration::from_secs(60);
+
+/// The longest time by which a client delays a send that is to show whether a process has the other end of its
+/// connection. The delay is random, so that no other connection happens to keep step.
+pub const PROOF_DELAY: Duration = Duration::from_micros(2500);
+
+/// How long after such a send the process's count may follow. A later one shows nothing, and the next send is watched.
+pub const PROOF_REACTION: Duration = Duration::from_micros(500);
+
+/// How long a process keeps a connection in mind for which it has an offer from another network namespace. Afterwards it
+/// refuses the offer, and the connection stays on TCP.
+pub const NEIGHBOUR_OFFER: Duration = Duration::from_secs(60);
+
+/// How long a client that sends without a pause stops for a neighbour's answer after it has confirmed its offer.
+/// Afterwards it continues by TCP, and the answer is looked for at later calls.
+pub const NEIGHBOUR_ANSWER_PAUSE: Duration = Duration::from_millis(10);
+
 /// How long after its accept, or after an unsuccessful request, a TCP connection may still be upgraded to RDMA.
 /// Afterwards it stays on TCP.
 pub const UPGRADE_CANDIDATE: Duration = Duration::from_secs(2);

@@ -216,6 +216,7 @@ extern "C" fn finish() {
         return;
     }
     at_exit::hand_on_all();
+    at_exit::leave_host_directory();
     at_exit::settle_orphans();
     at_exit::settle_switches();
     engine::finish(next_fork);

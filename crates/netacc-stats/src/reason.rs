@@ -79,6 +79,8 @@ numbered! {
         KernelQueue = 35, "kernel-queue";
         /// The other end is on another host, and the program has musl, under which there is no RDMA.
         Musl = 36, "musl";
+        /// The other end may be in another container, and no process there knows the client's address.
+        Translated = 37, "translated";
     }
 }
 
@@ -233,6 +235,11 @@ impl Reason {
             Self::KernelQueue => {
                 "An earlier connect of this process to the same listener waits in the kernel's queue, and a server accepts \
                  the connects of a process in their order; find out why the server does not accept."
+            }
+            Self::Translated => {
+                "The other end may be in another container of this host, but no program there has a connection from \
+                 this address: the network translates it, or a proxy is in between; use a network without source \
+                 address translation between the two, or one program without NetACC is at the other end."
             }
             Self::Musl => {
                 "The other end is on another host, and the program has musl for its C library, but the libraries of RDMA \

@@ -195,6 +195,11 @@ pub fn sendmsg(n: i32, msg: *const libc::msghdr, flags: i32) -> Result<usize> {
     call(libc::SYS_sendmsg, [fd(n), msg as usize, fd(flags), 0, 0, 0])
 }
 
+/// `sendfile(2)`; `offset` is null or the application's.
+pub fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> Result<usize> {
+    call(libc::SYS_sendfile, [fd(out), fd(input), offset as usize, count, 0, 0])
+}
+
 /// `ppoll(2)`; `timeout` and `sigmask` may be null. The kernel's `sigset_t` has 8 bytes.
 pub fn ppoll(fds: *mut libc::pollfd, n: usize, timeout: *mut libc::timespec, sigmask: *const c_void) -> Result<usize> {
     call(libc::SYS_ppoll, [fds as usize, n, timeout as usize, sigmask as usize, 8, 0])

@@ -16,10 +16,12 @@
 )]
 
 pub mod companion;
+mod entrance;
 pub mod frame;
 mod name;
 pub mod probe;
 pub mod qp_hello;
+pub use entrance::Entrance;
 pub use name::{Name, Scope};
 
 /// The version of everything that two processes share: messages, segment layout, ring protocol. It is part
@@ -96,6 +98,25 @@ pub enum Message {
         /// The generation of the slot.
         generation: u32,
     },
+    /// The TCP connection whose client has the address in the slot goes on in that slot. The receiver is in another
+    /// network namespace, where addresses alone do not name a connection.
+    PromoteNeighbour {
+        /// The slot of the connection.
+        slot: u32,
+        /// The generation of the slot.
+        generation: u32,
+        /// The time stamp of the client's SYN (RFC 7323), which its kernel has moved by a random number that only the
+        /// two ends of the connection can ask for.
+        stamp: u32,
+    },
+    /// The sender of a [`Message::PromoteNeighbour`] has seen by the receiver's counts that it reads what the sender
+    /// writes: the connection goes on in the slot.
+    ConfirmNeighbour {
+        /// The slot of the connection.
+        slot: u32,
+        /// The generation of the slot.
+        generation: u32,
+    },
 }
 
 impl Message {
@@ -109,6 +130,8 @@ impl Message {
             Message::Promote { slot, generation } => (5, slot, generation.into(), 0),
             Message::SwitchToKernel { slot, generation } => (6, slot, generation.into(), 0),
             Message::OldSubflow { slot, generation } => (7, slot, generation.into(), 0),
+            Message::PromoteNeighbour { slot, generation, stamp } => (8, slot, generation.into(), stamp.into()),
+            Message::ConfirmNeighbour { slot, generation } => (9, slot, generation.into(), 0),
         };
         let mut out = [0u8; LEN];
         let mut put = |at: usize, bytes: &[u8]| {
@@ -142,6 +165,10 @@ impl Message {
             5 => Message::Promote { slot: a, generation: u32::try_from(b).ok()? },
             6 => Message::SwitchToKernel { slot: a, generation: u32::try_from(b).ok()? },
             7 => Message::OldSubflow { slot: a, generation: u32::try_from(b).ok()? },
+            8 => {
+                Message::PromoteNeighbour { slot: a, generation: u32::try_from(b).ok()?, stamp: u32::try_from(c).ok()? }
+            }
+            9 => Message::ConfirmNeighbour { slot: a, generation: u32::try_from(b).ok()? },
             _ => return None,
         };
         // Unused bytes must be zero, since a later version may give them a meaning.
@@ -175,6 +202,8 @@ mod tests {
                 Message::Promote { slot: a, generation: e },
                 Message::SwitchToKernel { slot: a, generation: e },
                 Message::OldSubflow { slot: a, generation: e },
+                Message::PromoteNeighbour { slot: a, generation: e, stamp: b as u32 },
+                Message::ConfirmNeighbour { slot: a, generation: e },
             ] {
                 prop_assert_eq!(Message::decode(&m.encode()), Some(m));
             }

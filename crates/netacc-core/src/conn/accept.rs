@@ -6,15 +6,15 @@ use crate::fallback;
 use crate::fd::create::enter;
 use crate::fd::placeholder::{is_stdio, placeholder};
 use crate::fd::{fd_cache, later, table};
-use crate::listen::{adopt, opening};
+use crate::listen::{adopt, entrance, opening};
 use crate::object::listener::{Listener, tcp_ready};
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, Upgrade};
 use crate::operator::requests;
 use crate::outcome::Outcome;
-use crate::process_mode;
-use crate::switch::{demote, upgrade};
+use crate::switch::{demote, promote, upgrade};
 use crate::wait::sleep;
+use crate::{process_mode, timeouts};
 use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
@@ -194,7 +194,7 @@ fn ask_kernel(fd: i32, s: &Socket, l: &Listener, from: &mut addr::Accepted, flag
 
 /// Enters a connection that the kernel accepted in the table and on the stats page, and makes it a candidate if its
 /// client may switch later.
-fn plain(s: &Socket, new: i32, peer: Option<SocketAddr>, flags: i32) {
+fn plain(s: &'static Socket, new: i32, peer: Option<SocketAddr>, flags: i32) {
     page().count(Counter::AcceptsTcp);
     let ip = netacc_transport::shm::rendezvous::destination;
     // All connections of a listener with a single address have that address.
@@ -206,7 +206,10 @@ fn plain(s: &Socket, new: i32, peer: Option<SocketAddr>, flags: i32) {
     // A client on this host may offer to switch to shared memory later, and one on another host to RDMA.
     let peer_end =
         if local_end.is_none() { local.zip(peer).filter(|(l, _)| engine::may_be_upgraded(l.port())) } else { None };
-    let state = match (local_end, peer_end) {
+    // A client in another network namespace of this host may offer to switch to shared memory, too.
+    let neighbour =
+        if local_end.is_none() && peer_end.is_none() { local.zip(peer).filter(|_| entrance::open(s)) } else { None };
+    let state = match (local_end.or(neighbour), peer_end) {
         (Some(_), _) => ConnState::Candidate(Upgrade::AwaitOffer),
         (None, Some(_)) => ConnState::Candidate(Upgrade::AwaitRequest),
         (None, None) => ConnState::Tcp,
@@ -214,12 +217,16 @@ fn plain(s: &Socket, new: i32, peer: Option<SocketAddr>, flags: i32) {
     let Ok(r) = Socket::alloc(new, s.domain(), state, nonblock) else {
         return;
     };
-    if let Some((l, p)) = local_end.or(peer_end) {
+    if let Some((l, p)) = local_end.or(peer_end).or(neighbour) {
         r.obj.local.set(SocketAddr::new(ip(l.ip()), l.port()));
         r.obj.peer.set(SocketAddr::new(ip(p.ip()), p.port()));
         inherit(r.obj, s);
         if peer_end.is_some() {
             upgrade::accepted(r.obj);
+        }
+        if neighbour.is_some() {
+            let until = time::coarse().saturating_add(time::ns(timeouts::NEIGHBOUR_CANDIDATE));
+            r.obj.upgrade.when.store(until, Ordering::Relaxed);
         }
     }
     let entered = enter(new, r).is_ok();
@@ -373,6 +380,8 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Answer<
             Ok(0) => {}
             Ok(_) => {
                 l.sweep();
+                // No other thread of this process may be awake to answer a neighbour.
+                promote::settle_offers();
                 if l.queued() || l.take_links() || tcp_ready(l.kernel_fd(fd)) {
                     return Ok(());
                 }

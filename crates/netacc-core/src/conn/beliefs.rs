@@ -121,6 +121,12 @@ impl<const N: usize> Beliefs<N> {
         found.is_some_and(|(of, since)| of == key && now.saturating_sub(since) < limit)
     }
 
+    /// The number (usually a time) with which `at` was noted.
+    pub fn noted(&self, at: SocketAddr) -> Option<u64> {
+        let key = Key::of(at);
+        self.cell(key).and_then(Cell::read).filter(|(of, _)| *of == key).map(|(_, since)| since)
+    }
+
     /// Removes the entry of `at`.
     pub fn forget(&self, at: SocketAddr) {
         let key = Key::of(at);

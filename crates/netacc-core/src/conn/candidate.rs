@@ -9,12 +9,12 @@ use crate::object::socket::{ConnState, NONBLOCK, Path, Socket, Upgrade};
 use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::switch::promote::{advance, cancel};
-use crate::switch::{upgrade, upgrade_client};
+use crate::switch::{promote, upgrade, upgrade_client};
 use crate::wait::held::Held;
 use crate::wait::sleep;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Fail, Result};
-use netacc_sys::raw;
+use netacc_sys::{raw, time};
 use netacc_transport::Iov;
 
 /// State of a client's side whose offer the server may accept.
@@ -100,6 +100,9 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
                     Some(ep) => ep.side.count_read(n),
                     None => drop(s.kernel_read.fetch_add(n as u64, Ordering::Relaxed)),
                 }
+                if s.upgrade.watched.load(Ordering::Relaxed) != 0 {
+                    promote::publish_read(fd, s);
+                }
                 if let Some(e) = s.stats() {
                     e.received(n as u64);
                 }
@@ -120,7 +123,9 @@ fn expired(fd: i32, r: Ref<Socket>, upgrade: Upgrade) -> bool {
     }
     let n = r.obj.calls.load(Ordering::Relaxed) + 1;
     r.obj.calls.store(n, Ordering::Relaxed);
-    n > CALLS && !upgrade.is_client() && !cancel(fd, r)
+    // A client in another network namespace may have other processes to ask first.
+    let awaited = || time::coarse() < r.obj.upgrade.when.load(Ordering::Relaxed);
+    n > CALLS && !upgrade.is_client() && !awaited() && !cancel(fd, r)
 }
 
 /// Continues a read over shared memory. It uses the object, since the number may be closed.
@@ -146,6 +151,13 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(NONBLOCK);
     if upgrade.is_remote() {
         upgrade_client::before_send(s, nonblock);
+    }
+    let mut watched = None;
+    if s.upgrade.search.is_on() {
+        watched = promote::before_send(fd, r);
+        if !nonblock && promote::await_neighbour(fd, r) {
+            return rewrite(r, src, flags, 0);
+        }
     }
     // The kernel must not decide whether the application gets SIGPIPE.
     let flags_there = flags | libc::MSG_NOSIGNAL;
@@ -218,6 +230,9 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
     }
     if upgrade.is_remote() {
         upgrade_client::after_send(fd, r);
+    }
+    if let Some(before) = watched {
+        promote::after_send(fd, r, before);
     }
     Outcome::Done(sent as isize)
 }

@@ -1,7 +1,7 @@
 //! connect(2): shared memory if the destination is this host and a rendezvous is there, else TCP.
 
 use crate::conn::source_port::{bound_to, choose, no_port, reserve, shares_port};
-use crate::conn::{abort, kernel_queue, pool, ports, shown, transfer};
+use crate::conn::{abort, kernel_queue, neighbours, pool, ports, shown, transfer};
 use crate::epoll::paths;
 use crate::fd::placeholder::{materialize, to_kernel};
 use crate::fd::table;
@@ -167,6 +167,7 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
     }
     page().count(Counter::ConnectsTcp);
     page().fallback(reason);
+    let begun = time::now();
     let done = raw::connect(fd, p, len);
     match done {
         Ok(()) | Err(Errno::INPROGRESS) => {
@@ -193,6 +194,7 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
                     return done.into();
                 }
                 if remote && !may_upgrade(target) {
+                    search(s, dest, reason, begun);
                     return done.into();
                 }
                 let upgrade = if remote { Upgrade::ToRequest } else { Upgrade::ToOffer };
@@ -205,6 +207,9 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
                     promote::advance(fd, r);
                 }
             }
+            if matches!(reason, Reason::OtherHost | Reason::PeerPlain | Reason::Musl) {
+                search(s, dest, reason, begun);
+            }
             netacc_log::log!(Info, "fd {fd}: connect to {dest} uses kernel TCP: {}", reason.name());
         }
         // The program may try again with this socket, and find a rendezvous then.
@@ -214,6 +219,24 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
         Err(_) => {}
     }
     done.into()
+}
+
+/// Begins to look for a neighbour that has the other end of a connection which the kernel makes since `begun`, if the
+/// configuration permits shared memory.
+fn search(s: &'static Socket, dest: SocketAddr, reason: Reason, begun: u64) {
+    let permitted = runtime::get().is_some_and(|rt| rt.permitted(Call::Connect(dest)).shm);
+    let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
+    if !permitted || scoped(dest) || target.ip().is_loopback() {
+        return;
+    }
+    if let Some(why) = neighbours::begin(s, target, begun)
+        && let Some(e) = s.stats().filter(|_| reason == Reason::OtherHost)
+    {
+        e.set_reason(why);
+    }
+    if s.is_candidate() {
+        paths::candidate(s);
+    }
 }
 
 /// Whether a connection that begins on TCP may be upgraded to RDMA.

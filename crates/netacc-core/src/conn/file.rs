@@ -2,10 +2,11 @@
 
 use crate::conn::io::accelerated;
 use crate::conn::transfer::{go_after, pipe_signal};
+use crate::fd::table;
 use crate::object::reference::Ref;
 use crate::object::socket::{NONBLOCK, Socket};
 use crate::outcome::Outcome;
-use crate::switch::redispatch;
+use crate::switch::{promote, redispatch};
 use crate::wait::{connection, sleep};
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
@@ -101,13 +102,42 @@ fn pump(
     Ok(done)
 }
 
+/// Has the kernel send a file on a candidate that does not block, and counts the bytes, so that the candidacy goes on:
+/// web servers send all of their answers so. `None`: another path has to serve the call.
+fn by_kernel(out: i32, input: i32, offset: *mut i64, count: usize) -> Option<Outcome> {
+    let r = table::socket(out)?;
+    let s = r.obj;
+    let local = || s.candidate().is_some_and(|upgrade| !upgrade.is_remote());
+    if !s.has(NONBLOCK) || !local() || promote::advance(out, r) {
+        return None;
+    }
+    let _g = s.tx.lock();
+    if !r.valid() || !local() {
+        return None;
+    }
+    let done = raw::sendfile(out, input, offset, count);
+    if let Ok(n) = done {
+        s.kernel_sent.fetch_add(n as u64, Ordering::Relaxed);
+        if let Some(e) = s.stats() {
+            e.sent(n as u64);
+        }
+    }
+    Some(match done {
+        Ok(n) => Outcome::Done(n as isize),
+        Err(e) => Outcome::Failed(e),
+    })
+}
+
 /// sendfile(2).
 ///
 /// # Safety
 /// `offset` is null or points to the application's offset.
 #[allow(unsafe_code)]
 pub unsafe fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> Outcome {
-    crate::switch::promote::given_up(out);
+    if let Some(done) = by_kernel(out, input, offset, count) {
+        return done;
+    }
+    promote::given_up(out);
     let Some((r, ep)) = accelerated(out) else {
         return Outcome::Pass;
     };
@@ -152,8 +182,8 @@ fn at_end(file: i32, at: Option<i64>) -> bool {
 
 /// splice(2) between a pipe and an accelerated connection.
 pub fn splice(input: i32, off_in: *mut i64, out: i32, off_out: *mut i64, len: usize, flags: u32) -> Outcome {
-    crate::switch::promote::given_up(out);
-    crate::switch::promote::given_up(input);
+    promote::given_up(out);
+    promote::given_up(input);
     let (from, to) = (accelerated(input), accelerated(out));
     let known = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
     // The kernel checks these cases first too, whatever the descriptors are.

@@ -13,6 +13,7 @@ pub mod io;
 pub mod kernel_queue;
 pub mod msg;
 mod msg_header;
+pub mod neighbours;
 pub mod pin;
 pub mod pool;
 pub mod ports;

@@ -16,6 +16,7 @@ use netacc_transport::shm::owner::Word;
 use netacc_transport::shm::rendezvous::NoLink;
 use netacc_transport::shm::segment::Segment;
 use netacc_transport::shm::{Link, owner, rendezvous};
+use netacc_wire::Entrance;
 
 /// A destination and our links to it.
 #[derive(Debug)]
@@ -349,6 +350,78 @@ pub fn claim_remote(dest: SocketAddr, link: &'static Link, only: bool) -> core::
         }
     }
     Err(Reason::NoMemory)
+}
+
+/// The destination that stands for an entrance of the host directory in the pool: an address of the block that is kept
+/// free for discarding packets (RFC 6666), to which nobody connects.
+fn stand_in(entrance: Entrance) -> SocketAddr {
+    let ip = DISCARD | u128::from(entrance.id);
+    SocketAddr::new(core::net::Ipv6Addr::from(ip).into(), entrance.port)
+}
+
+/// 100::/64.
+const DISCARD: u128 = 0x0100 << 112;
+
+fn is_stand_in(dest: SocketAddr) -> bool {
+    matches!(dest.ip(), core::net::IpAddr::V6(ip) if u128::from(ip) >> 64 == DISCARD >> 64)
+}
+
+/// The target that stands for an entrance. One without links is used again, since each server that starts has other
+/// entrances. Under `POOL`.
+fn neighbour(entrance: Entrance) -> Option<&'static Target> {
+    let dest = stand_in(entrance);
+    let head = BUCKET.get(usize::from(entrance.port) % BUCKETS)?;
+    let mut p = head.load(Ordering::Relaxed);
+    let mut free = None;
+    #[allow(unsafe_code)]
+    // SAFETY: the list holds type-stable objects; POOL is held.
+    while let Some(t) = unsafe { p.as_ref() } {
+        match t.dest.get() {
+            Some(of) if of == dest => return Some(t),
+            Some(of) if is_stand_in(of) && load_link(&t.links).is_none() => free = Some(t),
+            _ => {}
+        }
+        p = t.next.load(Ordering::Relaxed);
+    }
+    match free {
+        Some(t) => {
+            t.dest.set(dest);
+            Some(t)
+        }
+        None => target(dest, true),
+    }
+}
+
+/// Claims a slot on a link to the process behind an entrance of the host directory: on the one that there is, or on one
+/// that `connect` makes.
+pub fn claim_neighbour(
+    entrance: Entrance,
+    connect: impl FnOnce() -> core::result::Result<&'static Link, NoLink>,
+) -> core::result::Result<Claim, NoLink> {
+    let no_memory = NoLink::Resources(Errno::NOMEM);
+    let mut order = POOL.lock();
+    let t = neighbour(entrance).ok_or(no_memory)?;
+    sweep(t);
+    for link in links(t) {
+        match claim_on(link, order) {
+            Ok(claim) => return Ok(claim),
+            Err(o) => order = o,
+        }
+    }
+    sweep_all();
+    let link = connect()?;
+    link.next.store(t.links.load(Ordering::Relaxed), Ordering::Relaxed);
+    t.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+    claim_on(link, order).map_err(|_| no_memory)
+}
+
+/// Gives up the links to the process behind an entrance, which does not have the connection that was offered there. The
+/// connections of a link go on.
+pub fn release_neighbour(entrance: Entrance) {
+    let _order = POOL.lock();
+    if let Some(t) = neighbour(entrance) {
+        retain(t, |_| false);
+    }
 }
 
 /// Index of a link to `member` whose process waits for connects, among the next [`LOOKS`] links from the `turn`th on.

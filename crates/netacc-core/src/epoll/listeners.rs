@@ -37,7 +37,7 @@ pub(super) fn watch_listener(e: &'static Epoll, reg: &'static Registration, fd: 
     e.enter(EPOLL_CTL_ADD, l.rendezvous_fd(), rendezvous, cookie(Kind::Rendezvous, reg))
         // Another number of this listener is registered here, and its entry serves both numbers.
         .or_else(|err| if err == Errno::EXIST { Ok(()) } else { Err(err) })?;
-    for g in l.hellos() {
+    for g in l.hellos().chain(Some(l.entrance.fd()).filter(|fd| *fd >= 0)) {
         let _ = e.enter(EPOLL_CTL_ADD, g, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
     }
     let mut unheard = false;
@@ -78,7 +78,7 @@ pub(super) fn unhear_listener(e: &'static Epoll, reg: &'static Registration, s: 
             heir = Some(r);
         }
     });
-    for fd in l.hellos().chain([l.rendezvous_fd()]).filter(|fd| *fd >= 0) {
+    for fd in l.hellos().chain(l.doors()) {
         let _ = e.enter(EPOLL_CTL_DEL, fd, 0, 0);
         if let Some(heir) = heir {
             let exclusive = heir.events.load(Ordering::Relaxed) & EPOLLEXCLUSIVE as u32;
@@ -118,7 +118,7 @@ pub fn link_taken(l: &'static Listener, link: &'static Link) -> bool {
 }
 
 /// Watches the socket of a client that has connected to a rendezvous and not sent its Hello yet, until
-/// [`forget_hello`].
+/// [`forget_hello`]; or a new entrance, which is closed with its listener.
 pub fn watch_hello(l: &'static Listener, fd: i32) {
     each_hello_watch(l, |e, reg| {
         let _ = e.enter(EPOLL_CTL_ADD, fd, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));

@@ -277,7 +277,7 @@ fn move_registration(e: &'static Epoll, reg: &'static Registration, from: Option
         }
         Path::Listener => {
             if let Some(l) = s.listener() {
-                [fd, l.rendezvous_fd()].into_iter().chain(l.hellos()).for_each(del);
+                [fd].into_iter().chain(l.doors()).chain(l.hellos()).for_each(del);
             }
             if from.is_none() {
                 reg.alias.store(core::ptr::null_mut(), Ordering::Relaxed);

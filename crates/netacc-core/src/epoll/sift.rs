@@ -175,9 +175,7 @@ fn serve(e: &'static Epoll, w: &'static Subscription) {
     // A forked child of the peer may have cleared `armed` without having our waker, and have sent a message instead: so
     // the ready set is checked again, which also arms it again before the next sleep.
     activate_own(e, w);
-    if netacc_transport::shm::promote::waiting() {
-        crate::switch::promote::match_offers();
-    }
+    crate::switch::promote::settle_offers();
     if link.is_lost() {
         // A connection that other sharers may use is redispatched when one of them uses it.
         for ep in

@@ -2,6 +2,7 @@
 
 use crate::fd::table;
 use crate::fd::table::Entry;
+use crate::listen::entrance;
 use crate::listen::withdrawal::hand_on;
 use crate::object::reference::Ref;
 use crate::object::socket::{SHARED, Socket};
@@ -39,6 +40,11 @@ pub fn hand_on_all() {
             l.with_links_held(|links| hand_on(links.iter().copied().flatten()));
         }
     });
+}
+
+/// Removes the names of the process's listeners from the host directory, before the process ends.
+pub fn leave_host_directory() {
+    each_socket(|r| r.obj.listener().into_iter().for_each(entrance::leave));
 }
 
 /// Redispatches the process's own connects whose server has ended, before the process ends: the kernel would deliver

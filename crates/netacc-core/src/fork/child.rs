@@ -45,6 +45,7 @@ pub fn child(f: Forking) {
     crate::object::listener::reset_locks();
     netacc_transport::shm::reset_locks();
     conn::pool::after_fork();
+    conn::neighbours::after_fork();
     netacc_transport::rdma::engine::after_fork(&f.engines);
     queued::after_fork();
     redispatch::after_fork();

@@ -1,8 +1,8 @@
 //! The end of a listener, and the removal of links that bring no more connects.
 
 use crate::epoll::subscription;
-use crate::listen::crowd;
 use crate::listen::withdrawal::hand_on;
+use crate::listen::{crowd, entrance};
 use crate::object::listener::{HELD, LISTENERS, Links, Listener, load_link, remote_names, reserved_back};
 use crate::object::reference::at;
 use crate::object::socket::ListenState;
@@ -117,6 +117,7 @@ impl Listener {
                 }
                 reserved_fds::close(sock);
             }
+            entrance::close(self);
             let kept = self.held.swap(0, Ordering::AcqRel);
             if kept != 0 {
                 reserved_fds::close(kept - 1);
@@ -169,6 +170,11 @@ impl Listener {
             link.inherit();
         }
         self.close_hellos();
+        // The entrance is the parent's. This process gets one of its own when it accepts a client that may need it.
+        let sock = self.entrance.take();
+        if sock >= 0 {
+            let _ = raw::close(sock);
+        }
     }
 }
 

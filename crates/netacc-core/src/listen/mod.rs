@@ -3,6 +3,7 @@
 pub mod adopt;
 pub mod crowd;
 pub mod ending;
+pub mod entrance;
 pub mod opening;
 pub mod taking;
 pub mod withdrawal;

@@ -5,13 +5,15 @@ use crate::epoll::paths;
 use crate::fd::placeholder::materialize;
 use crate::fd::table;
 use crate::fd::table::Entry;
+use crate::listen::entrance;
 use crate::object::listener::{LISTENERS, SHARED_BY_FORK, remote_names};
 pub use crate::object::listener::{Listener, tcp_ready};
 use crate::object::socket::{ConnState, ListenState, NONBLOCK, Path, Socket};
 use crate::operator::requests;
 use crate::options::{kernel_options, remember};
 use crate::outcome::Outcome;
-use crate::{process_mode, runtime};
+use crate::switch::syn_stamp;
+use crate::{host_directory, process_mode, runtime};
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
 use core::sync::atomic::{Ordering, fence};
@@ -67,8 +69,16 @@ pub(crate) fn reopen(fd: i32, s: &'static Socket, backlog: i32) {
 #[cold]
 pub fn wake(s: &'static Socket) {
     let state = ConnState::Listener;
-    if s.change(state(ListenState::Dormant), state(ListenState::Announced))
-        && let Some(local) = s.local.get()
+    if s.change(state(ListenState::Dormant), state(ListenState::Announced)) {
+        entrance::open(s);
+        announce(s);
+    }
+}
+
+/// Registers the listener with the RDMA engines.
+fn announce(s: &'static Socket) {
+    let state = ConnState::Listener;
+    if let Some(local) = s.local.get()
         && s.listener().is_some_and(|l| l.permitted().rdma)
         && !engine::listen(remote_names(s, local))
     {
@@ -121,6 +131,9 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: Range<u16>) {
                     let _ = raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize);
                 }
                 s.set_state(ConnState::Listener(ListenState::Dormant));
+                if permitted.shm && host_directory::usable().is_some() {
+                    syn_stamp::keep(fd);
+                }
                 ports::forget_absent();
                 paths::became_listener(fd, s);
                 Reason::None

@@ -81,32 +81,30 @@ impl Listener {
                 }
             }
         }
-        let sock = self.rendezvous_fd();
-        if sock < 0 {
-            return false;
-        }
-        #[allow(unsafe_code)]
-        // SAFETY: `sock` is our open descriptor, which is closed only under `lock`.
-        let sock = unsafe { BorrowedFd::borrow_raw(sock) };
-        while round.budget > 0 {
-            round.budget -= 1;
-            match rendezvous::accept_link(sock, backlog, room) {
-                Taken::Nobody => {
-                    self.starved.store(0, Ordering::Relaxed);
-                    return false;
+        for door in self.doors() {
+            #[allow(unsafe_code)]
+            // SAFETY: `door` is our open descriptor, which is closed only under `lock`.
+            let sock = unsafe { BorrowedFd::borrow_raw(door) };
+            while round.budget > 0 {
+                round.budget -= 1;
+                match rendezvous::accept_link(sock, backlog, room) {
+                    Taken::Nobody => {
+                        self.starved.store(0, Ordering::Relaxed);
+                        break;
+                    }
+                    Taken::Shut => {
+                        self.shut.store(1, Ordering::Relaxed);
+                        return false;
+                    }
+                    Taken::Starved => {
+                        self.starved.store(1, Ordering::Relaxed);
+                        return false;
+                    }
+                    t => self.taken(t, round),
                 }
-                Taken::Shut => {
-                    self.shut.store(1, Ordering::Relaxed);
-                    return false;
+                if round.fresh.is_some() {
+                    return true;
                 }
-                Taken::Starved => {
-                    self.starved.store(1, Ordering::Relaxed);
-                    return false;
-                }
-                t => self.taken(t, round),
-            }
-            if round.fresh.is_some() {
-                return true;
             }
         }
         false

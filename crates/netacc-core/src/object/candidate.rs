@@ -1,4 +1,5 @@
-//! A socket's data about its upgrade to RDMA (see [`crate::switch::upgrade`]).
+//! A socket's data about its switch to a ring whose other end is on another host ([`crate::switch::upgrade`]) or in
+//! another network namespace ([`crate::conn::neighbours`]).
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_wire::companion::TOKEN;
@@ -7,23 +8,93 @@ use netacc_wire::companion::TOKEN;
 #[derive(Debug, Default)]
 pub struct Candidate {
     /// At a client, the time of its next or its last request; at a server, the time until which a request is accepted.
+    /// At a client of a neighbour, the time at which it began to connect.
     pub(crate) when: AtomicU64,
     /// At a server, the number of read bytes at which it is prepared; 0: no request names one.
     pub(crate) wanted: AtomicU64,
     pub(crate) token: [AtomicU64; 2],
     /// Number of calls that are sending without the lock.
     pub(crate) sending: AtomicU32,
+    /// At a client, its search for the neighbour that has the connection.
+    pub(crate) search: Search,
+    /// At a server, the time stamp of the SYN; see [`crate::switch::syn_stamp`].
+    pub(crate) stamp: AtomicU64,
+    /// At a server, not 0 once a client in another network namespace has offered a connection that may be this one: it is
+    /// told how much of it was read here.
+    pub(crate) watched: AtomicU32,
     /// An error that the kernel returned to a look of ours; the next call of the program reports it.
     pub(crate) error: AtomicI32,
+}
+
+/// How far a client is in its search among the entrances in the host directory.
+#[derive(Debug, Default)]
+pub struct Search {
+    /// A [`Stage`].
+    pub(crate) stage: AtomicU32,
+    /// Identifier of the entrance that was tried last.
+    pub(crate) tried: AtomicU64,
+    /// Port of that entrance's listener.
+    pub(crate) port: AtomicU32,
+    /// Number of entrances that were tried.
+    pub(crate) tries: AtomicU32,
+    /// Number of sends that the other process's count has followed, for the present offer.
+    pub(crate) proofs: AtomicU32,
+    /// Number of sends that it has not followed in time.
+    pub(crate) watched: AtomicU32,
+    /// Time at which the present offer was confirmed; 0: it was not.
+    pub(crate) confirmed: AtomicU64,
+    /// Set once a process that listens at the destination's port has said that the connection is not its own.
+    pub(crate) denied: AtomicU32,
+}
+
+/// Which entrances a client tries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Stage {
+    /// None: the other end is no neighbour.
+    None = 0,
+    /// The one by which an earlier connection to the destination was found.
+    Remembered = 1,
+    /// Those of listeners at the destination's port.
+    SamePort = 2,
+    /// All others: the port may be a published one, which the network translates.
+    Others = 3,
+}
+
+impl Search {
+    pub(crate) fn stage(&self) -> Stage {
+        match self.stage.load(Ordering::Relaxed) {
+            1 => Stage::Remembered,
+            2 => Stage::SamePort,
+            3 => Stage::Others,
+            _ => Stage::None,
+        }
+    }
+
+    /// Whether the other end may be a neighbour.
+    pub(crate) fn is_on(&self) -> bool {
+        self.stage() != Stage::None
+    }
 }
 
 impl Candidate {
     /// Resets the data for another connection.
     pub(crate) fn reset(&self) {
-        for w in [&self.when, &self.wanted] {
+        for w in [&self.when, &self.wanted, &self.stamp, &self.search.tried, &self.search.confirmed] {
             w.store(0, Ordering::Relaxed);
         }
-        self.sending.store(0, Ordering::Relaxed);
+        let search = &self.search;
+        for w in [
+            &self.sending,
+            &self.watched,
+            &search.stage,
+            &search.tries,
+            &search.denied,
+            &search.proofs,
+            &search.watched,
+        ] {
+            w.store(0, Ordering::Relaxed);
+        }
         self.error.store(0, Ordering::Relaxed);
     }
 

@@ -2,6 +2,7 @@
 //!
 //! [`crate::listen::taking`] takes up links, and [`crate::listen::ending`] ends a listener.
 
+use crate::object::entrance::Entrance;
 use crate::object::kernel_turn::{KernelQueue, KernelTurn, precedes_count};
 use crate::object::socket::{NONBLOCK, Socket};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -37,6 +38,8 @@ pub struct Listener {
     pub(crate) lock: Lock<{ lock_rank::LISTENER }>,
     /// The rendezvous socket (descriptor + 1).
     pub(crate) rendezvous: AtomicI32,
+    /// The socket by which clients in other network namespaces reach it.
+    pub(crate) entrance: Entrance,
     /// Largest number of connects that may wait in each link's queue.
     pub(crate) backlog: AtomicU32,
     pub(crate) links: AtomicPtr<Link>,
@@ -148,6 +151,11 @@ impl Listener {
         self.rendezvous.load(Ordering::Relaxed) - 1
     }
 
+    /// The sockets at which clients ask for a link: the rendezvous and, if there is one, the entrance.
+    pub fn doors(&self) -> impl Iterator<Item = i32> + use<> {
+        [self.rendezvous_fd(), self.entrance.fd()].into_iter().filter(|fd| *fd >= 0)
+    }
+
     /// Keeps the kernel's listener under a number of ours for the threads that sleep in calls on it, since the
     /// application closes `fd`, its last number for `s`.
     pub fn keep(&self, fd: i32, s: &Socket) {
@@ -175,7 +183,7 @@ impl Listener {
     /// Whether a client waits that cannot be taken up because the process has no free descriptor: accept(2) reports
     /// that, and the listener stays readable, as in the kernel.
     pub fn starves(&self) -> bool {
-        self.starved.load(Ordering::Relaxed) != 0 && (readable(self.rendezvous_fd()) || self.hellos().any(readable))
+        self.starved.load(Ordering::Relaxed) != 0 && self.doors().chain(self.hellos()).any(readable)
     }
 
     /// Whether another sharer has left the listener to the kernel; this process then has to do so, too.
@@ -296,8 +304,7 @@ impl Listener {
         // Counted before the lock is taken: a thread that takes up a link under the lock later sees this waiter, and a
         // link that was taken up before is seen here.
         self.waiters.fetch_add(1, Ordering::SeqCst);
-        set.add(self.rendezvous_fd(), libc::POLLIN);
-        for fd in self.hellos() {
+        for fd in self.doors().chain(self.hellos()) {
             set.add(fd, libc::POLLIN);
         }
         let mut ready = false;

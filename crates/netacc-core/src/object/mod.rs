@@ -4,6 +4,7 @@
 
 pub mod address;
 pub mod candidate;
+pub mod entrance;
 pub mod instance;
 pub mod kernel_turn;
 pub mod listener;

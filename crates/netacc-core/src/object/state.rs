@@ -138,6 +138,7 @@ const UPGRADE: &[Edge<Upgrade>] = &[
     (Some(Upgrade::ToOffer), Some(Upgrade::Linking), "the kernel has connected"),
     (Some(Upgrade::Linking), Some(Upgrade::Offered), "there is a place for it on a link"),
     (Some(Upgrade::Offered), Some(Upgrade::Linking), "the link takes no offer"),
+    (Some(Upgrade::Offered), Some(Upgrade::ToOffer), "another process may have it"),
     (Some(Upgrade::Offered), None, "the offer was taken"),
     (None, Some(Upgrade::ToRequest), "connect(2) to another host"),
     (Some(Upgrade::ToRequest), Some(Upgrade::Requested), "the question is put"),

@@ -6,6 +6,10 @@
 //! Each side first reads the bytes that are still in the kernel; the end of the kernel's stream marks the byte where
 //! the ring goes on ([`netacc_transport::shm::OldSubflow::set`]).
 //!
+//! A client whose server is in another network namespace begins the same way, and offers the connection to one process
+//! after the other ([`neighbours`]). The server then looks for the connection by the client's address and the time
+//! stamp of its SYN.
+//!
 //! While a connection may be promoted (a *candidate*), the socket layer makes its reads and writes and does not pass
 //! them to libc.
 //!
@@ -21,30 +25,32 @@
 //! - A call that has to wait sleeps inside the kernel, which keeps the file open even if the number is closed. The
 //!   peer's half close or our own wakes it, and then it checks the path.
 
-use crate::conn::pool;
+use crate::conn::{neighbours, pool};
 use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, Socket, Upgrade};
+use crate::switch::proof::{self, Proof};
 use crate::switch::to_ring::{decided, promoted, switch_to_ring, tail_is_short};
-use crate::switch::upgrade;
+use crate::switch::{syn_stamp, upgrade};
 use crate::timeouts;
 use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::time;
 use netacc_transport::Endpoint;
+use netacc_transport::shm::promote::{Neighbour, Offer, Settled};
 use netacc_transport::shm::segment::{CONNECT_QUEUED, CONNECT_TAKEN};
 use netacc_transport::shm::{Link, ShmEndpoint, owner, promote};
 
 const PROMOTION_ANSWER: u64 = time::ns(timeouts::PROMOTION_ANSWER);
+const NEIGHBOUR_OFFER: u64 = time::ns(timeouts::NEIGHBOUR_OFFER);
+const NEIGHBOUR_ANSWER_PAUSE: u64 = time::ns(timeouts::NEIGHBOUR_ANSWER_PAUSE);
 
 /// Switches a candidate if that is possible now. True: it is on shared memory now.
 #[cold]
 pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
     let s = r.obj;
-    if promote::waiting() {
-        match_offers();
-    }
+    settle_offers();
     match s.candidate() {
         Some(Upgrade::AwaitOffer) => {
             // A server that blocks on this single connection notices offers only here.
@@ -57,12 +63,16 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
         }
         Some(Upgrade::ToOffer) => {
             // No offer is made before the kernel has connected, and only one thread makes it.
-            if netacc_sys::addr::peer_of(fd).is_some()
+            if neighbours::is_due(s)
+                && netacc_sys::addr::peer_of(fd).is_some()
                 && tail_is_short(fd)
                 && s.change(ConnState::Candidate(Upgrade::ToOffer), ConnState::Candidate(Upgrade::Linking))
-                && offer(fd, r).is_err()
+                && let Err(why) = offer(fd, r)
             {
-                decide(fd, r, true);
+                if let Some(e) = s.stats().filter(|_| why == Reason::Translated) {
+                    e.set_reason(why);
+                }
+                decide(fd, r, Otherwise::GiveUp);
             }
             s.is_shm()
         }
@@ -70,12 +80,14 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
             Some(ep)
                 if ep.side.outcome() == CONNECT_QUEUED
                     && !ep.side.link().is_lost()
-                    && ep.side.age() < PROMOTION_ANSWER =>
+                    && ep.side.age() < patience(s, ep) =>
             {
                 ep.side.link().service_if_readable();
                 false
             }
-            Some(ep) => decide(fd, r, ep.side.outcome() != CONNECT_TAKEN),
+            Some(ep) if ep.side.outcome() == CONNECT_TAKEN => decide(fd, r, Otherwise::Wait),
+            Some(_) if s.upgrade.search.is_on() => decide(fd, r, Otherwise::GoOn),
+            Some(_) => decide(fd, r, Otherwise::GiveUp),
             // Another thread has decided meanwhile.
             None => s.is_shm(),
         },
@@ -83,6 +95,63 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
             upgrade::advance(fd, r)
         }
         Some(Upgrade::Linking) | None => s.is_shm(),
+    }
+}
+
+/// Client: to be called before a send on a connection that is offered to a neighbour. Returns the number of bytes sent
+/// before, if [`after_send`] is to be called with it.
+#[cold]
+pub fn before_send(fd: i32, r: Ref<Socket>) -> Option<u64> {
+    let ep = proof::watched(r.obj)?;
+    let (proof, watched) = proof::before_send(r.obj, ep);
+    act_on(proof, fd, r, ep);
+    watched
+}
+
+/// Client: to be called after a watched send.
+#[cold]
+pub fn after_send(fd: i32, r: Ref<Socket>, before: u64) {
+    if let Some(ep) = proof::watched(r.obj) {
+        act_on(proof::after_send(r.obj, ep, before), fd, r, ep);
+    }
+}
+
+/// Client: confirms the offer, or makes it to another process.
+fn act_on(proof: Proof, fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) {
+    match proof {
+        Proof::Open => {}
+        Proof::Failed => drop(decide(fd, r, Otherwise::GoOn)),
+        Proof::Given => {
+            r.obj.upgrade.search.confirmed.store(time::now(), Ordering::Relaxed);
+            if ep.side.link().control.confirm_neighbour(&ep.side).is_err() {
+                decide(fd, r, Otherwise::GoOn);
+            }
+        }
+    }
+}
+
+/// Client: waits briefly for a neighbour's answer to the confirmed offer. A server accepts only while few bytes are in
+/// flight, which a client that sends without a pause would never allow. True: the connection is on shared memory now.
+#[cold]
+pub fn await_neighbour(fd: i32, r: Ref<Socket>) -> bool {
+    let s = r.obj;
+    let confirmed = s.upgrade.search.confirmed.load(Ordering::Relaxed);
+    let is_late = || time::now().saturating_sub(confirmed) >= NEIGHBOUR_ANSWER_PAUSE;
+    while confirmed != 0 && s.is(ConnState::Candidate(Upgrade::Offered)) {
+        match s.endpoint() {
+            Some(ep) if ep.side.outcome() == CONNECT_TAKEN => return advance(fd, r),
+            Some(ep) if ep.side.outcome() == CONNECT_QUEUED && !is_late() => upgrade::pause(),
+            _ => break,
+        }
+    }
+    s.is_shm()
+}
+
+/// Server: answers the offers that wait: one load if there is none.
+#[inline]
+pub fn settle_offers() {
+    if promote::waiting() {
+        match_offers();
     }
 }
 
@@ -110,9 +179,7 @@ fn listen_for_offers() {
             l.service_links();
         }
     });
-    if promote::waiting() {
-        match_offers();
-    }
+    settle_offers();
 }
 
 /// Client: offers the connection to the server.
@@ -123,11 +190,21 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
     let ip = netacc_transport::shm::rendezvous::destination;
     let local = core::net::SocketAddr::new(ip(local.ip()), local.port());
     let target = core::net::SocketAddr::new(ip(target.ip()), target.port());
-    crate::conn::ports::local_source(target.ip(), time::now()).ok_or(Reason::OtherHost)?;
-    let member = s.member.load(Ordering::Relaxed);
-    // Port 0, since for the connection's own port the kernel would name the connection and not its listener.
-    let from = core::net::SocketAddr::new(local.ip(), 0);
-    let claim = pool::claim(from, target, (member != 0).then_some(member), false)?;
+    let across = s.upgrade.search.is_on();
+    let stamp = if across {
+        Some(syn_stamp::of_client(fd, s.upgrade.when.load(Ordering::Relaxed)).ok_or(Reason::OtherHost)?)
+    } else {
+        None
+    };
+    let claim = if across {
+        neighbours::claim(s, target)?
+    } else {
+        crate::conn::ports::local_source(target.ip(), time::now()).ok_or(Reason::OtherHost)?;
+        let member = s.member.load(Ordering::Relaxed);
+        // Port 0, since for the connection's own port the kernel would name the connection and not its listener.
+        let from = core::net::SocketAddr::new(local.ip(), 0);
+        pool::claim(from, target, (member != 0).then_some(member), false)?
+    };
     let (link, claimed) = (claim.link, claim.claimed);
     let Some(ep) = link.endpoint(claimed.slot).filter(|e| e.begin(claimed.generation)) else {
         link.slots.burned();
@@ -146,7 +223,11 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
         s.peer.set(target);
         s.set_endpoint(ep);
         s.set_state(ConnState::Candidate(Upgrade::Offered));
-        if link.control.offer(claimed.slot as u32, claimed.generation).is_ok() {
+        let sent = match stamp {
+            Some(stamp) => link.control.offer_to_neighbour(claimed.slot as u32, claimed.generation, stamp),
+            None => link.control.offer(claimed.slot as u32, claimed.generation),
+        };
+        if sent.is_ok() {
             return Ok(());
         }
         s.set_state(ConnState::Candidate(Upgrade::Linking));
@@ -161,12 +242,27 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
 
 /// Cancels a promotion. True: it was too late, and the connection is on shared memory.
 pub fn cancel(fd: i32, r: Ref<Socket>) -> bool {
-    if r.obj.candidate().is_some_and(Upgrade::is_remote) { upgrade::give_up(fd, r) } else { decide(fd, r, true) }
+    if r.obj.candidate().is_some_and(Upgrade::is_remote) {
+        upgrade::give_up(fd, r)
+    } else {
+        decide(fd, r, Otherwise::GiveUp)
+    }
 }
 
-/// Decides for the client, or for a thread that cancels: switches if the offer was accepted; otherwise, with `give_up`,
-/// the connection stays with the kernel for good. True: it is on shared memory now.
-fn decide(fd: i32, r: Ref<Socket>, give_up: bool) -> bool {
+/// What becomes of a candidate whose offer was not accepted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Otherwise {
+    /// Another thread has decided already, or will.
+    Wait,
+    /// The connection is offered to another process.
+    GoOn,
+    /// The connection stays with the kernel for good.
+    GiveUp,
+}
+
+/// Decides for the client, or for a thread that cancels: switches if the offer was accepted. True: the connection is on
+/// shared memory now.
+fn decide(fd: i32, r: Ref<Socket>, otherwise: Otherwise) -> bool {
     let s = r.obj;
     let ep = {
         let _g = (s.rx.lock(), s.tx.lock());
@@ -177,7 +273,7 @@ fn decide(fd: i32, r: Ref<Socket>, give_up: bool) -> bool {
         match offered {
             Some(ep)
                 if ep.side.outcome() == CONNECT_TAKEN
-                    || (give_up && !ep.side.withdraw() && ep.side.outcome() == CONNECT_TAKEN) =>
+                    || (otherwise != Otherwise::Wait && !ep.side.withdraw() && ep.side.outcome() == CONNECT_TAKEN) =>
             {
                 if !switch_to_ring(fd, r, ep) {
                     return false;
@@ -185,41 +281,101 @@ fn decide(fd: i32, r: Ref<Socket>, give_up: bool) -> bool {
                 ep
             }
             _ => {
-                if give_up {
-                    s.set_state(ConnState::Tcp);
-                    s.detach();
+                match otherwise {
+                    Otherwise::Wait => {}
+                    Otherwise::GoOn if offered.is_some() => {
+                        neighbours::note_denied(s);
+                        s.set_state(ConnState::Candidate(Upgrade::ToOffer));
+                        s.detach();
+                    }
+                    Otherwise::GoOn => {}
+                    Otherwise::GiveUp => {
+                        s.set_state(ConnState::Tcp);
+                        s.detach();
+                    }
                 }
                 return false;
             }
         }
     };
+    if s.upgrade.search.is_on() {
+        neighbours::note_found(s);
+    }
     promoted(fd, s, ep);
     true
 }
 
 /// Server: looks for the connections that clients have offered to promote.
 #[cold]
-pub fn match_offers() {
-    promote::each(|link, slot, generation| {
-        let Some(ep) = link.endpoint(slot as usize).filter(|e| slot != 0 && !e.side.is_live()) else { return true };
-        let Some(open) = link.segment().and_then(|g| g.slot(slot as usize)).map(|s| &s.open) else { return true };
+fn match_offers() {
+    promote::each(|link, Offer { slot, generation, neighbour }| {
+        let Some(ep) = link.endpoint(slot as usize).filter(|e| slot != 0 && !e.side.is_live()) else {
+            return Settled::Done;
+        };
+        let Some(open) = link.segment().and_then(|g| g.slot(slot as usize)).map(|s| &s.open) else {
+            return Settled::Done;
+        };
         let (Some(client), Some(server)) = (open.address(0), open.address(1)) else {
             ep.side.refuse(generation);
-            return true;
+            return Settled::Done;
         };
+        if let Some(neighbour) = neighbour {
+            return match_neighbour(ep, generation, client, neighbour);
+        }
         let found = find(client, server);
         let age = time::now().saturating_sub(open.when.load(Ordering::Relaxed));
         match found {
             Some((fd, r)) if may_claim(link, client, server) && tail_is_short(fd) => {
                 accept_offer(fd, r, ep, generation);
-                true
+                Settled::Done
             }
             // The server may still accept the connection, or read from it, in time.
-            _ if age < PROMOTION_ANSWER && !link.is_lost() => false,
+            _ if age < PROMOTION_ANSWER && !link.is_lost() => Settled::Waits,
             _ => {
                 ep.side.refuse(generation);
-                true
+                Settled::Done
             }
+        }
+    });
+}
+
+/// Server: looks at an offer of a client in another network namespace. The connection whose SYN has the client's address
+/// and time stamp may be the one; while the client finds out, it is told how much of the connection was read here.
+fn match_neighbour(
+    ep: &'static ShmEndpoint,
+    generation: u32,
+    client: core::net::SocketAddr,
+    neighbour: Neighbour,
+) -> Settled {
+    let known = if neighbour.fd < 0 { None } else { awaiting(neighbour.fd, client) };
+    let found = known.or_else(|| find_neighbour(client, neighbour.stamp));
+    // The kernel of this network namespace does not know whose socket a stranger's is.
+    match found.filter(|_| ep.side.link().peer.is_trusted() && ep.side.outcome() == CONNECT_QUEUED) {
+        Some((fd, r)) if neighbour.confirmed && tail_is_short(fd) => {
+            accept_offer(fd, r, ep, generation);
+            Settled::Done
+        }
+        Some((fd, r)) if ep.side.age() < NEIGHBOUR_OFFER => {
+            r.obj.upgrade.watched.store(1, Ordering::Relaxed);
+            ep.side.publish_read(r.obj.kernel_read.load(Ordering::Relaxed));
+            Settled::For(fd)
+        }
+        // The client makes its offer after some answers of the program, which had accepted the connection by then.
+        _ => {
+            ep.side.refuse(generation);
+            Settled::Done
+        }
+    }
+}
+
+/// Server: tells the clients that may have the other end of `fd` how many bytes were read here. Called under the `rx`
+/// lock after each read.
+#[cold]
+pub fn publish_read(fd: i32, s: &Socket) {
+    let read = s.kernel_read.load(Ordering::Relaxed);
+    promote::each_for(fd, |link, slot| {
+        if let Some(ep) = link.endpoint(slot as usize).filter(|ep| !ep.side.is_live()) {
+            ep.side.publish_read(read);
         }
     });
 }
@@ -244,18 +400,45 @@ fn accept_offer(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint, generation: u
     promoted(fd, s, ep);
 }
 
-fn find(client: core::net::SocketAddr, server: core::net::SocketAddr) -> Option<(i32, Ref<Socket>)> {
+/// The candidate with a client at this address for which `fits` is true.
+fn find_awaiting(client: core::net::SocketAddr, fits: impl Fn(i32, &Socket) -> bool) -> Option<(i32, Ref<Socket>)> {
     let mut found = None;
     table::each(0, usize::MAX, |fd, e| {
         if let Entry::Socket(r) = e
             && r.obj.is(ConnState::Candidate(Upgrade::AwaitOffer))
             && r.obj.peer.get() == Some(client)
-            && r.obj.local.get() == Some(server)
+            && fits(fd, r.obj)
         {
             found = Some((fd, r));
         }
     });
     found
+}
+
+fn find(client: core::net::SocketAddr, server: core::net::SocketAddr) -> Option<(i32, Ref<Socket>)> {
+    find_awaiting(client, |_, s| s.local.get() == Some(server))
+}
+
+/// The connection of a client in another network namespace. The client's address is the same on both sides, unless the
+/// network translates it; the server's may differ.
+fn find_neighbour(client: core::net::SocketAddr, stamp: u32) -> Option<(i32, Ref<Socket>)> {
+    find_awaiting(client, |fd, s| syn_stamp::matches(fd, &s.upgrade.stamp, stamp))
+}
+
+/// The candidate under this number, if it still has the client at this address.
+fn awaiting(fd: i32, client: core::net::SocketAddr) -> Option<(i32, Ref<Socket>)> {
+    let r = table::socket(fd)?;
+    (r.obj.is(ConnState::Candidate(Upgrade::AwaitOffer)) && r.obj.peer.get() == Some(client)).then_some((fd, r))
+}
+
+/// How long an answer to the offer is waited for: a neighbour's is not due before the offer is confirmed.
+fn patience(s: &Socket, ep: &ShmEndpoint) -> u64 {
+    let confirmed = s.upgrade.search.confirmed.load(Ordering::Relaxed);
+    match (s.upgrade.search.is_on(), confirmed) {
+        (true, 0) if ep.side.peer_has_read().is_some() => NEIGHBOUR_OFFER,
+        (true, when) if when != 0 => ep.side.age().saturating_add(PROMOTION_ANSWER).saturating_sub(time::now() - when),
+        _ => PROMOTION_ANSWER,
+    }
 }
 
 /// Whether the peer may promote the connection: a peer of another user may promote only connections that belong to that

@@ -87,6 +87,7 @@ fn look(o: Ours, fd: i32, events: i16) -> i16 {
             Some(l) => {
                 l.note_polled(s);
                 l.take_links();
+                promote::settle_offers();
                 if l.queued() || tcp_ready(l.kernel_fd(fd)) || l.starves() { Readiness::IN } else { 0 }
             }
             None => POLLNVAL as u32,

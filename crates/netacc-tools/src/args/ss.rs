@@ -90,11 +90,12 @@ pub struct Args {
     #[arg(hide_possible_values = true, help = METRICS, long_help = METRICS_AT_LENGTH)]
     show: Vec<Group>,
 
-    /// Clear unused sock files: pages of ended processes (there are none: nothing is left behind)
+    /// Clear unused sock files: sockets of ended processes in the host directory
     ///
-    /// Between processes NetACC uses only memory without a name and abstract sockets, which end with the last process
-    /// that uses them, also after `kill -9`. So the option says that there are none, removes nothing and succeeds. If
-    /// another process still holds the page of one that has ended, as `netacc_ss -w` does, it says which.
+    /// A process that is killed leaves its sockets in the host directory (`NACC_HOST_DIR`), by which programs in other
+    /// containers reach it. Everything else is memory without a name and abstract sockets, which end with the last
+    /// process that uses them. If another process still holds the page of one that has ended, as `netacc_ss -w` does,
+    /// the option says which, and leaves it alone.
     #[arg(short = 'c', long)]
     pub clear: bool,
 

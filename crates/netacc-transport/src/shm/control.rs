@@ -5,6 +5,7 @@ use crate::shm::Link;
 pub use crate::shm::control_socket::send_message;
 use crate::shm::guard::{FirstMessage, first_message, may_pass};
 use crate::shm::link::{ENDED, LOST};
+use crate::shm::promote::{Neighbour, Offer};
 use crate::shm::wait_budget::WaitBudget;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{Ordering, fence};
@@ -279,7 +280,16 @@ impl Link {
                 }
             }
             (Message::Wake { id }, None) => self.wakers().ring(id),
-            (Message::Promote { slot, generation }, None) => crate::shm::promote::queue(self, slot, generation),
+            (Message::Promote { slot, generation }, None) => {
+                crate::shm::promote::queue(self, Offer { slot, generation, neighbour: None });
+            }
+            (Message::PromoteNeighbour { slot, generation, stamp }, None) => {
+                let neighbour = Some(Neighbour { stamp, fd: -1, confirmed: false });
+                crate::shm::promote::queue(self, Offer { slot, generation, neighbour });
+            }
+            (Message::ConfirmNeighbour { slot, generation }, None) => {
+                crate::shm::promote::confirm(self, slot, generation);
+            }
             (Message::Liveness { slot, generation, token }, None) if token != 0 => {
                 if let Some(ep) = self.endpoint(slot as usize) {
                     ep.learn_token(generation, token);

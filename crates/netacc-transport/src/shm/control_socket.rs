@@ -5,8 +5,10 @@
 //! never freed.
 #![allow(unsafe_code)]
 
+use crate::num;
 use crate::shm::Link;
 use crate::shm::guard::dismiss_reserved;
+use crate::shm::slot_side::SlotSide;
 use crate::timeouts;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -103,6 +105,19 @@ impl ControlSocket {
     /// Offers to promote the TCP connection that the slot describes.
     pub fn offer(&self, slot: u32, generation: u32) -> Result<()> {
         self.send(Message::Promote { slot, generation }, None)
+    }
+
+    /// Offers to promote the TCP connection to a server in another network namespace. `stamp` is the time stamp of its
+    /// SYN.
+    pub fn offer_to_neighbour(&self, slot: u32, generation: u32, stamp: u32) -> Result<()> {
+        self.send(Message::PromoteNeighbour { slot, generation, stamp }, None)
+    }
+
+    /// Tells the server that this process has found out that the connection offered for this side of a slot is theirs.
+    pub fn confirm_neighbour(&self, side: &SlotSide) -> Result<()> {
+        let slot = num::small(side.slot_index());
+        let generation = side.generation.load(Ordering::Relaxed);
+        self.send(Message::ConfirmNeighbour { slot, generation }, None)
     }
 
     /// Has the kernel take more messages to a peer that does not read them now. A fork sends one for each connection,

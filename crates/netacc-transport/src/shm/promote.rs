@@ -1,43 +1,142 @@
 //! Queue of offers to promote a TCP connection, between the control socket, which receives them, and the socket layer,
 //! which knows the connections.
 
+use crate::num::low_half;
 use crate::shm::Link;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::{Lock, lock_rank};
 
 /// Number of offers that can wait. A further one is refused, and its connection stays on TCP.
 const WAITING: usize = 64;
 
-struct Offer {
+/// An offer to promote a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The slot that names the connection and in which it is to go on.
+    pub slot: u32,
+    /// The generation of the slot.
+    pub generation: u32,
+    /// What is known of a client in another network namespace; `None` for one in our own.
+    pub neighbour: Option<Neighbour>,
+}
+
+/// An offer of a client in another network namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// The time stamp of the client's SYN.
+    pub stamp: u32,
+    /// The socket layer's descriptor for the connection that it may be, or -1.
+    pub fd: i32,
+    /// Whether the client has found out that this is its connection.
+    pub confirmed: bool,
+}
+
+/// A place for an offer. All fields are changed under `LOCK`.
+struct Place {
+    /// Null: the place is free.
     link: AtomicPtr<Link>,
     slot: AtomicU32,
     generation: AtomicU32,
+    /// [`STAMPED`] with the stamp in the lower half; 0: the client is in our network namespace.
+    stamp: AtomicU64,
+    /// [`Neighbour::fd`] + 1.
+    fd: AtomicI32,
+    /// [`Neighbour::confirmed`].
+    confirmed: AtomicU32,
+    /// Not 0 while a thread settles the offer, which then alone may free the place.
+    busy: AtomicU32,
 }
 
-static OFFERS: [Offer; WAITING] = [const {
-    Offer { link: AtomicPtr::new(core::ptr::null_mut()), slot: AtomicU32::new(0), generation: AtomicU32::new(0) }
-}; WAITING];
+const STAMPED: u64 = 1 << 32;
+
+impl Place {
+    const fn new() -> Place {
+        Place {
+            link: AtomicPtr::new(core::ptr::null_mut()),
+            slot: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
+            stamp: AtomicU64::new(0),
+            fd: AtomicI32::new(0),
+            confirmed: AtomicU32::new(0),
+            busy: AtomicU32::new(0),
+        }
+    }
+
+    fn store(&self, link: &'static Link, offer: Offer) {
+        self.slot.store(offer.slot, Ordering::Relaxed);
+        self.generation.store(offer.generation, Ordering::Relaxed);
+        let stamp = offer.neighbour.map_or(0, |n| STAMPED | u64::from(n.stamp));
+        self.stamp.store(stamp, Ordering::Relaxed);
+        self.fd.store(0, Ordering::Relaxed);
+        self.confirmed.store(0, Ordering::Relaxed);
+        self.busy.store(0, Ordering::Relaxed);
+        self.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+        COUNT.fetch_add(1, Ordering::Release);
+    }
+
+    fn load(&self) -> Offer {
+        let stamp = self.stamp.load(Ordering::Relaxed);
+        let neighbour = Neighbour {
+            stamp: low_half(stamp),
+            fd: self.fd.load(Ordering::Relaxed) - 1,
+            confirmed: self.confirmed.load(Ordering::Relaxed) != 0,
+        };
+        Offer {
+            slot: self.slot.load(Ordering::Relaxed),
+            generation: self.generation.load(Ordering::Relaxed),
+            neighbour: (stamp & STAMPED != 0).then_some(neighbour),
+        }
+    }
+
+    fn holds(&self, link: &'static Link, slot: u32, generation: u32) -> bool {
+        core::ptr::eq(self.link.load(Ordering::Relaxed), link)
+            && self.slot.load(Ordering::Relaxed) == slot
+            && self.generation.load(Ordering::Relaxed) == generation
+    }
+
+    #[allow(unsafe_code)]
+    fn link(&self) -> Option<&'static Link> {
+        // SAFETY: the pointer is null or that of a link, which is never freed, and to which the offer has a reference.
+        unsafe { self.link.load(Ordering::Relaxed).as_ref() }
+    }
+
+    /// Frees the place and the offer's reference to its link.
+    fn free(&self, link: &'static Link) {
+        self.link.store(core::ptr::null_mut(), Ordering::Relaxed);
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+        link.put();
+    }
+}
+
+static OFFERS: [Place; WAITING] = [const { Place::new() }; WAITING];
 static COUNT: AtomicU32 = AtomicU32::new(0);
 static LOCK: Lock<{ lock_rank::LEAF }> = Lock::new();
 
 /// Queues an offer for the socket layer. While the offer waits, it has a reference to the link.
-pub(crate) fn queue(link: &'static Link, slot: u32, generation: u32) {
+pub(crate) fn queue(link: &'static Link, offer: Offer) {
     let _g = LOCK.lock();
     // This is checked under the lock: if the link ends after this check, `forget` finds the offer that is stored now.
     let place = OFFERS.iter().find(|o| o.link.load(Ordering::Relaxed).is_null()).filter(|_| !link.is_lost());
     match place {
         Some(o) => {
             link.hold();
-            o.slot.store(slot, Ordering::Relaxed);
-            o.generation.store(generation, Ordering::Relaxed);
-            o.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
-            COUNT.fetch_add(1, Ordering::Release);
+            o.store(link, offer);
         }
-        None => {
-            if let Some(ep) = link.endpoint(slot as usize) {
-                ep.side.refuse(generation);
-            }
-        }
+        None => refuse(link, offer),
+    }
+}
+
+/// Notes that the client of a waiting offer has found out that the connection is its own.
+pub(crate) fn confirm(link: &'static Link, slot: u32, generation: u32) {
+    let _g = LOCK.lock();
+    if let Some(o) = OFFERS.iter().find(|o| o.holds(link, slot, generation)) {
+        o.confirmed.store(1, Ordering::Relaxed);
+    }
+}
+
+fn refuse(link: &'static Link, offer: Offer) {
+    if let Some(ep) = link.endpoint(offer.slot as usize) {
+        ep.side.refuse(offer.generation);
     }
 }
 
@@ -47,23 +146,50 @@ pub fn waiting() -> bool {
     COUNT.load(Ordering::Acquire) > 0
 }
 
-/// Calls `settle` with every waiting offer (link, slot, generation), and removes those for which it returns true.
-pub fn each(mut settle: impl FnMut(&'static Link, u32, u32) -> bool) {
+/// What becomes of an offer that a thread has looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// It is done with.
+    Done,
+    /// It waits.
+    Waits,
+    /// It waits, and may be for the connection with this descriptor.
+    For(i32),
+}
+
+/// Calls `settle` with every waiting offer and its link. Each is settled by one thread at a time, without a lock.
+pub fn each(mut settle: impl FnMut(&'static Link, Offer) -> Settled) {
     for o in &OFFERS {
-        // The offer is removed while it is handled, so that only one thread settles it.
-        let (p, slot, generation) = {
+        let (link, offer) = {
             let _g = LOCK.lock();
-            let p = o.link.swap(core::ptr::null_mut(), Ordering::Relaxed);
-            (p, o.slot.load(Ordering::Relaxed), o.generation.load(Ordering::Relaxed))
+            let Some(link) = o.link().filter(|_| o.busy.load(Ordering::Relaxed) == 0) else { continue };
+            o.busy.store(1, Ordering::Relaxed);
+            (link, o.load())
         };
-        #[allow(unsafe_code)]
-        // SAFETY: the pointer is null or that of a link, which is never freed, and to which the offer has a reference.
-        let Some(link) = (unsafe { p.as_ref() }) else { continue };
-        COUNT.fetch_sub(1, Ordering::Relaxed);
-        if !settle(link, slot, generation) {
-            queue(link, slot, generation);
+        let settled = settle(link, offer);
+        let _g = LOCK.lock();
+        o.busy.store(0, Ordering::Relaxed);
+        match settled {
+            Settled::Done => o.free(link),
+            // `forget` has left the offer to this thread.
+            Settled::Waits | Settled::For(_) if link.is_lost() => {
+                refuse(link, offer);
+                o.free(link);
+            }
+            Settled::Waits => {}
+            Settled::For(fd) => o.fd.store(fd + 1, Ordering::Relaxed),
         }
-        link.put();
+    }
+}
+
+/// Calls `tell` with the link and the slot of each waiting offer that may be for the connection `fd`, under a lock: the
+/// slot is not used for another connection meanwhile.
+pub fn each_for(fd: i32, mut tell: impl FnMut(&'static Link, u32)) {
+    let _g = LOCK.lock();
+    for o in OFFERS.iter().filter(|o| o.fd.load(Ordering::Relaxed) == fd + 1) {
+        if let Some(link) = o.link() {
+            tell(link, o.slot.load(Ordering::Relaxed));
+        }
     }
 }
 
@@ -72,13 +198,9 @@ pub fn each(mut settle: impl FnMut(&'static Link, u32, u32) -> bool) {
 pub(crate) fn forget(link: &'static Link) {
     let _g = LOCK.lock();
     for o in &OFFERS {
-        if core::ptr::eq(o.link.load(Ordering::Relaxed), link) {
-            o.link.store(core::ptr::null_mut(), Ordering::Relaxed);
-            COUNT.fetch_sub(1, Ordering::Relaxed);
-            if let Some(ep) = link.endpoint(o.slot.load(Ordering::Relaxed) as usize) {
-                ep.side.refuse(o.generation.load(Ordering::Relaxed));
-            }
-            link.put();
+        if core::ptr::eq(o.link.load(Ordering::Relaxed), link) && o.busy.load(Ordering::Relaxed) == 0 {
+            refuse(link, o.load());
+            o.free(link);
         }
     }
 }
@@ -88,6 +210,7 @@ pub fn after_fork() {
     LOCK.reset();
     for o in &OFFERS {
         o.link.store(core::ptr::null_mut(), Ordering::Relaxed);
+        o.busy.store(0, Ordering::Relaxed);
     }
     COUNT.store(0, Ordering::Relaxed);
 }

@@ -26,7 +26,7 @@ use rustix::net::{
     socket_with,
 };
 
-const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+pub(super) const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// Largest number of processes that may have a rendezvous each for a listener that they inherited or received.
 pub const PLACES: u16 = 8;
@@ -374,14 +374,24 @@ fn client_link(fd: &OwnedFd, from: SocketAddr, dest: SocketAddr, member: u64) ->
     let word = owner::listener((member != 0).then_some(from), dest);
     let told = accepts(uid, pid, word)?;
     let listener = if member != 0 { member } else { told };
+    let backlog = match word {
+        Word::Listener(listener) => Some(listener.backlog.saturating_add(1)),
+        _ => None,
+    };
+    Ok(Made { mapped: greet(fd, uid, backlog)?, uid, pid, listener })
+}
+
+/// Makes a segment and sends it with a Hello over `fd`, to a process of user `uid`. `backlog` is the largest number of
+/// connects that may wait there, if it is known.
+pub(super) fn greet(fd: &OwnedFd, uid: u32, backlog: Option<u32>) -> core::result::Result<Mapped, NoLink> {
     let memfd = Segment::create().map_err(NoLink::Resources)?;
     let mapped = Segment::map(memfd.as_fd()).map_err(NoLink::Resources);
     if !trusted(uid) {
         // A server of another user must not pass descriptors to us.
         refuse_descriptors(fd.as_fd());
     }
-    if let (Ok(mapped), Word::Listener(listener)) = (&mapped, word) {
-        mapped.seg.header().backlog.store(listener.backlog.saturating_add(1), Ordering::Relaxed);
+    if let (Ok(mapped), Some(backlog)) = (&mapped, backlog) {
+        mapped.seg.header().backlog.store(backlog, Ordering::Relaxed);
     }
     let hello = Message::Hello { pid: raw::getpid(), segment: SEGMENT as u64 };
     let sent = mapped.and_then(|mapped| {
@@ -389,7 +399,7 @@ fn client_link(fd: &OwnedFd, from: SocketAddr, dest: SocketAddr, member: u64) ->
         sent.map(|()| mapped).map_err(NoLink::Resources)
     });
     reserved_fds::drop_raw(memfd);
-    Ok(Made { mapped: sent?, uid, pid, listener })
+    sent
 }
 
 /// Determines the source address of a connection: a datagram socket is connected, which sends nothing (udp(7)).

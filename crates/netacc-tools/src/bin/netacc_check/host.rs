@@ -1,6 +1,7 @@
 //! Judges a host.
 
 use netacc_conf::{Config, ENV_CMDLINE};
+use netacc_transport::shm::host_dir::{self, Unfit};
 use netacc_verbs::fork;
 
 use crate::drivers::{Drivers, compare};
@@ -200,7 +201,30 @@ pub(crate) fn configuration(written: &Written, report: &mut Report) -> Config {
         report.add(Level::Ok, SUBJECT, "config", text);
     }
     share(&config, report);
+    host_directory(&config, report);
     config
+}
+
+/// Whether programs in other containers of this host can be reached over shared memory.
+fn host_directory(config: &Config, report: &mut Report) {
+    const KEY: &str = "NACC_HOST_DIR";
+    let dir = config.host_dir.as_str();
+    if dir.is_empty() {
+        return;
+    }
+    match host_dir::check(dir) {
+        Ok(()) => {
+            report.add(Level::Ok, SUBJECT, "host-dir", format!("{dir}: programs in other containers are found by it"));
+        }
+        // Without containers nobody needs it.
+        Err(Unfit::Absent) => {}
+        Err(why) => {
+            let text = format!("{KEY}={dir} is not used, programs in other containers are reached by TCP: {why}");
+            report
+                .add(Level::Warn, SUBJECT, "host-dir", text)
+                .advice(format!("'chown root {dir}; chmod 1777 {dir}', or name another directory in {KEY}"));
+        }
+    }
 }
 
 /// What the configuration leaves on TCP.

@@ -1,9 +1,13 @@
-//! `-c`: removes the pages of processes that have ended.
+//! `-c`: removes what ended processes have left.
 //!
-//! There are none: a page is unnamed memory that the kernel frees with the last process that holds it. What can be
-//! left is a page of an ended process that another one still holds; it is told whose that is, and left alone.
+//! That is their sockets in the host directory (`NACC_HOST_DIR`). A page is unnamed memory that the kernel frees with
+//! the last process that holds it; if another process still holds the page of an ended one, it is told whose that is,
+//! and left alone.
 
+use netacc_conf::Config;
 use netacc_stats_reader::{self as reader, Leftover};
+use netacc_tools::conf_file;
+use netacc_transport::shm::host_dir::{self, Cleared, Unfit};
 use serde_json::{Value, json};
 
 use crate::complaint::program;
@@ -11,14 +15,30 @@ use crate::complaint::program;
 /// What there was to clear, as text or JSON.
 pub(crate) fn run(json: bool) -> std::io::Result<String> {
     let held = reader::leftovers()?;
+    let dir = directory();
+    let cleared = clear(&dir);
     if json {
         let each: Value = held.iter().map(one).collect();
-        return Ok(format!("{:#}\n", json!({ "cleared": 0, "held": each })));
+        let removed = cleared.as_ref().map_or(0, |cleared| cleared.removed);
+        return Ok(format!("{:#}\n", json!({ "cleared": removed, "held": each })));
     }
-    let mut out = String::from(
-        "Nothing to clear: NetACC keeps statistics and connections in unnamed memory (memfd)\n\
-         and abstract sockets, which the kernel removes with the last process that uses them.\n",
-    );
+    let mut out = match &cleared {
+        Ok(Cleared { removed: 1, .. }) => format!("Removed 1 socket of an ended process from {dir}.\n"),
+        Ok(Cleared { removed, .. }) if *removed > 0 => {
+            format!("Removed {removed} sockets of ended processes from {dir}.\n")
+        }
+        _ => String::from(
+            "Nothing to clear: NetACC keeps statistics and connections in unnamed memory (memfd)\n\
+             and abstract sockets, which the kernel removes with the last process that uses them.\n",
+        ),
+    };
+    match cleared {
+        Ok(Cleared { left, .. }) if left > 0 => {
+            out.push_str(&format!("{left} sockets of ended processes in {dir} belong to other users and stay.\n"));
+        }
+        Err(Some(why)) => out.push_str(&format!("{dir} is not used: {why}.\n")),
+        _ => {}
+    }
     for Leftover { owner, program: of, holder } in held {
         let name = program(holder).map_or_else(String::new, |name| format!(" ({name})"));
         out.push_str(&format!(
@@ -26,6 +46,28 @@ pub(crate) fn run(json: bool) -> std::io::Result<String> {
         ));
     }
     Ok(out)
+}
+
+/// The host directory of the environment or the configuration file.
+fn directory() -> String {
+    let mut config = Config::default();
+    let mut ignored = Vec::new();
+    if let Ok(text) = conf_file::read(netacc_conf::DEFAULT_PATH.as_ref()) {
+        config.apply_file(netacc_conf::DEFAULT_PATH, &text, &mut ignored);
+    }
+    if let Some(value) = std::env::var_os("NACC_HOST_DIR") {
+        config.apply_env("NACC_HOST_DIR", value.as_encoded_bytes(), &mut ignored);
+    }
+    config.host_dir
+}
+
+/// Removes the dead sockets of the directory. `Err`: it is not used, and why unless it is absent.
+fn clear(dir: &str) -> Result<Cleared, Option<Unfit>> {
+    match host_dir::check(dir) {
+        Ok(()) => host_dir::clear(dir).map_err(|_| None),
+        Err(Unfit::Absent) => Err(None),
+        Err(why) => Err(Some(why)),
+    }
 }
 
 fn one(left: &Leftover) -> Value {

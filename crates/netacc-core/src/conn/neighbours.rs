@@ -1,0 +1,156 @@
+//! Neighbours: processes on this host in other network namespaces, such as other containers. A client connects to them
+//! by TCP, and goes over to shared memory once the connection has shown that it lives ([`crate::switch::promote`]).
+//!
+//! Which process has the other end is not known: the network may have translated the destination, and several processes
+//! may serve it. So the client offers the connection to one entrance of the host directory after the other. The process
+//! there knows by the time stamp of the SYN whether the connection is its own ([`crate::switch::syn_stamp`]).
+
+use crate::conn::beliefs::Beliefs;
+use crate::conn::{pool, ports};
+use crate::host_directory;
+use crate::limits::{CALLS_BEFORE_SEARCH, ENTRANCES_TRIED};
+use crate::object::candidate::Stage;
+use crate::object::socket::{ConnState, Socket, Upgrade};
+use crate::timeouts;
+use core::net::SocketAddr;
+use core::sync::atomic::Ordering;
+use netacc_stats::Reason;
+use netacc_sys::time;
+use netacc_transport::shm::claim::Claim;
+use netacc_transport::shm::host_dir;
+use netacc_transport::shm::rendezvous::NoLink;
+use netacc_wire::Entrance;
+
+const NO_NEIGHBOUR_BELIEVED: u64 = time::ns(timeouts::NO_NEIGHBOUR_BELIEVED);
+
+/// Destinations that no neighbour serves.
+static NOBODY: Beliefs<64> = Beliefs::new();
+/// Destinations that were not found at the destination's port, though a process there was asked: the network translates
+/// the client's address, perhaps.
+static TRANSLATED: Beliefs<64> = Beliefs::new();
+/// Destinations with the identifier of the entrance of their neighbour, or of the one that was tried last.
+static ENTRANCE: Beliefs<64> = Beliefs::new();
+
+/// Called in the child of a fork.
+pub fn after_fork() {
+    [&NOBODY, &TRANSLATED, &ENTRANCE].into_iter().for_each(Beliefs::after_fork);
+}
+
+/// Begins the search for the neighbour that has the other end of `s`, which the kernel connects to `target` since
+/// `begun` ([`time::now`]). Returns why there will be none, if that is known.
+pub fn begin(s: &Socket, target: SocketAddr, begun: u64) -> Option<Reason> {
+    host_directory::usable()?;
+    let now = time::coarse();
+    if NOBODY.holds(target, now, NO_NEIGHBOUR_BELIEVED) {
+        return TRANSLATED.holds(target, now, NO_NEIGHBOUR_BELIEVED).then_some(Reason::Translated);
+    }
+    if ports::local_source(target.ip(), now).is_none() {
+        s.upgrade.when.store(begun, Ordering::Relaxed);
+        s.calls.store(0, Ordering::Relaxed);
+        s.upgrade.search.stage.store(Stage::Remembered as u32, Ordering::Relaxed);
+        s.change(ConnState::Tcp, ConnState::Candidate(Upgrade::ToOffer));
+    }
+    None
+}
+
+/// Whether a candidate has shown by its calls that it is worth a search, or is no neighbour's at all.
+pub fn is_due(s: &Socket) -> bool {
+    !s.upgrade.search.is_on() || s.calls.load(Ordering::Relaxed) >= CALLS_BEFORE_SEARCH
+}
+
+/// Claims a slot on a link to the next entrance at which `s`, connected to `target`, may be known. `Err`: no entrance is
+/// left, or there are no resources.
+pub fn claim(s: &Socket, target: SocketAddr) -> core::result::Result<Claim, Reason> {
+    let dir = host_directory::usable().ok_or(Reason::OtherHost)?;
+    loop {
+        let Some(entrance) = next(dir, s, target) else { return Err(fail(s, target)) };
+        match pool::claim_neighbour(entrance, || host_dir::connect_link(dir, entrance)) {
+            Ok(claim) => return Ok(claim),
+            Err(NoLink::Resources(_)) => return Err(Reason::NoMemory),
+            Err(_) => {}
+        }
+    }
+}
+
+/// The next entrance to try. The order of identifiers is as good as any.
+fn next(dir: &str, s: &Socket, target: SocketAddr) -> Option<Entrance> {
+    let search = &s.upgrade.search;
+    if search.tries.fetch_add(1, Ordering::Relaxed) >= ENTRANCES_TRIED {
+        return None;
+    }
+    let remembered = ENTRANCE.noted(target);
+    let (stage, tried) = (search.stage(), search.tried.load(Ordering::Relaxed));
+    // The identifier from which a stage goes on.
+    let after = |of: Stage| if stage == of { Some(tried) } else { None };
+    let (mut known, mut same, mut other) = (None, None::<Entrance>, None::<Entrance>);
+    let first = |best: &mut Option<Entrance>, e: Entrance| {
+        if best.is_none_or(|b| e.id < b.id) {
+            *best = Some(e);
+        }
+    };
+    let listed = host_dir::each(dir, |e| {
+        if Some(e.id) == remembered {
+            known = Some(e);
+        } else if e.port == target.port() {
+            if after(Stage::SamePort).is_none_or(|id| e.id > id) {
+                first(&mut same, e);
+            }
+        } else if after(Stage::Others).or(remembered).is_none_or(|id| e.id > id) {
+            first(&mut other, e);
+        }
+    });
+    listed.ok()?;
+    let known = known.filter(|_| stage == Stage::Remembered && search.tries.load(Ordering::Relaxed) == 1);
+    let same = same.filter(|_| stage != Stage::Others);
+    let (entrance, stage) = known
+        .map(|e| (e, Stage::Remembered))
+        .or_else(|| same.map(|e| (e, Stage::SamePort)))
+        .or_else(|| other.map(|e| (e, Stage::Others)))?;
+    search.tried.store(entrance.id, Ordering::Relaxed);
+    search.port.store(entrance.port.into(), Ordering::Relaxed);
+    for word in [&search.proofs, &search.watched] {
+        word.store(0, Ordering::Relaxed);
+    }
+    search.confirmed.store(0, Ordering::Relaxed);
+    search.stage.store(stage as u32, Ordering::Relaxed);
+    Some(entrance)
+}
+
+/// Notes that no entrance is left to try, and returns the reason for which the connection stays on TCP.
+fn fail(s: &Socket, target: SocketAddr) -> Reason {
+    let search = &s.upgrade.search;
+    let (now, denied) = (time::coarse(), search.denied.load(Ordering::Relaxed) != 0);
+    if search.tries.load(Ordering::Relaxed) > ENTRANCES_TRIED {
+        // The next connection goes on where this one ends.
+        ENTRANCE.note(target, search.tried.load(Ordering::Relaxed));
+    } else {
+        ENTRANCE.forget(target);
+        NOBODY.note(target, now);
+        if denied {
+            TRANSLATED.note(target, now);
+        }
+    }
+    if denied { Reason::Translated } else { Reason::OtherHost }
+}
+
+/// Notes that the process behind the entrance that was tried last does not have the connection. A link to a process that
+/// serves other ports is given up.
+pub fn note_denied(s: &Socket) {
+    let search = &s.upgrade.search;
+    match search.stage() {
+        Stage::SamePort => search.denied.store(1, Ordering::Relaxed),
+        Stage::Others => {
+            let port = u16::try_from(search.port.load(Ordering::Relaxed)).unwrap_or(0);
+            pool::release_neighbour(Entrance { id: search.tried.load(Ordering::Relaxed), port });
+        }
+        Stage::None | Stage::Remembered => {}
+    }
+}
+
+/// Notes that the process behind the entrance that was tried last has the connection.
+pub fn note_found(s: &Socket) {
+    if let Some(target) = s.peer.get() {
+        ENTRANCE.note(target, s.upgrade.search.tried.load(Ordering::Relaxed));
+        NOBODY.forget(target);
+    }
+}

@@ -1,0 +1,359 @@
+//! The host directory (`NACC_HOST_DIR`), by which processes in different network namespaces of one kernel reach each
+//! other. Abstract UNIX sockets belong to a network namespace; a UNIX socket that lies in a directory is reached from
+//! wherever the directory is mounted.
+//!
+//! A listener has one socket there, its *entrance* ([`netacc_wire::Entrance`]). Only its own user and root may connect
+//! to it (unix(7): connecting needs the permission to write to the file), and a client believes only an entrance of a
+//! user whom it trusts. A file whose process was killed stays behind; whoever finds it dead removes it.
+
+use crate::shm::guard::{dismiss, pass_credentials};
+use crate::shm::link::Link;
+use crate::shm::mapping;
+use crate::shm::rendezvous::{FLAGS, NoLink, greet};
+use crate::shm::side::Side;
+use crate::shm::users::trusted;
+use core::fmt;
+use core::mem::MaybeUninit;
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::{raw, reserved_fds};
+use netacc_wire::Entrance;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, fchmod, open, renameat, statat, unlinkat};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, listen, socket_with};
+use rustix::process::geteuid;
+
+/// Length of the longest directory name in bytes: name and file name have to fit into a socket's address (unix(7)).
+pub const LONGEST: usize = 70;
+
+/// Number of clients that may wait at an entrance.
+const BACKLOG: i32 = 64;
+
+/// Age (s) from which an entrance that does not listen, and was never published, counts as left behind.
+const UNPUBLISHED: i64 = 10;
+
+/// Why a directory is not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// There is none, or it cannot be reached.
+    Absent,
+    /// Its name is longer than [`LONGEST`].
+    Long,
+    /// It is a file of another kind, perhaps a symbolic link.
+    Kind,
+    /// It belongs to this user, who is neither root nor our own.
+    Owner(u32),
+    /// Its mode: others may write to it, and so could replace a socket of ours.
+    Mode(u32),
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unfit::Absent => f.write_str("it is not there"),
+            Unfit::Long => write!(f, "its name is longer than {LONGEST} bytes"),
+            Unfit::Kind => f.write_str("it is no directory (a symbolic link is not followed)"),
+            Unfit::Owner(uid) => write!(f, "it belongs to user {uid}, who is neither root nor the program's user"),
+            Unfit::Mode(mode) => write!(f, "others may write to it and it has no sticky bit (mode {mode:04o})"),
+        }
+    }
+}
+
+/// Checks that nobody but root and our own user can replace a file in the directory that is ours.
+pub fn check(dir: &str) -> core::result::Result<(), Unfit> {
+    if dir.len() > LONGEST {
+        return Err(Unfit::Long);
+    }
+    let Ok(found) = statat(CWD, dir, AtFlags::SYMLINK_NOFOLLOW) else { return Err(Unfit::Absent) };
+    if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
+        return Err(Unfit::Kind);
+    }
+    if found.st_uid != 0 && found.st_uid != geteuid().as_raw() {
+        return Err(Unfit::Owner(found.st_uid));
+    }
+    let mode = found.st_mode & 0o7777;
+    if mode & 0o022 != 0 && mode & 0o1000 == 0 {
+        return Err(Unfit::Mode(mode));
+    }
+    Ok(())
+}
+
+/// The address of a file in the directory.
+fn address(dir: &str, file: &str) -> Result<SocketAddrUnix> {
+    let mut path = [0u8; LONGEST + 1 + 64];
+    let whole = dir.len() + 1 + file.len();
+    let (Some(head), true) = (path.get_mut(..dir.len()), dir.len() <= LONGEST) else {
+        return Err(Errno(libc::ENAMETOOLONG));
+    };
+    head.copy_from_slice(dir.as_bytes());
+    let Some([slash, rest @ ..]) = path.get_mut(dir.len()..whole) else { return Err(Errno(libc::ENAMETOOLONG)) };
+    *slash = b'/';
+    rest.copy_from_slice(file.as_bytes());
+    Ok(SocketAddrUnix::new(path.get(..whole).unwrap_or(&[]))?)
+}
+
+fn open_dir(dir: &str) -> Result<OwnedFd> {
+    Ok(open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Makes the entrance of a listener at `port`: a socket that listens under a name that no other has.
+pub fn open_entrance(dir: &str, port: u16) -> Result<(OwnedFd, Entrance)> {
+    let mut id = [0u8; 8];
+    if rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty()) != Ok(id.len()) {
+        return Err(Errno::AGAIN);
+    }
+    let entrance = Entrance { id: u64::from_ne_bytes(id), port };
+    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
+    let made = publish(&fd, dir, entrance);
+    match made {
+        Ok(()) => Ok((fd, entrance)),
+        Err(e) => {
+            reserved_fds::drop_raw(fd);
+            Err(e)
+        }
+    }
+}
+
+/// Binds the socket under a name that nobody looks for, and renames it once it listens: a client that finds a name
+/// whose socket refuses it takes that for the name of a dead process.
+fn publish(fd: &OwnedFd, dir: &str, entrance: Entrance) -> Result<()> {
+    // Accepted sockets inherit this.
+    pass_credentials(fd.as_fd());
+    // bind(2) makes the file with the mode of the socket.
+    fchmod(fd, Mode::RUSR | Mode::WUSR)?;
+    let name = entrance.unpublished();
+    bind(fd, &address(dir, name.as_str())?)?;
+    let published = listen(fd, BACKLOG).map_err(Errno::from).and_then(|()| {
+        let at = open_dir(dir)?;
+        let renamed = renameat(&at, name.as_str(), &at, name.published());
+        reserved_fds::drop_raw(at);
+        Ok(renamed?)
+    });
+    if published.is_err() {
+        unlink(dir, name.as_str());
+    }
+    published
+}
+
+/// Removes the name of an entrance.
+pub fn remove(dir: &str, entrance: Entrance) {
+    unlink(dir, entrance.unpublished().published());
+}
+
+fn unlink(dir: &str, file: &str) {
+    if let Ok(at) = open_dir(dir) {
+        let _ = unlinkat(&at, file, AtFlags::empty());
+        reserved_fds::drop_raw(at);
+    }
+}
+
+/// Calls `found` with the names in the directory until it returns false.
+fn each_name(dir: &str, mut found: impl FnMut(&core::ffi::CStr) -> bool) -> Result<()> {
+    let at = open_dir(dir)?;
+    // On the stack of the program's thread, which may be small.
+    let mut space = [MaybeUninit::uninit(); 1024];
+    let mut names = RawDir::new(at.as_fd(), &mut space);
+    let mut read = Ok(());
+    while let Some(entry) = names.next() {
+        match entry {
+            Ok(entry) if found(entry.file_name()) => {}
+            Ok(_) => break,
+            Err(e) => {
+                read = Err(Errno::from(e));
+                break;
+            }
+        }
+    }
+    reserved_fds::drop_raw(at);
+    read
+}
+
+/// Calls `found` with every entrance of our version in the directory.
+pub fn each(dir: &str, mut found: impl FnMut(Entrance)) -> Result<()> {
+    each_name(dir, |name| {
+        Entrance::parse(name.to_bytes()).into_iter().for_each(&mut found);
+        true
+    })
+}
+
+/// Connects to an entrance and makes a link with a fresh segment.
+pub fn connect_link(dir: &str, entrance: Entrance) -> core::result::Result<&'static Link, NoLink> {
+    let res = |e: rustix::io::Errno| NoLink::Resources(Errno::from(e));
+    mapping::affordable().map_err(NoLink::Resources)?;
+    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).map_err(res)?;
+    pass_credentials(fd.as_fd());
+    let made = dial(&fd, dir, entrance).and_then(|(pid, uid)| Ok((greet(&fd, uid, None)?, pid, uid)));
+    match made {
+        Ok((mapped, pid, uid)) => {
+            let link = reserved_fds::adopt(fd).and_then(|control| Link::new(Side::Client, mapped, control, true, pid));
+            let link = link.inspect_err(|_| mapped.discard()).map_err(NoLink::Resources)?;
+            link.peer.set_uid(uid);
+            Ok(link)
+        }
+        Err(e) => {
+            dismiss(fd);
+            Err(e)
+        }
+    }
+}
+
+/// Connects `fd` to an entrance. Returns the process and the user behind it.
+fn dial(fd: &OwnedFd, dir: &str, entrance: Entrance) -> core::result::Result<(u32, u32), NoLink> {
+    let name = entrance.unpublished();
+    let at = address(dir, name.published()).map_err(NoLink::Resources)?;
+    match connect(fd, &at) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::CONNREFUSED) => {
+            // Its process has ended without removing it. Where the sticky bit protects it from us, it stays.
+            if is_socket(dir, name.published()) {
+                unlink(dir, name.published());
+            }
+            return Err(NoLink::Nobody);
+        }
+        Err(rustix::io::Errno::NOENT) => return Err(NoLink::Nobody),
+        Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => return Err(NoLink::Stranger),
+        Err(rustix::io::Errno::AGAIN) => return Err(NoLink::Busy),
+        // A file of this name that is no such socket.
+        Err(rustix::io::Errno::PROTOTYPE | rustix::io::Errno::NOTSOCK) => return Err(NoLink::Nobody),
+        Err(e) => return Err(NoLink::Resources(Errno::from(e))),
+    }
+    let (pid, uid) = raw::peer_credentials(fd.as_raw_fd()).map_err(NoLink::Resources)?;
+    if trusted(uid) { Ok((pid, uid)) } else { Err(NoLink::Stranger) }
+}
+
+/// What [`clear`] has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cleared {
+    /// Number of files that were removed.
+    pub removed: u32,
+    /// Number of files of ended processes that could not be removed.
+    pub left: u32,
+    /// Number of entrances in use.
+    pub used: u32,
+}
+
+/// Removes the entrances of processes that have ended.
+pub fn clear(dir: &str) -> Result<Cleared> {
+    let mut cleared = Cleared::default();
+    let at = open_dir(dir)?;
+    let done = each_name(dir, |name| {
+        if Entrance::is_any(name.to_bytes()) {
+            match name.to_str().map(|file| is_dead(dir, file)) {
+                Ok(true) if unlinkat(&at, name, AtFlags::empty()).is_ok() => cleared.removed += 1,
+                Ok(true) => cleared.left += 1,
+                _ => cleared.used += 1,
+            }
+        }
+        true
+    });
+    reserved_fds::drop_raw(at);
+    done.map(|()| cleared)
+}
+
+/// Whether nobody listens at this socket, and nobody is about to.
+fn is_dead(dir: &str, file: &str) -> bool {
+    let (Ok(at), Ok(fd)) = (address(dir, file), socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None))
+    else {
+        return false;
+    };
+    let refused = connect(&fd, &at) == Err(rustix::io::Errno::CONNREFUSED);
+    reserved_fds::drop_raw(fd);
+    refused && is_socket(dir, file) && (!file.starts_with('.') || is_old(dir, file))
+}
+
+/// Whether the file is a socket: connect(2) refuses other files with the same error as a socket that does not listen.
+fn is_socket(dir: &str, file: &str) -> bool {
+    let Ok(at) = open_dir(dir) else { return false };
+    let found = statat(&at, file, AtFlags::SYMLINK_NOFOLLOW);
+    reserved_fds::drop_raw(at);
+    found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Socket)
+}
+
+fn is_old(dir: &str, file: &str) -> bool {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
+    let Ok(at) = open_dir(dir) else { return false };
+    let made = statat(&at, file, AtFlags::SYMLINK_NOFOLLOW).map(|found| found.st_mtime);
+    reserved_fds::drop_raw(at);
+    made.is_ok_and(|made| now.saturating_sub(made) > UNPUBLISHED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    /// A fresh directory, which is removed with the guard.
+    struct Fresh(std::path::PathBuf);
+
+    impl Fresh {
+        fn new(name: &str) -> Fresh {
+            let path = std::env::temp_dir().join(format!("netacc-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&path);
+            std::fs::create_dir(&path).unwrap();
+            Fresh(path)
+        }
+
+        fn name(&self) -> &str {
+            self.0.to_str().unwrap()
+        }
+
+        fn files(&self) -> usize {
+            std::fs::read_dir(&self.0).unwrap().count()
+        }
+    }
+
+    impl Drop for Fresh {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn only_a_safe_directory_is_used() {
+        let dir = Fresh::new("safe");
+        let mode = |bits| std::fs::set_permissions(&dir.0, PermissionsExt::from_mode(bits)).unwrap();
+        for (bits, expected) in
+            [(0o755, Ok(())), (0o1777, Ok(())), (0o777, Err(Unfit::Mode(0o777))), (0o775, Err(Unfit::Mode(0o775)))]
+        {
+            mode(bits);
+            assert_eq!(check(dir.name()), expected, "{bits:o}");
+        }
+        mode(0o700);
+        let link = format!("{}.link", dir.name());
+        symlink(&dir.0, &link).unwrap();
+        assert_eq!(check(&link), Err(Unfit::Kind));
+        std::fs::remove_file(&link).unwrap();
+        assert_eq!(check("/nonexistent/netacc"), Err(Unfit::Absent));
+        assert_eq!(check("/proc/version"), Err(Unfit::Kind));
+        assert_eq!(check(&format!("/{}", "x".repeat(LONGEST))), Err(Unfit::Long));
+    }
+
+    #[test]
+    fn an_entrance_is_found_and_a_dead_one_removed() {
+        let dir = Fresh::new("dead");
+        let (fd, entrance) = open_entrance(dir.name(), 80).unwrap();
+        let mut seen = None;
+        each(dir.name(), |e| seen = Some(e)).unwrap();
+        assert_eq!(seen, Some(entrance));
+        // Another file, and one that was never published, are not touched.
+        std::fs::write(dir.0.join("netacc.txt"), "").unwrap();
+        std::fs::write(dir.0.join(Entrance { id: 1, port: 80 }.unpublished().published()), "").unwrap();
+        assert_eq!(connect_link(dir.name(), Entrance { id: 1, port: 80 }).map(drop), Err(NoLink::Nobody));
+        drop(fd);
+        assert_eq!(connect_link(dir.name(), entrance).map(drop), Err(NoLink::Nobody));
+        assert_eq!(dir.files(), 2, "who finds it dead removes it");
+        drop(open_entrance(dir.name(), 81).unwrap());
+        assert_eq!(clear(dir.name()).unwrap(), Cleared { removed: 1, left: 0, used: 1 });
+        assert_eq!(dir.files(), 2);
+    }
+
+    #[test]
+    fn a_removed_entrance_is_gone() {
+        let dir = Fresh::new("gone");
+        let (fd, entrance) = open_entrance(dir.name(), 80).unwrap();
+        remove(dir.name(), entrance);
+        assert_eq!(dir.files(), 0);
+        assert_eq!(connect_link(dir.name(), entrance).map(drop), Err(NoLink::Nobody));
+        drop(fd);
+        assert!(open_entrance("/nonexistent/netacc", 80).is_err());
+    }
+}
