@@ -1,0 +1,334 @@
+"""Programs in different network namespaces of one host, which find each other by a directory (NACC_HOST_DIR)."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+from contextlib import contextmanager
+
+import host
+import monitor
+from harness import ROOT, Skipped, check, equal, need
+from host import wait_until
+from hosts import Host, Peer, cable, need_root, possible
+from matrix import case
+from operators import ctl_any, real
+from test_hosts import CONTAINERS, container
+
+MODES = ("plain", "both")
+PORT = 7100
+# More than a client waits for before it looks for its neighbour.
+ROUNDS = 40
+
+
+class World:
+    """A directory, and two namespaces with a cable between them: a client's and a server's."""
+
+    def __init__(self, ctx, mode=0o755):
+        need_root()
+        self.ctx, self.a, self.b = ctx, Host(ctx), Host(ctx)
+        self.dir = ctx.dir / "neighbours"
+        self.dir.mkdir()
+        self.dir.chmod(mode)
+        cable(self.a, self.b, "cable", "10.77.0.1/24", "10.77.0.2/24")
+
+    def env(self, **more):
+        return {"NACC_HOST_DIR": str(self.dir), "NACC_LOG_PATH": str(self.ctx.dir / "log"), "NACC_LOG_LEVEL": "2", **more}
+
+    def serve(self, kind, address="0.0.0.0", port=PORT, within=None, **spawn):
+        return Talker(self, "server", "serve", kind, address, port, within=within or self.b.within, **spawn)
+
+    def talk(self, address="10.77.0.2", port=PORT, connections=1, rounds=ROUNDS, within=None, **spawn):
+        return Talker(self, "client", "talk", address, port, connections, rounds, within=within or self.a.within, **spawn)
+
+    def names(self):
+        return sorted(os.listdir(self.dir))
+
+
+class Talker(Peer):
+    def __init__(self, world, role, *argv, **spawn):
+        proc = world.ctx.spawn(world.ctx.script("neighbour_peer.py", *argv), role, stdin=subprocess.PIPE, env=world.env(),
+                               **spawn)
+        self.proc, self.lines, self.mode = proc, 0, world.ctx.mode
+        self.first = self.heard("the first line")
+
+    def again(self):
+        self.proc.popen.stdin.write(b"again\n")
+        self.proc.popen.stdin.flush()
+        return self.heard("another line")
+
+    def paths(self):
+        return [(s["transport"], s["reason"]) for s in self.page("sock") if s["state"] not in ("LISTEN", "NEW")]
+
+    def expect(self, *paths):
+        """Its connections are on these paths; a connection goes over in one of its calls."""
+        if self.mode == "both":
+            self.again()
+            equal(self.paths(), list(paths), "the connections' paths")
+
+
+@contextmanager
+def ended(server, *clients):
+    yield
+    for one in (*clients, server):
+        one.end()
+
+
+@case(modes=MODES)
+def values(ctx):
+    """Every kind of server; each byte is compared, and the addresses are those of TCP. Nothing is left in the directory."""
+    world = World(ctx)
+    for kind, connections in (("threads", 6), ("epoll", 6), ("prefork", 6)):
+        server = world.serve(kind)
+        client = world.talk(connections=connections)
+        with ended(server, client):
+            check(client.first == client.again(), "the addresses changed when the connections went over")
+            if kind == "prefork":
+                client.again()
+            client.expect(*[("SHM", None)] * connections)
+            if ctx.mode == "both":
+                check(world.names() and all(re.fullmatch(rf"netacc\d+\.{PORT}\.[0-9a-f]{{16}}", n) for n in world.names()),
+                      f"names in the directory: {world.names()}")
+    if ctx.mode == "both":
+        # A worker that was killed could not remove its own.
+        subprocess.run([monitor.command(), "-c"], env={**os.environ, **world.env()}, check=True, capture_output=True)
+    equal(world.names(), [], "names that are left")
+
+
+@case(modes=MODES)
+def ipv6(ctx):
+    world = World(ctx)
+    for end, address in ((world.a, "fd00:77::1/64"), (world.b, "fd00:77::2/64")):
+        end.ip("address", "add", address, "dev", "cable", "nodad")
+    server, client = world.serve("threads", "::"), None
+    client = world.talk("fd00:77::2")
+    with ended(server, client):
+        client.expect(("SHM", None))
+
+
+@case(modes=MODES)
+def translated_destination(ctx):
+    """A published port, or the address of a service: the client sees another destination than the server."""
+    world = World(ctx)
+    if not possible(*world.a.within, need("nft"), "add", "table", "ip", "t"):
+        raise Skipped("nftables cannot be used here")
+    world.a.ip("route", "add", "10.99.0.0/24", "dev", "cable")
+    world.a.nft("add chain ip t out { type nat hook output priority -100 ; }",
+                f"add rule ip t out ip daddr 10.99.0.1 tcp dport 80 dnat to 10.77.0.2:{PORT}")
+    # Other processes have the port, or other ports, and none of them has the connection.
+    beside = [world.serve("threads", port=port, within=world.a.within) for port in (80, PORT, PORT + 1)]
+    server = world.serve("epoll")
+    clients = [world.talk("10.99.0.1", 80, connections=2) for _ in range(2)]
+    with ended(server, *clients):
+        for client in clients:
+            client.again()
+            client.expect(("SHM", None), ("SHM", None))
+    for other in beside:
+        other.end()
+
+
+@case(modes=MODES)
+def translated_source(ctx):
+    """Where the client's address is translated the server does not know it: TCP goes on, and says why."""
+    world = World(ctx)
+    if not possible(*world.a.within, need("nft"), "add", "table", "ip", "t"):
+        raise Skipped("nftables cannot be used here")
+    world.a.ip("address", "add", "10.77.0.9/24", "dev", "cable")
+    world.a.nft("add chain ip t post { type nat hook postrouting priority 100 ; }",
+                "add rule ip t post ip daddr 10.77.0.2 snat to 10.77.0.9")
+    server, client = world.serve("threads"), None
+    client = world.talk()
+    with ended(server, client):
+        client.again()
+        client.expect(("TCP", "translated"))
+        later = world.talk()
+        later.expect(("TCP", "translated"))
+        later.end()
+
+
+@case(modes=MODES)
+def one_address_twice(ctx):
+    """Two pairs of containers with the same addresses and ports on networks of their own: nobody gets the other's bytes."""
+    world = World(ctx)
+    a, b = Host(ctx), Host(ctx)
+    cable(a, b, "cable", "10.77.0.1/24", "10.77.0.2/24")
+    servers = [world.serve("threads", within=within) for within in (world.b.within, b.within)]
+    clients = [world.talk(connections=4, within=within) for within in (world.a.within, a.within)]
+    for client in clients * 2:
+        client.again()
+    for client in clients:
+        client.expect(*[("SHM", None)] * 4)
+        client.end()
+    for server in servers:
+        server.end()
+
+
+@case(modes=MODES)
+def containers(ctx):
+    """Ends with mounts, processes and users of their own. A user who has no number at the other end is not trusted."""
+    world = World(ctx, mode=0o1777)
+    for name in ("mounts", "pid", "all"):
+        way = container(*CONTAINERS[name])
+        if not possible(*way, "true"):
+            raise Skipped(f"no container with {name} can be made")
+        server, client = world.serve("epoll", within=[*world.b.within, *way]), None
+        client = world.talk(connections=2, within=[*world.a.within, *way])
+        with ended(server, client):
+            client.again()
+            client.expect(("SHM", None), ("SHM", None))
+
+
+@case(modes=MODES)
+def unfit_directories(ctx):
+    """A directory in which others could replace a socket is not used, and the log says so."""
+    world = World(ctx)
+    elsewhere = world.dir.with_name("elsewhere")
+
+    def link():
+        world.dir.rename(elsewhere)
+        world.dir.symlink_to(elsewhere)
+
+    for change, words in ((lambda: world.dir.chmod(0o777), "others may write to it"), (link, "no directory"),
+                          (world.dir.unlink, None), (lambda: world.dir.write_text(""), "no directory")):
+        change()
+        log = ctx.dir / "log"
+        log.unlink(missing_ok=True)
+        server, client = world.serve("threads"), None
+        client = world.talk()
+        with ended(server, client):
+            client.expect(("TCP", "other-host"))
+        if ctx.mode == "both" and words:
+            text = log.read_text()
+            check(words in text and "NACC_HOST_DIR" in text, f"the log does not say {words!r}: {text[-300:]}")
+
+
+@case(modes=MODES)
+def liars(ctx):
+    """What others may put into the directory: silent sockets, dead ones, files of every kind. TCP goes on meanwhile."""
+    world = World(ctx, mode=0o1777)
+    version = re.search(r"NUMBER: u16 = (\d+)", (ROOT / "crates/netacc-wire/src/lib.rs").read_text()).group(1)
+
+    def name(n):
+        return world.dir / f"netacc{version}.{PORT}.{n:016x}"
+
+    held = []
+    for n, listens in enumerate((True, True, False)):
+        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        s.bind(str(name(n)))
+        if listens:
+            s.listen(1)
+            held.append(s)
+        else:
+            s.close()
+    # One whose queue is full, one of another type, and files.
+    filler = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(4)]
+    for s in filler:
+        s.setblocking(False)
+        try:
+            s.connect(str(name(1)))
+        except BlockingIOError:
+            pass
+    stream = socket.socket(socket.AF_UNIX)
+    stream.bind(str(name(3)))
+    stream.listen()
+    name(4).write_text("x")
+    name(5).mkdir()
+    os.mkfifo(name(6))
+    name(7).symlink_to("/dev/zero")
+    (world.dir / "netacc14").write_text("")
+    server, client = world.serve("threads"), None
+    client = world.talk()
+    with ended(server, client):
+        # The silent one is waited for, two seconds, while the connection goes on.
+        if ctx.mode == "both":
+            def over():
+                client.again()
+                return client.paths() == [("SHM", None)]
+            wait_until(over, 60, "the connection goes over to the right process")
+            held[0].setblocking(False)
+    check(name(4).exists() and name(7).is_symlink(), "files of others were removed")
+    for s in (*held, *filler, stream):
+        s.close()
+
+
+@case(modes=("both",))
+def a_killed_server(ctx):
+    """The peer's death is seen at once, and what it left in the directory is removed by who finds it."""
+    world = World(ctx)
+    server, client = world.serve("threads"), None
+    client = world.talk()
+    client.expect(("SHM", None))
+    [left] = world.names()
+    for pid in host.tree(server.proc.pid):
+        os.kill(pid, signal.SIGKILL)
+    server.proc.wait()
+    client.proc.popen.stdin.write(b"again\n")
+    client.proc.popen.stdin.flush()
+    check(client.proc.wait() != 0, "the client saw no end")
+    equal(world.names(), [left], "the name of a killed process")
+    done = subprocess.run([monitor.command(), "-c"], env={**os.environ, **world.env()}, capture_output=True, text=True)
+    check(done.returncode == 0 and "1 socket" in done.stdout, f"netacc_ss -c: {done.stdout} {done.stderr}")
+    equal(world.names(), [], "after netacc_ss -c")
+
+
+@case(modes=MODES)
+def forking(ctx):
+    """A child per connection: it has the connection by fork, which stays on TCP; nothing is lost."""
+    world = World(ctx)
+    server, client = world.serve("forking"), None
+    client = world.talk(connections=3)
+    with ended(server, client):
+        client.again()
+
+
+@case(modes=MODES)
+def nginx(ctx):
+    """A web server that sends its files by sendfile(2)."""
+    world = World(ctx)
+    www = ctx.dir / "www"
+    www.mkdir()
+    (www / "file").write_bytes(ctx.bytes(30_000))
+    (www / "conf").write_text(f"""user root; worker_processes 2; daemon off; pid {www}/pid; error_log {www}/errors;
+        events {{ }} http {{ access_log off; sendfile on; server {{ listen 0.0.0.0:{PORT}; root {www}; }} }}""")
+    server = ctx.spawn([need("nginx"), "-e", f"{www}/errors", "-c", f"{www}/conf"], "server", env=world.env(),
+                       within=world.b.within)
+    there = [*world.b.within, need("bash"), "-c", f"exec 3<>/dev/tcp/127.0.0.1/{PORT}"]
+    wait_until(lambda: possible(*there), 30, "nginx listens")
+    client = Talker(world, "client", "fetch", "10.77.0.2", PORT, www / "file", ROUNDS, within=world.a.within)
+    client.again()
+    client.expect(("SHM", None))
+    client.end()
+    server.end()
+
+
+@case(modes=MODES)
+def another_user(ctx):
+    """A process of another user is not trusted, and cannot connect to the socket of ours."""
+    world = World(ctx, mode=0o1777)
+    server = world.serve("threads")
+    nobody = [need("setpriv"), "--reuid=nobody", "--clear-groups"]
+    client = world.talk(within=[*world.a.within, *nobody], readable=True)
+    with ended(server, client):
+        client.again()
+        client.expect(("TCP", "other-host"))
+
+
+@case(modes=("both",))
+def off_and_on(ctx):
+    """An operator switches either end off and on."""
+    world = World(ctx)
+    server, client = world.serve("epoll"), None
+    client = world.talk(connections=2)
+    with ended(server, client):
+        client.expect(("SHM", None), ("SHM", None))
+        for one in (server, client):
+            # A client that reads its standard input follows at its next call on a socket.
+            ctl_any("off", real(one.proc))
+            client.again()
+            check({t for t, _ in client.paths()} == {"TCP"}, f"after off: {client.paths()}")
+            ctl_any("on", real(one.proc))
+            client.again()
+        later = world.talk()
+        later.expect(("SHM", None))
+        later.end()
