@@ -202,7 +202,7 @@ mod tests {
                 Message::Promote { slot: a, generation: e },
                 Message::SwitchToKernel { slot: a, generation: e },
                 Message::OldSubflow { slot: a, generation: e },
-                Message::PromoteNeighbour { slot: a, generation: e, stamp: b as u32 },
+                Message::PromoteNeighbour { slot: a, generation: e, stamp: a },
                 Message::ConfirmNeighbour { slot: a, generation: e },
             ] {
                 prop_assert_eq!(Message::decode(&m.encode()), Some(m));

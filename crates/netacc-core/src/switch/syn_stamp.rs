@@ -106,7 +106,7 @@ mod tests {
         let mut syn = vec![0u8; 40];
         syn[0] = 0x45;
         syn[9] = 6;
-        syn[32] = ((20 + options.len()) / 4 << 4) as u8;
+        syn[32] = (((20 + options.len()) / 4) << 4) as u8;
         syn.extend(options);
         syn
     }
