@@ -81,6 +81,10 @@ numbered! {
         Musl = 36, "musl";
         /// The other end may be in another container, and no process there knows the client's address.
         Translated = 37, "translated";
+        /// The program is a Go program that cannot be followed.
+        Go = 38, "go";
+        /// The other end is on another host, and the program is a Go program, which has no RDMA.
+        GoOtherHost = 39, "go-other-host";
     }
 }
 
@@ -244,6 +248,14 @@ impl Reason {
             Self::Musl => {
                 "The other end is on another host, and the program has musl for its C library, but the libraries of RDMA \
                  (libibverbs, librdmacm) are glibc's; use a build of the program for glibc."
+            }
+            Self::Go => {
+                "The program is a Go program that cannot be followed (the log says why) or is not to be (NACC_ENABLE_GO=0); \
+                 build it with cgo and a known release of Go (CGO_ENABLED=1), and see netacc_check PROGRAM."
+            }
+            Self::GoOtherHost => {
+                "The other end is on another host, and the program is a Go program, which has shared memory and no RDMA; \
+                 shared memory works within one host only."
             }
             Self::Rule => {
                 "A rule of the configuration file permits no faster transport here; change the section [rules] and call \
