@@ -207,7 +207,7 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
                     promote::advance(fd, r);
                 }
             }
-            if matches!(reason, Reason::OtherHost | Reason::PeerPlain | Reason::Musl) {
+            if matches!(reason, Reason::OtherHost | Reason::PeerPlain | Reason::Musl | Reason::GoOtherHost) {
                 search(s, dest, reason, begun);
             }
             netacc_log::log!(Info, "fd {fd}: connect to {dest} uses kernel TCP: {}", reason.name());
