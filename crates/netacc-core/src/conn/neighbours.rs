@@ -28,12 +28,14 @@ static NOBODY: Beliefs<64> = Beliefs::new();
 /// Destinations that were not found at the destination's port, though a process there was asked: the network translates
 /// the client's address, perhaps.
 static TRANSLATED: Beliefs<64> = Beliefs::new();
-/// Destinations with the identifier of the entrance of their neighbour, or of the one that was tried last.
+/// Destinations with the identifier of the entrance of their neighbour.
 static ENTRANCE: Beliefs<64> = Beliefs::new();
+/// Destinations for which not all entrances were tried, with the identifier of the one that was tried last.
+static RESUME: Beliefs<64> = Beliefs::new();
 
 /// Called in the child of a fork.
 pub fn after_fork() {
-    [&NOBODY, &TRANSLATED, &ENTRANCE].into_iter().for_each(Beliefs::after_fork);
+    [&NOBODY, &TRANSLATED, &ENTRANCE, &RESUME].into_iter().for_each(Beliefs::after_fork);
 }
 
 /// Begins the search for the neighbour that has the other end of `s`, which the kernel connects to `target` since
@@ -78,7 +80,7 @@ fn next(dir: &str, s: &Socket, target: SocketAddr) -> Option<Entrance> {
     if search.tries.fetch_add(1, Ordering::Relaxed) >= ENTRANCES_TRIED {
         return None;
     }
-    let remembered = ENTRANCE.noted(target);
+    let (remembered, resume) = (ENTRANCE.noted(target), RESUME.noted(target));
     let (stage, tried) = (search.stage(), search.tried.load(Ordering::Relaxed));
     // The identifier from which a stage goes on.
     let after = |of: Stage| if stage == of { Some(tried) } else { None };
@@ -95,7 +97,7 @@ fn next(dir: &str, s: &Socket, target: SocketAddr) -> Option<Entrance> {
             if after(Stage::SamePort).is_none_or(|id| e.id > id) {
                 first(&mut same, e);
             }
-        } else if after(Stage::Others).or(remembered).is_none_or(|id| e.id > id) {
+        } else if after(Stage::Others).or(resume).is_none_or(|id| e.id > id) {
             first(&mut other, e);
         }
     });
@@ -111,6 +113,7 @@ fn next(dir: &str, s: &Socket, target: SocketAddr) -> Option<Entrance> {
     for word in [&search.proofs, &search.watched] {
         word.store(0, Ordering::Relaxed);
     }
+    search.known.store((stage == Stage::Remembered).into(), Ordering::Relaxed);
     search.confirmed.store(0, Ordering::Relaxed);
     search.stage.store(stage as u32, Ordering::Relaxed);
     Some(entrance)
@@ -122,9 +125,11 @@ fn fail(s: &Socket, target: SocketAddr) -> Reason {
     let (now, denied) = (time::coarse(), search.denied.load(Ordering::Relaxed) != 0);
     if search.tries.load(Ordering::Relaxed) > ENTRANCES_TRIED {
         // The next connection goes on where this one ends.
-        ENTRANCE.note(target, search.tried.load(Ordering::Relaxed));
-    } else {
-        ENTRANCE.forget(target);
+        RESUME.note(target, search.tried.load(Ordering::Relaxed));
+    } else if RESUME.noted(target).is_some() {
+        RESUME.forget(target);
+    } else if ENTRANCE.noted(target).is_none() && search.matched.load(Ordering::Relaxed) == 0 {
+        // No process has the destination's connections, as far as can be seen.
         NOBODY.note(target, now);
         if denied {
             TRANSLATED.note(target, now);
@@ -137,6 +142,10 @@ fn fail(s: &Socket, target: SocketAddr) -> Reason {
 /// serves other ports is given up.
 pub fn note_denied(s: &Socket) {
     let search = &s.upgrade.search;
+    if search.known.load(Ordering::Relaxed) != 0 && search.matched.load(Ordering::Relaxed) == 0 {
+        // The network leads elsewhere now, or to several processes.
+        s.peer.get().into_iter().for_each(|target| ENTRANCE.forget(target));
+    }
     match search.stage() {
         Stage::SamePort => search.denied.store(1, Ordering::Relaxed),
         Stage::Others => {

@@ -37,6 +37,10 @@ pub struct Search {
     pub(crate) port: AtomicU32,
     /// Number of entrances that were tried.
     pub(crate) tries: AtomicU32,
+    /// Set once a process has shown that it may have the connection.
+    pub(crate) matched: AtomicU32,
+    /// Set if the present offer is for the neighbour by which an earlier connection to the destination was found.
+    pub(crate) known: AtomicU32,
     /// Number of sends that the other process's count has followed, for the present offer.
     pub(crate) proofs: AtomicU32,
     /// Number of sends that it has not followed in time.
@@ -92,6 +96,8 @@ impl Candidate {
             &search.denied,
             &search.proofs,
             &search.watched,
+            &search.matched,
+            &search.known,
         ] {
             w.store(0, Ordering::Relaxed);
         }

@@ -281,6 +281,10 @@ fn decide(fd: i32, r: Ref<Socket>, otherwise: Otherwise) -> bool {
                 ep
             }
             _ => {
+                if let Some(ep) = offered.filter(|_| otherwise != Otherwise::Wait && s.upgrade.search.is_on()) {
+                    // The server looks at the offer again, and releases its slot. It does so in any case when the link ends.
+                    let _ = ep.side.link().control.confirm_neighbour(&ep.side);
+                }
                 match otherwise {
                     Otherwise::Wait => {}
                     Otherwise::GoOn if offered.is_some() => {
@@ -358,7 +362,8 @@ fn match_neighbour(
         Some((fd, r)) if ep.side.age() < NEIGHBOUR_OFFER => {
             r.obj.upgrade.watched.store(1, Ordering::Relaxed);
             ep.side.publish_read(r.obj.kernel_read.load(Ordering::Relaxed));
-            Settled::For(fd)
+            // A confirmed one only waits until few bytes are in flight.
+            if neighbour.confirmed { Settled::Waits } else { Settled::For(fd) }
         }
         // The client makes its offer after some answers of the program, which had accepted the connection by then.
         _ => {

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::{Lock, lock_rank};
 
 /// Number of offers that can wait. A further one is refused, and its connection stays on TCP.
-const WAITING: usize = 64;
+const WAITING: usize = 1024;
 
 /// An offer to promote a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,8 @@ struct Place {
     confirmed: AtomicU32,
     /// Not 0 while a thread settles the offer, which then alone may free the place.
     busy: AtomicU32,
+    /// Not 0 while nothing is to be done before the client says something else about the offer.
+    quiet: AtomicU32,
 }
 
 const STAMPED: u64 = 1 << 32;
@@ -59,6 +61,7 @@ impl Place {
             fd: AtomicI32::new(0),
             confirmed: AtomicU32::new(0),
             busy: AtomicU32::new(0),
+            quiet: AtomicU32::new(0),
         }
     }
 
@@ -70,8 +73,18 @@ impl Place {
         self.fd.store(0, Ordering::Relaxed);
         self.confirmed.store(0, Ordering::Relaxed);
         self.busy.store(0, Ordering::Relaxed);
+        self.quiet.store(0, Ordering::Relaxed);
         self.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+        HELD.fetch_add(1, Ordering::Relaxed);
         COUNT.fetch_add(1, Ordering::Release);
+    }
+
+    fn set_quiet(&self, quiet: bool) {
+        match (self.quiet.swap(quiet.into(), Ordering::Relaxed) != 0, quiet) {
+            (false, true) => drop(COUNT.fetch_sub(1, Ordering::Relaxed)),
+            (true, false) => drop(COUNT.fetch_add(1, Ordering::Release)),
+            _ => {}
+        }
     }
 
     fn load(&self) -> Offer {
@@ -102,14 +115,18 @@ impl Place {
 
     /// Frees the place and the offer's reference to its link.
     fn free(&self, link: &'static Link) {
+        self.set_quiet(true);
         self.link.store(core::ptr::null_mut(), Ordering::Relaxed);
-        COUNT.fetch_sub(1, Ordering::Relaxed);
+        HELD.fetch_sub(1, Ordering::Relaxed);
         link.put();
     }
 }
 
 static OFFERS: [Place; WAITING] = [const { Place::new() }; WAITING];
+/// Number of offers that are to be looked at.
 static COUNT: AtomicU32 = AtomicU32::new(0);
+/// Number of offers in all. Under `LOCK`, which readers need not take: they only stop early by it.
+static HELD: AtomicU32 = AtomicU32::new(0);
 static LOCK: Lock<{ lock_rank::LEAF }> = Lock::new();
 
 /// Queues an offer for the socket layer. While the offer waits, it has a reference to the link.
@@ -126,12 +143,19 @@ pub(crate) fn queue(link: &'static Link, offer: Offer) {
     }
 }
 
-/// Notes that the client of a waiting offer has found out that the connection is its own.
+/// Notes that the client of a waiting offer has found out that the connection is its own, or has withdrawn the offer.
 pub(crate) fn confirm(link: &'static Link, slot: u32, generation: u32) {
     let _g = LOCK.lock();
     if let Some(o) = OFFERS.iter().find(|o| o.holds(link, slot, generation)) {
         o.confirmed.store(1, Ordering::Relaxed);
+        o.set_quiet(false);
     }
+}
+
+/// The places in use, as far as they were when the call began.
+fn held() -> impl Iterator<Item = &'static Place> {
+    let most = HELD.load(Ordering::Relaxed) as usize;
+    OFFERS.iter().filter(|o| !o.link.load(Ordering::Relaxed).is_null()).take(most)
 }
 
 fn refuse(link: &'static Link, offer: Offer) {
@@ -140,7 +164,7 @@ fn refuse(link: &'static Link, offer: Offer) {
     }
 }
 
-/// Whether any offer waits: one load.
+/// Whether any offer is to be looked at: one load.
 #[inline]
 pub fn waiting() -> bool {
     COUNT.load(Ordering::Acquire) > 0
@@ -153,16 +177,18 @@ pub enum Settled {
     Done,
     /// It waits.
     Waits,
-    /// It waits, and may be for the connection with this descriptor.
+    /// It may be for the connection with this descriptor, and waits until the client says more.
     For(i32),
 }
 
-/// Calls `settle` with every waiting offer and its link. Each is settled by one thread at a time, without a lock.
+/// Calls `settle` with every offer that is to be looked at and its link. Each is settled by one thread at a time, without
+/// a lock.
 pub fn each(mut settle: impl FnMut(&'static Link, Offer) -> Settled) {
-    for o in &OFFERS {
+    for o in held().filter(|o| o.quiet.load(Ordering::Relaxed) == 0) {
         let (link, offer) = {
             let _g = LOCK.lock();
-            let Some(link) = o.link().filter(|_| o.busy.load(Ordering::Relaxed) == 0) else { continue };
+            let is_free = o.busy.load(Ordering::Relaxed) == 0 && o.quiet.load(Ordering::Relaxed) == 0;
+            let Some(link) = o.link().filter(|_| is_free) else { continue };
             o.busy.store(1, Ordering::Relaxed);
             (link, o.load())
         };
@@ -177,7 +203,11 @@ pub fn each(mut settle: impl FnMut(&'static Link, Offer) -> Settled) {
                 o.free(link);
             }
             Settled::Waits => {}
-            Settled::For(fd) => o.fd.store(fd + 1, Ordering::Relaxed),
+            Settled::For(fd) => {
+                o.fd.store(fd + 1, Ordering::Relaxed);
+                // The client may have said more meanwhile.
+                o.set_quiet(o.load().neighbour.map(|n| n.confirmed) == offer.neighbour.map(|n| n.confirmed));
+            }
         }
     }
 }
@@ -186,7 +216,7 @@ pub fn each(mut settle: impl FnMut(&'static Link, Offer) -> Settled) {
 /// slot is not used for another connection meanwhile.
 pub fn each_for(fd: i32, mut tell: impl FnMut(&'static Link, u32)) {
     let _g = LOCK.lock();
-    for o in OFFERS.iter().filter(|o| o.fd.load(Ordering::Relaxed) == fd + 1) {
+    for o in held().filter(|o| o.fd.load(Ordering::Relaxed) == fd + 1) {
         if let Some(link) = o.link() {
             tell(link, o.slot.load(Ordering::Relaxed));
         }
@@ -211,6 +241,8 @@ pub fn after_fork() {
     for o in &OFFERS {
         o.link.store(core::ptr::null_mut(), Ordering::Relaxed);
         o.busy.store(0, Ordering::Relaxed);
+        o.quiet.store(0, Ordering::Relaxed);
     }
     COUNT.store(0, Ordering::Relaxed);
+    HELD.store(0, Ordering::Relaxed);
 }
