@@ -229,7 +229,7 @@ fn search(s: &'static Socket, dest: SocketAddr, reason: Reason, begun: u64) {
     if !permitted || scoped(dest) || target.ip().is_loopback() {
         return;
     }
-    if let Some(why) = neighbours::begin(s, target, begun)
+    if let Some(why) = neighbours::begin(s, target, reason, begun)
         && let Some(e) = s.stats().filter(|_| reason == Reason::OtherHost)
     {
         e.set_reason(why);

@@ -39,14 +39,15 @@ pub fn after_fork() {
 }
 
 /// Begins the search for the neighbour that has the other end of `s`, which the kernel connects to `target` since
-/// `begun` ([`time::now`]). Returns why there will be none, if that is known.
-pub fn begin(s: &Socket, target: SocketAddr, begun: u64) -> Option<Reason> {
+/// `begun` ([`time::now`]) for this reason. Returns why there will be none, if that is known.
+pub fn begin(s: &Socket, target: SocketAddr, reason: Reason, begun: u64) -> Option<Reason> {
     host_directory::usable()?;
     let now = time::coarse();
     if NOBODY.holds(target, now, NO_NEIGHBOUR_BELIEVED) {
         return TRANSLATED.holds(target, now, NO_NEIGHBOUR_BELIEVED).then_some(Reason::Translated);
     }
-    if ports::local_source(target.ip(), now).is_none() {
+    // The other reasons say already that the destination is not in this network namespace, and the kernel was asked.
+    if reason != Reason::PeerPlain || ports::local_source(target.ip(), now).is_none() {
         s.upgrade.when.store(begun, Ordering::Relaxed);
         s.calls.store(0, Ordering::Relaxed);
         s.upgrade.search.stage.store(Stage::Remembered as u32, Ordering::Relaxed);

@@ -28,6 +28,7 @@
 use crate::conn::{neighbours, pool};
 use crate::fd::table;
 use crate::fd::table::Entry;
+use crate::limits::CALLS_BEFORE_SEARCH;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, Socket, Upgrade};
 use crate::switch::proof::{self, Proof};
@@ -53,8 +54,11 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
     settle_offers();
     match s.candidate() {
         Some(Upgrade::AwaitOffer) => {
-            // A server that blocks on this single connection notices offers only here.
-            if s.calls.load(Ordering::Relaxed) % 16 == 1 {
+            // A server that blocks on this single connection notices offers only here. A neighbour makes none before it has
+            // made some calls, and short connections should not pay for a look.
+            let neighbours = s.upgrade.when.load(Ordering::Relaxed) != 0;
+            let turn = if neighbours { CALLS_BEFORE_SEARCH - 1 } else { 1 };
+            if s.calls.load(Ordering::Relaxed) % CALLS_BEFORE_SEARCH == turn {
                 listen_for_offers();
             }
             // Waits for another thread that may be accepting the offer.
