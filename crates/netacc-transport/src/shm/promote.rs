@@ -113,12 +113,38 @@ impl Place {
         unsafe { self.link.load(Ordering::Relaxed).as_ref() }
     }
 
-    /// Frees the place and the offer's reference to its link.
-    fn free(&self, link: &'static Link) {
+    /// Notes what a thread has done with the offer. True: the place is free, and the offer's reference to its link is the
+    /// caller's.
+    fn settled(&self, link: &'static Link, offer: Offer, settled: Settled) -> bool {
+        let _g = LOCK.lock();
+        self.busy.store(0, Ordering::Relaxed);
+        match settled {
+            Settled::Done => {
+                self.free();
+                true
+            }
+            // `forget` has left the offer to this thread.
+            Settled::Waits | Settled::For(_) if link.is_lost() => {
+                refuse(link, offer);
+                self.free();
+                true
+            }
+            Settled::Waits => false,
+            Settled::For(fd) => {
+                self.fd.store(fd + 1, Ordering::Relaxed);
+                // The client may have said more meanwhile.
+                self.set_quiet(self.load().neighbour.map(|n| n.confirmed) == offer.neighbour.map(|n| n.confirmed));
+                false
+            }
+        }
+    }
+
+    /// Frees the place. The caller gives up the offer's reference to its link afterwards; if that may be the last one,
+    /// without `LOCK`.
+    fn free(&self) {
         self.set_quiet(true);
         self.link.store(core::ptr::null_mut(), Ordering::Relaxed);
         HELD.fetch_sub(1, Ordering::Relaxed);
-        link.put();
     }
 }
 
@@ -193,21 +219,8 @@ pub fn each(mut settle: impl FnMut(&'static Link, Offer) -> Settled) {
             (link, o.load())
         };
         let settled = settle(link, offer);
-        let _g = LOCK.lock();
-        o.busy.store(0, Ordering::Relaxed);
-        match settled {
-            Settled::Done => o.free(link),
-            // `forget` has left the offer to this thread.
-            Settled::Waits | Settled::For(_) if link.is_lost() => {
-                refuse(link, offer);
-                o.free(link);
-            }
-            Settled::Waits => {}
-            Settled::For(fd) => {
-                o.fd.store(fd + 1, Ordering::Relaxed);
-                // The client may have said more meanwhile.
-                o.set_quiet(o.load().neighbour.map(|n| n.confirmed) == offer.neighbour.map(|n| n.confirmed));
-            }
+        if o.settled(link, offer, settled) {
+            link.put();
         }
     }
 }
@@ -230,7 +243,8 @@ pub(crate) fn forget(link: &'static Link) {
     for o in &OFFERS {
         if core::ptr::eq(o.link.load(Ordering::Relaxed), link) && o.busy.load(Ordering::Relaxed) == 0 {
             refuse(link, o.load());
-            o.free(link);
+            o.free();
+            link.put();
         }
     }
 }
