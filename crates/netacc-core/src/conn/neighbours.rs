@@ -63,6 +63,7 @@ pub fn is_due(s: &Socket) -> bool {
 
 /// Claims a slot on a link to the next entrance at which `s`, connected to `target`, may be known. `Err`: no entrance is
 /// left, or there are no resources.
+#[inline(never)]
 pub fn claim(s: &Socket, target: SocketAddr) -> core::result::Result<Claim, Reason> {
     let dir = host_directory::usable().ok_or(Reason::OtherHost)?;
     loop {
@@ -76,6 +77,7 @@ pub fn claim(s: &Socket, target: SocketAddr) -> core::result::Result<Claim, Reas
 }
 
 /// The next entrance to try. The order of identifiers is as good as any.
+#[inline(never)]
 fn next(dir: &str, s: &Socket, target: SocketAddr) -> Option<Entrance> {
     let search = &s.upgrade.search;
     if search.tries.fetch_add(1, Ordering::Relaxed) >= ENTRANCES_TRIED {

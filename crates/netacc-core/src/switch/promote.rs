@@ -121,6 +121,7 @@ pub fn after_send(fd: i32, r: Ref<Socket>, before: u64) {
 }
 
 /// Client: confirms the offer, or makes it to another process.
+#[inline(never)]
 fn act_on(proof: Proof, fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) {
     match proof {
         Proof::Open => {}
@@ -349,6 +350,7 @@ fn match_offers() {
 
 /// Server: looks at an offer of a client in another network namespace. The connection whose SYN has the client's address
 /// and time stamp may be the one; while the client finds out, it is told how much of the connection was read here.
+#[inline(never)]
 fn match_neighbour(
     ep: &'static ShmEndpoint,
     generation: u32,

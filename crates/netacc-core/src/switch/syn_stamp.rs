@@ -61,6 +61,7 @@ fn is_close(own: u32, stamp: u32) -> bool {
 }
 
 /// The time stamp of the SYN. The kernel is asked once, since it forgets the SYN then.
+#[inline(never)]
 fn of_server(fd: i32, known: &AtomicU64) -> Option<u32> {
     let mut word = known.load(Ordering::Relaxed);
     if word & ASKED == 0 {
