@@ -24,7 +24,8 @@ FOLDER = pathlib.Path("/run/netacc-fabric")
 CLONE_NEWNS = 0x20000
 # Where the words of a device's page are: crates/netacc-fabric/src/device.rs.
 WORDS = ("rdma_sends", "rdma_recvs", "sent_bytes", "rcvd_bytes", "without_receive", "late_acks", "late_messages", "fail_after",
-         "lost_completions", "late_established", "silent", "fail_receive_after", "endless_retries")
+         "lost_completions", "late_established", "silent", "fail_receive_after", "endless_retries",
+         "seed", "choices", "late_completions", "mixed_completions", "doubled_events")
 
 
 def enter():

@@ -45,12 +45,29 @@ pub struct Page {
     pub fail_receive_after: AtomicU64,
     /// A fault: nonzero if no queue pair fails for lack of acknowledgements, as on iWARP.
     pub endless_retries: AtomicU64,
+    /// From what the random faults below follow.
+    pub seed: AtomicU64,
+    /// How many random choices there were.
+    pub choices: AtomicU64,
+    /// A fault: the longest time (ms) for which a completion is held back; how long each is, is random. Completions of
+    /// one queue of a queue pair stay in order, as the manual promises.
+    pub late_completions: AtomicU64,
+    /// A fault: nonzero if completions of different queues of queue pairs change places at random before they are polled.
+    pub mixed_completions: AtomicU64,
+    /// A fault: one completion event in this many, at random, comes twice. 0: none does.
+    pub doubled_events: AtomicU64,
 }
 
 impl Page {
     /// Takes one from a number of faults that are still to happen, and returns whether there was one.
     pub fn takes_one(word: &AtomicU64) -> bool {
         word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
+    }
+
+    /// The next random number; it follows from the seed and from how many there were before.
+    pub fn draw(&self) -> u64 {
+        let n = self.choices.fetch_add(1, Ordering::Relaxed);
+        crate::chance::at(self.seed.load(Ordering::Relaxed).wrapping_add(n.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
     /// Whether no queue pair fails for lack of acknowledgements.

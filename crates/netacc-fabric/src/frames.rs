@@ -61,7 +61,7 @@ impl State {
         let none = core::ptr::null_mut();
         // Messages may be held back, and are traced when they count as arrived.
         if !matches!(frame.kind, Kind::Send | Kind::Nothing) {
-            trace::message(pair, Direction::In, frame);
+            trace::message(pair, Direction::In, frame, body);
         }
         match (frame.kind, id.phase) {
             (Kind::Request, Phase::Expected) => {
@@ -110,7 +110,7 @@ impl State {
                     return false;
                 }
                 id.kept_back = false;
-                trace::message(pair, Direction::In, frame);
+                trace::message(pair, Direction::In, frame, body);
                 if frame.kind == Kind::Send && page_of(id).is_some_and(|page| Page::comes_due(&page.fail_receive_after))
                 {
                     id.received = id.received.wrapping_add(1);

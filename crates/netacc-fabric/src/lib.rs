@@ -17,9 +17,10 @@
 #![allow(clippy::missing_safety_doc, reason = "the manual page of the same name says what a caller promises")]
 
 mod address;
+pub mod chance;
 mod channel;
 mod cma;
-mod device;
+pub mod device;
 mod frames;
 mod id;
 mod queue;

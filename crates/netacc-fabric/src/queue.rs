@@ -48,15 +48,74 @@ pub struct QueuePair {
     pub receives: VecDeque<(u64, ibv_sge)>,
 }
 
+/// A completion that is held back.
+pub struct Held {
+    /// When (ms of the monotonic clock) it is due.
+    pub due: u64,
+    cq: *mut ibv_cq,
+    wc: ibv_wc,
+    solicited: bool,
+}
+
+/// Whether both are completions of the same queue of the same queue pair, whose order is certain.
+fn same_queue(a: &ibv_wc, b: &ibv_wc) -> bool {
+    a.qp_num == b.qp_num && (a.opcode == IBV_WC_RECV) == (b.opcode == IBV_WC_RECV)
+}
+
+/// The page of the device that a completion queue is on.
+fn page_of_queue(cq: *mut ibv_cq) -> &'static Page {
+    // SAFETY: the caller passes a queue that is listed, so it and its context exist.
+    unsafe { (*(*cq).context.cast::<Context>()).page }
+}
+
 impl State {
-    /// Adds a completion to a queue, and an event to its channel if the queue is armed for such a completion.
+    /// Adds a completion to a queue, perhaps after a while.
     pub fn complete(&mut self, cq: *mut ibv_cq, wc: ibv_wc, solicited: bool) {
-        let Some(queue) = self.queues.get_mut(&(cq as usize)) else { return };
-        if queue.entries.len() >= queue.room {
+        let Some(queue) = self.queues.get(&(cq as usize)) else { return };
+        let waiting = self.held.iter().filter(|held| held.cq == cq).count();
+        if queue.entries.len() + waiting >= queue.room {
             eprintln!("netacc-fabric: a completion queue of {} entries overflowed", queue.room);
             std::process::abort();
         }
-        queue.entries.push_back(wc);
+        let page = page_of_queue(cq);
+        let before = self.held.iter().rfind(|held| same_queue(&held.wc, &wc)).map(|held| held.due);
+        let late = match page.late_completions.load(Ordering::Relaxed) {
+            0 => 0,
+            longest => page.draw() % (longest + 1),
+        };
+        if late != 0 || before.is_some() {
+            let due = (now() + late).max(before.unwrap_or(0));
+            self.held.push(Held { due, cq, wc, solicited });
+            self.wake();
+        } else {
+            self.put_completion(cq, wc, solicited);
+        }
+    }
+
+    /// Adds the completions that are due to their queues.
+    pub fn put_due_completions(&mut self) {
+        let time = now();
+        let (due, later) = core::mem::take(&mut self.held).into_iter().partition(|held| held.due <= time);
+        self.held = later;
+        let due: Vec<Held> = due;
+        for held in due {
+            // The queue pair may be gone, and its completions with it.
+            if self.pairs.contains_key(&held.wc.qp_num) {
+                self.put_completion(held.cq, held.wc, held.solicited);
+            }
+        }
+    }
+
+    /// Adds a completion to a queue, and an event to its channel if the queue is armed for such a completion.
+    fn put_completion(&mut self, cq: *mut ibv_cq, wc: ibv_wc, solicited: bool) {
+        let Some(queue) = self.queues.get_mut(&(cq as usize)) else { return };
+        let page = page_of_queue(cq);
+        let mut at = queue.entries.len();
+        if page.mixed_completions.load(Ordering::Relaxed) != 0 {
+            let first = queue.entries.iter().rposition(|entry| same_queue(entry, &wc)).map_or(0, |last| last + 1);
+            at = first + (page.draw() % (at - first + 1) as u64) as usize;
+        }
+        queue.entries.insert(at, wc);
         let told = match queue.armed {
             Armed::Nothing => false,
             Armed::Solicited => solicited || wc.status != IBV_WC_SUCCESS,
@@ -67,6 +126,10 @@ impl State {
             let channel = queue.channel;
             if let Some(channel) = self.completions.get_mut(&channel) {
                 channel.push(cq);
+                let doubled = page.doubled_events.load(Ordering::Relaxed);
+                if doubled != 0 && page.draw().is_multiple_of(doubled) {
+                    channel.push(cq);
+                }
             }
         }
     }
@@ -219,7 +282,7 @@ impl State {
         let Some(id) = self.ids.get(&id).copied() else { return };
         // SAFETY: the identifier is listed, so it exists, and the lock is held.
         let id = unsafe { &mut *id };
-        trace::message(self.pair_of(id), Direction::Out, frame);
+        trace::message(self.pair_of(id), Direction::Out, frame, body);
         let mut bytes = Vec::with_capacity(body.len() + crate::wire::HEAD);
         frame.encode(&mut bytes);
         bytes.extend_from_slice(body);

@@ -3,7 +3,7 @@
 use crate::channel::Channel;
 use crate::device::Page;
 use crate::id::Id;
-use crate::queue::{CompQueue, QueuePair};
+use crate::queue::{CompQueue, Held, QueuePair};
 use crate::thread::Server;
 use netacc_verbs::sys::*;
 use std::collections::HashMap;
@@ -50,6 +50,8 @@ pub struct State {
     pub pairs: HashMap<u32, QueuePair>,
     /// Events that are held back: when (ms) each is due, its channel, and the event.
     pub later: Vec<(u64, usize, *mut Event)>,
+    /// Completions that are held back, the first one first.
+    pub held: Vec<Held>,
     pub next: u64,
     /// Whether the thread sleeps without a time-out, until a descriptor has an event.
     pub asleep: bool,
@@ -62,12 +64,12 @@ unsafe impl Send for State {}
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 
 /// The guard of the lock while it is held across a fork.
-struct Held(core::cell::UnsafeCell<Option<MutexGuard<'static, Option<State>>>>);
+struct AcrossFork(core::cell::UnsafeCell<Option<MutexGuard<'static, Option<State>>>>);
 
 // SAFETY: only the thread that forks accesses the cell, in the handlers of one fork, while it holds the lock.
-unsafe impl Sync for Held {}
+unsafe impl Sync for AcrossFork {}
 
-static HELD: Held = Held(core::cell::UnsafeCell::new(None));
+static HELD: AcrossFork = AcrossFork(core::cell::UnsafeCell::new(None));
 
 extern "C" fn before_fork() {
     let guard = STATE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

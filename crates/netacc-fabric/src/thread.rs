@@ -141,10 +141,17 @@ fn run() {
 impl Locked {
     /// The time (ms) for which the thread sleeps; `None`: until a descriptor has an event.
     fn wait(&mut self) -> Option<i64> {
+        let time = now();
+        // SAFETY: the identifiers are listed, so they exist, and the lock is held.
+        let due = self.ids.values().map(|id| unsafe { (**id).due }).filter(|due| *due != 0);
+        if let Some(first) = due.chain(self.held.iter().map(|held| held.due)).min() {
+            self.asleep = false;
+            return Some((first.saturating_sub(time) as i64).min(LOOK_INTERVAL_MS));
+        }
         let busy = !self.later.is_empty()
             || self.pairs.values().any(|p| !p.sends.is_empty())
             // SAFETY: the identifiers are listed, so they exist, and the lock is held.
-            || self.ids.values().any(|id| unsafe { (**id).due != 0 || !(**id).output.is_empty() });
+            || self.ids.values().any(|id| unsafe { !(**id).output.is_empty() });
         self.asleep = !busy;
         busy.then_some(LOOK_INTERVAL_MS)
     }
@@ -160,6 +167,7 @@ impl State {
         for (_, channel, event) in due {
             self.put(channel, event);
         }
+        self.put_due_completions();
         let numbers: Vec<u64> = self.ids.keys().copied().collect();
         for number in numbers {
             let Some(id) = self.ids.get(&number).copied() else { continue };
