@@ -62,7 +62,7 @@ LDCONFIG := $(if $(DESTDIR),true,PATH="$$PATH:/usr/sbin:/sbin" ldconfig)
 
 # By rename, so that a running program keeps the library it has mapped.
 all: need-cargo texts
-	$(BUILD_ENVIRONMENT) $(CARGO) build --release --workspace --exclude xtask --exclude netacc-fabric $(CARGO_BUILD_FLAGS)
+	$(BUILD_ENVIRONMENT) $(CARGO) build --release --workspace --exclude xtask --exclude netacc-fabric --exclude netacc-conformance $(CARGO_BUILD_FLAGS)
 	@mkdir -p "$(BUILD)"
 	@set -e; for file in libnetacc_preload.so:$(LIBRARY) $(foreach p,$(PROGRAMS),$(p):$(p)); do \
 		from="$(RELEASE_DIR)/$${file%:*}"; to="$(BUILD)/$${file#*:}"; \

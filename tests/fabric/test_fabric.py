@@ -13,7 +13,6 @@ ELSEWHERE = {"apps", "bench", "devices", "check", "verbs"}
 NOT_HERE = {
     "transport.a_port_that_is_taken": "which ports are taken is another matter for each kind of device",
     "settings.no_memory_to_lock": "no memory is locked",
-    "conformance.endpoints_whose_queue_pairs_fail": "the test counts all TCP connections of its process, and the queue pairs are such",
     "settings.a_connect_that_does_not_wait_for_an_answer": "here the answer always comes in time",
     "storm.storm": "it removes devices of soft RoCE and soft iWARP by name",
     "strangers.a_flood_of_connects": "soft RoCE's time-outs decide how many are kept",

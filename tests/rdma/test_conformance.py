@@ -81,8 +81,8 @@ def every_call(ctx):
 
 
 def endpoints_of(here, which, tests, per_qp, **environment):
-    """Runs those tests of crates/netacc-core/tests/conformance, the suite that every transport passes."""
-    proc = here.spawn([here.ctx.built("core-conformance"), "--test-threads=1", "--ignored", f"{which}::"],
+    """Runs those tests of crates/netacc-conformance/tests/rdma, the suite that every transport passes."""
+    proc = here.spawn([here.ctx.built("conformance-rdma"), "--test-threads=1", "--ignored", f"{which}::"],
                       NACC_SOR_CONN_PER_QP=per_qp, **environment)
     done = passed(proc.result(280, status=None) + proc.text())
     check(done == tests, f"{done} tests of {which}, not {tests}")

@@ -1,8 +1,8 @@
 //! Transports: they move the bytes of accelerated connections.
 //!
-//! [`Endpoint`] is the interface to the socket layer, and one conformance suite tests its implementations. [`shm`] is
-//! the transport within a host. Between hosts, bytes go over the queue pairs of [`rdma`]; such a connection has a ring
-//! at each end, and its endpoint is that of the ring.
+//! [`Endpoint`] is the interface to the socket layer, and one suite (`netacc-conformance`) tests its implementations.
+//! [`shm`] is the transport within a host. Between hosts, bytes go over the queue pairs of [`rdma`]; such a connection
+//! has a ring at each end, and its endpoint is that of the ring.
 
 #![cfg_attr(not(test), no_std)]
 #![warn(

@@ -43,13 +43,19 @@ fn tcp_bytes(fd: i32) -> Option<(u64, u64)> {
     (info[0].to_ne_bytes()[0] == ESTABLISHED).then_some((sent - again + not_sent, received))
 }
 
+/// Whether a TCP connection is a queue pair of `netacc-fabric`: one end has the port of the listener for RDMA.
+fn is_queue_pair(fd: i32) -> bool {
+    let port = crate::remote::port() + 20_000;
+    [netacc_sys::addr::local_of(fd), netacc_sys::addr::peer_of(fd)].into_iter().flatten().any(|at| at.port() == port)
+}
+
 /// Returns when both ends of each queue pair have their companion connection: from here on bytes may be under way there.
 pub fn await_companions() {
     let limit = time::now() + LIMIT;
     loop {
         let fds = std::fs::read_dir("/proc/self/fd").unwrap();
         let fds = fds.filter_map(|entry| entry.unwrap().file_name().into_string().ok()?.parse::<i32>().ok());
-        let companions: Vec<i32> = fds.filter(|fd| tcp_bytes(*fd).is_some()).collect();
+        let companions: Vec<i32> = fds.filter(|fd| tcp_bytes(*fd).is_some() && !is_queue_pair(*fd)).collect();
         if companions.len() == queue_pairs() {
             return COMPANIONS.set(companions).expect("queue pairs fail once");
         }

@@ -1,8 +1,8 @@
 //! Queue pairs that fail under their connections, as they do when their device is removed: `T_BREAK` is a command for that.
 
-use crate::ends::*;
 use crate::remote::connect_two;
 use crate::rest::{self, settle};
+use netacc_conformance::ends::*;
 use netacc_sys::{Errno, raw, time};
 use netacc_transport::Shut;
 use std::process::Command;

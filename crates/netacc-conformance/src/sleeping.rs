@@ -6,7 +6,8 @@ use netacc_sys::time::Deadline;
 use netacc_transport::{Shut, WaitSet};
 use std::thread;
 
-pub(crate) fn a_sleeping_reader_wakes<R: Rig>() {
+/// A thread that sleeps until there is something to read is woken by bytes and by every kind of end.
+pub fn a_sleeping_reader_wakes<R: Rig>() {
     let p = R::pair();
     for _ in 0..20 {
         woken(p.a.ep, &[READ], || assert_eq!(write(&*p.b, b"x"), Ok(1)));
@@ -28,14 +29,15 @@ pub(crate) fn a_sleeping_reader_wakes<R: Rig>() {
     }
 }
 
-pub(crate) fn a_sleeping_writer_wakes<R: Rig>() {
+/// A thread that sleeps until there is room is woken by room and by every kind of end.
+pub fn a_sleeping_writer_wakes<R: Rig>() {
     let p = R::pair();
     for _ in 0..5 {
         let n = fill(&*p.a);
         woken(p.a.ep, &[WRITE], || {
             // In small bites: the last one of a quarter must ring.
             let mut got = 0;
-            while got < n / 4 + 4096 {
+            while got < n.min(n / R::ROOM_AFTER + 4096) {
                 got += read(&*p.b, 777).unwrap();
             }
         });
@@ -52,10 +54,13 @@ pub(crate) fn a_sleeping_writer_wakes<R: Rig>() {
     let p = R::pair();
     fill(&*p.a);
     woken(p.a.ep, &[BOTH], || assert_eq!(write(&*p.b, b"x"), Ok(1)));
-    assert_eq!(ready(&*p.a), IN);
+    // The kernel also finds room when it packs the bytes that wait.
+    let full = if R::ROOM_AFTER > 1 { IN | OUT } else { IN };
+    assert_eq!(ready(&*p.a) & full, IN);
 }
 
-pub(crate) fn several_sleepers_wake<R: Rig>() {
+/// All threads that sleep on one end are woken.
+pub fn several_sleepers_wake<R: Rig>() {
     let p = R::pair();
     woken(p.a.ep, &[READ, READ], || assert_eq!(write(&*p.b, b"x"), Ok(1)));
     assert_eq!(read(&*p.a, 1), Ok(1));
@@ -80,7 +85,8 @@ pub(crate) fn several_sleepers_wake<R: Rig>() {
     });
 }
 
-pub(crate) fn disarmed_is_forgotten<R: Rig>() {
+/// A thread that no longer waits is not woken.
+pub fn disarmed_is_forgotten<R: Rig>() {
     let p = R::pair();
     let mut set = WaitSet::new();
     assert!(!p.a.ep.arm(READ, &mut set));
@@ -95,7 +101,8 @@ pub(crate) fn disarmed_is_forgotten<R: Rig>() {
     p.a.disarm(BOTH, &set);
 }
 
-pub(crate) fn death_ends_a_connection<R: Rig>() {
+/// The death of the process at the other end ends a connection as the kernel would.
+pub fn death_ends_a_connection<R: Rig>() {
     // Nothing underway.
     let p = R::pair();
     woken(p.a.ep, &[READ], || (p.kill_b)());
@@ -139,7 +146,7 @@ pub(crate) fn death_ends_a_connection<R: Rig>() {
 }
 
 /// Two threads that sleep whenever they can: no wake-up may be lost in any of the meetings.
-pub(crate) fn ping_pong_with_sleep<R: Rig>() {
+pub fn ping_pong_with_sleep<R: Rig>() {
     let rounds = 3000 / R::PART;
     let p = R::pair();
     let (a, b) = (p.a.ep, p.b.ep);
@@ -163,7 +170,8 @@ pub(crate) fn ping_pong_with_sleep<R: Rig>() {
     echo.join().unwrap();
 }
 
-pub(crate) fn bulk_with_sleep<R: Rig>() {
+/// A long stream arrives whole though both threads sleep whenever they can.
+pub fn bulk_with_sleep<R: Rig>() {
     let total = (48 << 20) / R::PART;
     let p = R::pair();
     let (a, b) = (p.a.ep, p.b.ep);
@@ -201,7 +209,7 @@ pub(crate) fn bulk_with_sleep<R: Rig>() {
 }
 
 /// The end comes at any moment of a transfer; whatever arrives is in order, and the end is told once.
-pub(crate) fn close_in_the_middle<R: Rig>() {
+pub fn close_in_the_middle<R: Rig>() {
     for i in 0..200 / R::PART {
         let p = R::pair();
         let (a, b) = (p.a.ep, p.b.ep);

@@ -1,7 +1,7 @@
 //! Peers that are not trusted say what only a trusted one may say.
 
-use crate::ends::{IN, get, read, ready, write};
-use crate::shm::{Links, pipe};
+use netacc_conformance::ends::{IN, get, read, ready, write};
+use netacc_conformance::links::{Links, pipe};
 use netacc_ring::{CLOSED, FIN, GONE, HOLDING, RESET, SWITCHED};
 use netacc_sys::Errno;
 use netacc_transport::Endpoint;

@@ -1,7 +1,7 @@
 //! A side that becomes several processes while the other one leaves the rings: no byte and no socket gets lost, however
 //! long either side loses its processor in the middle.
 
-use crate::shm::Links;
+use netacc_conformance::links::Links;
 use netacc_ring::SWITCHED;
 use netacc_transport::Endpoint;
 use netacc_transport::shm::control::send_message;

@@ -10,41 +10,48 @@ use std::any::Any;
 use std::sync::mpsc;
 use std::thread;
 
-/// A transport as the suite sees it.
-pub(crate) trait Rig {
+/// A transport, or one way to use it, as the suite sees it.
+pub trait Rig {
     /// What was written and not read lies at the reader's end, and nowhere else.
     const DIRECT: bool = true;
     /// More bytes than a connection takes from a writer without a reader.
     const HELD: usize = 600_000;
     /// Of what is done very often, this part is enough.
     const PART: usize = 1;
+    /// A writer that waits for room is woken once one part in this many of the bytes is read, and 4096 bytes.
+    const ROOM_AFTER: usize = 4;
 
     /// Two ends of one new connection.
     fn pair() -> Pair;
 }
 
 /// Two connected ends.
-pub(crate) struct Pair {
-    pub(crate) a: End,
-    pub(crate) b: End,
+pub struct Pair {
+    /// The end that most cases look at.
+    pub a: End,
+    /// The other end.
+    pub b: End,
     /// The process of `b` dies without a word.
-    pub(crate) kill_b: Box<dyn Fn()>,
+    pub kill_b: Box<dyn Fn()>,
     /// What is to be dropped after both ends.
-    pub(crate) _keep: Box<dyn Any>,
+    pub _keep: Box<dyn Any>,
 }
 
 /// An endpoint that is closed at the latest when it goes out of scope.
-pub(crate) struct End {
-    pub(crate) ep: &'static dyn Endpoint,
-    pub(crate) open: Cell<bool>,
+pub struct End {
+    /// The endpoint, for threads that outlive the borrow of the end.
+    pub ep: &'static dyn Endpoint,
+    open: Cell<bool>,
 }
 
 impl End {
-    pub(crate) fn new(ep: &'static dyn Endpoint) -> End {
+    /// An open end.
+    pub fn new(ep: &'static dyn Endpoint) -> End {
         End { ep, open: Cell::new(true) }
     }
 
-    pub(crate) fn close(&self, abort: bool) {
+    /// Closes the endpoint; `abort` resets the connection.
+    pub fn close(&self, abort: bool) {
         assert!(self.open.replace(false), "closed twice");
         self.ep.close(abort);
     }
@@ -66,42 +73,51 @@ impl Drop for End {
     }
 }
 
-pub(crate) type Io = Result<usize, Errno>;
-pub(crate) const AGAIN: Io = Err(Errno::AGAIN);
-pub(crate) const RESET: Io = Err(Errno::CONNRESET);
-pub(crate) const PIPE: Io = Err(Errno::PIPE);
+/// The result of a read or a write: the number of bytes.
+pub type Io = Result<usize, Errno>;
+/// Nothing can be moved now.
+pub const AGAIN: Io = Err(Errno::AGAIN);
+/// The connection was reset.
+pub const RESET: Io = Err(Errno::CONNRESET);
+/// The stream has ended.
+pub const PIPE: Io = Err(Errno::PIPE);
 
-pub(crate) fn iovec(b: &[u8]) -> libc::iovec {
+/// A buffer as the system calls name it.
+pub fn iovec(b: &[u8]) -> libc::iovec {
     libc::iovec { iov_base: b.as_ptr().cast_mut().cast(), iov_len: b.len() }
 }
 
-pub(crate) fn write(e: &dyn Endpoint, b: &[u8]) -> Io {
+/// Writes as much of `b` as the connection takes.
+pub fn write(e: &dyn Endpoint, b: &[u8]) -> Io {
     e.try_write(&mut Iov::one(&iovec(b)))
 }
 
-pub(crate) fn read_into(e: &dyn Endpoint, b: &mut [u8], peek: bool) -> Io {
+/// Reads into `b`, or only looks.
+pub fn read_into(e: &dyn Endpoint, b: &mut [u8], peek: bool) -> Io {
     let v = libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() };
     e.try_read(&mut Iov::one(&v), peek)
 }
 
 /// Up to `n` bytes.
-pub(crate) fn get(e: &dyn Endpoint, n: usize, peek: bool) -> Result<Vec<u8>, Errno> {
+pub fn get(e: &dyn Endpoint, n: usize, peek: bool) -> Result<Vec<u8>, Errno> {
     let mut b = vec![0; n];
     let n = read_into(e, &mut b, peek)?;
     b.truncate(n);
     Ok(b)
 }
 
-pub(crate) fn read(e: &dyn Endpoint, n: usize) -> Io {
+/// Reads up to `n` bytes and returns how many there were.
+pub fn read(e: &dyn Endpoint, n: usize) -> Io {
     get(e, n, false).map(|b| b.len())
 }
 
-pub(crate) fn pattern(at: usize, n: usize) -> Vec<u8> {
+/// `n` bytes of an endless sequence, from byte `at` on.
+pub fn pattern(at: usize, n: usize) -> Vec<u8> {
     (at..at + n).map(|i| ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
 
 /// Writes until nothing more goes in; the number of bytes.
-pub(crate) fn fill(e: &dyn Endpoint) -> usize {
+pub fn fill(e: &dyn Endpoint) -> usize {
     let mut n = 0;
     loop {
         match write(e, &pattern(n, 10_000)) {
@@ -114,7 +130,7 @@ pub(crate) fn fill(e: &dyn Endpoint) -> usize {
 }
 
 /// Reads what [`fill`] has written, up to the end or an error: how much it was.
-pub(crate) fn drain(e: &dyn Endpoint) -> (usize, Io) {
+pub fn drain(e: &dyn Endpoint) -> (usize, Io) {
     let mut got = 0;
     loop {
         match get(e, 10_000, false) {
@@ -127,15 +143,21 @@ pub(crate) fn drain(e: &dyn Endpoint) -> (usize, Io) {
     }
 }
 
-pub(crate) const IN: u32 = libc::EPOLLIN as u32;
-pub(crate) const OUT: u32 = libc::EPOLLOUT as u32;
-pub(crate) const RDHUP: u32 = libc::EPOLLRDHUP as u32;
-pub(crate) const HUP: u32 = libc::EPOLLHUP as u32;
-pub(crate) const ERR: u32 = libc::EPOLLERR as u32;
-pub(crate) const DEAD: u32 = IN | OUT | ERR | HUP | RDHUP;
+/// There is something to read.
+pub const IN: u32 = libc::EPOLLIN as u32;
+/// There is room to write.
+pub const OUT: u32 = libc::EPOLLOUT as u32;
+/// The peer has ended its direction.
+pub const RDHUP: u32 = libc::EPOLLRDHUP as u32;
+/// Both directions have ended.
+pub const HUP: u32 = libc::EPOLLHUP as u32;
+/// An error is pending.
+pub const ERR: u32 = libc::EPOLLERR as u32;
+/// The connection was reset, and the error is pending.
+pub const DEAD: u32 = IN | OUT | ERR | HUP | RDHUP;
 
 /// The readiness in the bits that poll(2) has always had; the newer names must agree.
-pub(crate) fn ready(e: &dyn Endpoint) -> u32 {
+pub fn ready(e: &dyn Endpoint) -> u32 {
     let r = e.readiness();
     let has = |bit: i32| r.0 & bit as u32 != 0;
     assert_eq!(has(libc::EPOLLIN), has(libc::EPOLLRDNORM));
@@ -144,22 +166,27 @@ pub(crate) fn ready(e: &dyn Endpoint) -> u32 {
     r.0 & !((Readiness::IN | Readiness::OUT) & !(IN | OUT))
 }
 
-pub(crate) const READ: Interest = Interest { read: true, write: false };
-pub(crate) const WRITE: Interest = Interest { read: false, write: true };
-pub(crate) const BOTH: Interest = Interest { read: true, write: true };
-pub(crate) const NS: i64 = 1_000_000_000;
+/// Waits for something to read.
+pub const READ: Interest = Interest { read: true, write: false };
+/// Waits for room.
+pub const WRITE: Interest = Interest { read: false, write: true };
+/// Waits for either.
+pub const BOTH: Interest = Interest { read: true, write: true };
+/// Nanoseconds of a second.
+pub const NS: i64 = 1_000_000_000;
 
 /// Sleeps until `e` is ready for `i`, as a blocking call does. `armed` hears of each going to sleep.
-pub(crate) fn wait(e: &'static dyn Endpoint, i: Interest, armed: impl FnMut()) {
+pub fn wait(e: &'static dyn Endpoint, i: Interest, armed: impl FnMut()) {
     wait_with(e, i, armed, false);
 }
 
 /// As [`wait`], if the peer may be dead already, so that it cannot be told which waker to write.
-pub(crate) fn wait_beside_the_dead(e: &'static dyn Endpoint, i: Interest) {
+pub fn wait_beside_the_dead(e: &'static dyn Endpoint, i: Interest) {
     wait_with(e, i, || {}, true);
 }
 
-pub(crate) fn wait_with(e: &'static dyn Endpoint, i: Interest, mut armed: impl FnMut(), bounded: bool) {
+/// As [`wait`]; `bounded`: a sleep in short steps is no failure.
+pub fn wait_with(e: &'static dyn Endpoint, i: Interest, mut armed: impl FnMut(), bounded: bool) {
     let guard = Deadline::after(60 * NS);
     loop {
         let mut set = WaitSet::new();
@@ -183,7 +210,7 @@ pub(crate) fn wait_with(e: &'static dyn Endpoint, i: Interest, mut armed: impl F
 }
 
 /// Lets threads sleep on `e`, waits until all of them do, acts, and waits until all have woken.
-pub(crate) fn woken(e: &'static dyn Endpoint, interests: &[Interest], act: impl FnOnce()) {
+pub fn woken(e: &'static dyn Endpoint, interests: &[Interest], act: impl FnOnce()) {
     let (tx, rx) = mpsc::channel();
     let sleepers: Vec<_> = interests
         .iter()

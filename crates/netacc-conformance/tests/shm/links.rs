@@ -1,107 +1,15 @@
-//! Two links in one process, and what only links have: slots, wakers, a control socket.
+//! What only links have: slots, wakers, a control socket.
 #![allow(unsafe_code)]
 
-use crate::ends::{End, Pair, READ, Rig, get, pattern, read, ready, wait, woken, write};
+use netacc_conformance::ends::{self, READ, get, pattern, read, ready, wait, woken, write};
+use netacc_conformance::links::Links;
 use netacc_ring::SLOTS;
-use netacc_sys::{Errno, reserved_fds};
+use netacc_sys::Errno;
 use netacc_transport::shm::control::{Received, receive_message, send_message};
-use netacc_transport::shm::segment::Segment;
-use netacc_transport::shm::{Link, ShmEndpoint, Side};
 use netacc_transport::{Endpoint, Interest, WaitSet};
 use netacc_wire::Message;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use std::sync::atomic::Ordering;
-
-/// `a` is the client's end.
-pub struct Client;
-/// `a` is the server's end.
-pub struct Server;
-/// The two do not trust each other.
-pub struct Strangers;
-
-impl Rig for Client {
-    fn pair() -> Pair {
-        pair(true, Side::Client)
-    }
-}
-
-impl Rig for Server {
-    fn pair() -> Pair {
-        pair(true, Side::Server)
-    }
-}
-
-impl Rig for Strangers {
-    fn pair() -> Pair {
-        pair(false, Side::Client)
-    }
-}
-
-fn pair(trusted: bool, a: Side) -> Pair {
-    let links = Links::new(trusted);
-    let (c, s) = links.connect().unwrap();
-    let (a, b, b_link) = match a {
-        Side::Client => (c, s, links.server),
-        Side::Server => (s, c, links.client),
-    };
-    Pair {
-        a: End::new(a),
-        b: End::new(b),
-        // What the kernel does for a process that is killed.
-        kill_b: Box::new(move || b_link.close_descriptors()),
-        _keep: Box::new(links),
-    }
-}
-
-/// Both sides of a link, over one segment that is mapped twice as in two processes.
-pub struct Links {
-    pub client: &'static Link,
-    pub server: &'static Link,
-}
-
-impl Links {
-    pub fn new(trusted: bool) -> Links {
-        let memfd = Segment::create().unwrap();
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (c, s) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        let link = |side, socket| {
-            let seg = Segment::map(memfd.as_fd()).unwrap();
-            Link::new(side, seg, reserved_fds::adopt(socket).unwrap(), trusted, 0).unwrap()
-        };
-        Links { client: link(Side::Client, c), server: link(Side::Server, s) }
-    }
-
-    /// A connection, as connect(2) and accept(2) make it.
-    pub fn connect(&self) -> Option<(&'static ShmEndpoint, &'static ShmEndpoint)> {
-        let seg = self.client.segment().unwrap();
-        let claimed = self.client.claim()?;
-        let (c, s) = (self.client.endpoint(claimed.slot).unwrap(), self.server.endpoint(claimed.slot).unwrap());
-        assert!(c.begin(claimed.generation));
-        assert!(s.take(), "the connect was withdrawn");
-        assert!(s.begin(seg.slot(claimed.slot).unwrap().open.generation.load(Ordering::Relaxed)));
-        Some((c, s))
-    }
-
-    /// A control socket, to say things on it that no link says.
-    pub fn control(link: &Link) -> BorrowedFd<'_> {
-        // SAFETY: open as long as the link is held.
-        unsafe { BorrowedFd::borrow_raw(link.control_fd()) }
-    }
-}
-
-impl Drop for Links {
-    fn drop(&mut self) {
-        self.client.put();
-        self.server.put();
-    }
-}
-
-/// A pipe whose writing end is given away: true once nobody has it any more.
-pub fn pipe() -> (OwnedFd, impl FnOnce() -> bool) {
-    let (r, w) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK).unwrap();
-    (w, move || rustix::io::read(&r, &mut [0u8; 1]) == Ok(0))
-}
 
 #[test]
 fn ten_thousand_connections_one_after_the_other() {
@@ -110,11 +18,7 @@ fn ten_thousand_connections_one_after_the_other() {
     for i in 0..10_000usize {
         let (c, s) = l.connect().unwrap();
         slots.insert(c.slot_index());
-        assert_eq!(
-            (ready(c), ready(s)),
-            (crate::ends::OUT, crate::ends::OUT),
-            "connection {i} remembers its predecessor"
-        );
+        assert_eq!((ready(c), ready(s)), (ends::OUT, ends::OUT), "connection {i} remembers its predecessor");
         let n = if i % 500 == 0 { 100_000 } else { 1 + i % 3000 };
         assert_eq!(write(c, &pattern(i, n)), Ok(n));
         assert!(get(s, 200_000, false).unwrap() == pattern(i, n));
@@ -268,7 +172,7 @@ fn losing_a_link_ends_all_its_connections() {
     let marked: Vec<_> = l.client.my_ready_set(n).unwrap().take().collect();
     assert_eq!(marked, [all[5].0.slot_index()], "an event loop does not hear of it");
     for (c, s) in &all {
-        assert_eq!((ready(*c), read(*c, 1)), (crate::ends::IN | crate::ends::OUT | crate::ends::RDHUP, Ok(0)));
+        assert_eq!((ready(*c), read(*c, 1)), (ends::IN | ends::OUT | ends::RDHUP, Ok(0)));
         c.close(false);
         s.close(false);
     }
@@ -282,7 +186,7 @@ fn a_used_slot_is_as_new() {
     for round in 0..12 {
         let (c, s) = l.connect().unwrap();
         assert_eq!(*slot.get_or_insert(c.slot_index()), c.slot_index(), "the slot was not free");
-        assert_eq!((ready(c), ready(s)), (crate::ends::OUT, crate::ends::OUT), "round {round}");
+        assert_eq!((ready(c), ready(s)), (ends::OUT, ends::OUT), "round {round}");
         assert_eq!((get(c, 9, false), get(s, 9, false)), (Err(Errno::AGAIN), Err(Errno::AGAIN)));
         // Small and large windows, read and unread, a half close, both halves.
         let n = if round % 2 == 0 { 300 } else { 100_000 };
@@ -295,7 +199,7 @@ fn a_used_slot_is_as_new() {
         if round % 4 == 1 {
             c.shutdown(netacc_transport::Shut::Both);
             assert_eq!(get(s, 9, false).unwrap(), []);
-            assert_eq!(ready(s) & crate::ends::IN, crate::ends::IN);
+            assert_eq!(ready(s) & ends::IN, ends::IN);
         }
         let (first, last) = if round % 5 < 3 { (c, s) } else { (s, c) };
         first.close(false);
@@ -334,7 +238,7 @@ fn a_watched_connection_marks_its_ready_set() {
     assert!(!rung());
     assert_eq!(slots(), [s.slot_index()]);
     // Room is marked only when asked for, and once.
-    let full = crate::ends::fill(s);
+    let full = ends::fill(s);
     assert!(!s.want_room());
     let mut got = 0;
     while got < full {

@@ -1,7 +1,7 @@
 //! A peer that lies, in messages or in shared memory, loses its own connections or its link, and reaches nothing else.
 
-use crate::ends::{READ, RESET, read, ready, woken, write};
-use crate::shm::{Links, pipe};
+use netacc_conformance::ends::{HUP, IN, PIPE, READ, RESET, read, ready, woken, write};
+use netacc_conformance::links::{Links, pipe};
 use netacc_ring::SLOTS;
 use netacc_transport::Endpoint;
 use netacc_transport::shm::control::send_message;
@@ -100,8 +100,8 @@ fn a_violation_resets_one_connection_only() {
     // The client claims more than fits.
     slot.own[0].producer.head.store(1 << 40, Ordering::SeqCst);
     assert_eq!(read(s, 9), RESET);
-    assert_eq!(ready(c) & (crate::ends::HUP | crate::ends::IN), crate::ends::HUP | crate::ends::IN);
-    assert_eq!((write(c, b"x"), write(s, b"x")), (RESET, crate::ends::PIPE));
+    assert_eq!(ready(c) & (HUP | IN), HUP | IN);
+    assert_eq!((write(c, b"x"), write(s, b"x")), (RESET, PIPE));
     assert!(!l.server.is_lost());
     assert_eq!(write(other_c, b"abc"), Ok(3));
     assert_eq!(read(other_s, 9), Ok(3));

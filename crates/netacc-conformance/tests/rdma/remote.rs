@@ -6,10 +6,10 @@
 //! The suite looks at one end right after it has done something at the other. Here that takes a while: a look at an end,
 //! or the use of the other one than before, waits until nothing is under way any more ([`settle`]).
 
-use crate::ends::{End, Pair, Rig};
 use crate::rest::{LIMIT, settle};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use netacc_conformance::ends::{End, Pair, Rig};
 use netacc_core::Outcome;
 use netacc_core::conn::{accept, connect};
 use netacc_core::engine::progress;
@@ -111,6 +111,11 @@ fn listener() -> (i32, SocketAddr) {
         assert_eq!(try_accept(fd), None);
         (fd, addr::local_of(fd).unwrap())
     })
+}
+
+/// The port of the listener.
+pub fn port() -> u16 {
+    listener().1.port()
 }
 
 fn remote_end(fd: i32) -> Option<&'static ShmEndpoint> {

@@ -4,7 +4,8 @@ use crate::ends::*;
 use netacc_sys::Errno;
 use netacc_transport::Shut;
 
-pub(crate) fn half_close<R: Rig>() {
+/// One direction ends, and the other one goes on.
+pub fn half_close<R: Rig>() {
     let p = R::pair();
     assert_eq!(write(&*p.a, b"abc"), Ok(3));
     p.a.shutdown(Shut::Write);
@@ -32,7 +33,8 @@ pub(crate) fn half_close<R: Rig>() {
     assert_eq!((p.a.take_error(), p.b.take_error()), (0, 0));
 }
 
-pub(crate) fn shutdown_of_reading<R: Rig>() {
+/// A side that ends its reading reads the end, and the peer is not told.
+pub fn shutdown_of_reading<R: Rig>() {
     let p = R::pair();
     p.a.shutdown(Shut::Read);
     assert_eq!(ready(&*p.a), IN | OUT | RDHUP);
@@ -48,7 +50,8 @@ pub(crate) fn shutdown_of_reading<R: Rig>() {
     assert_eq!(write(&*p.a, b"x"), PIPE);
 }
 
-pub(crate) fn shutdown_of_both<R: Rig>() {
+/// A side ends both directions, and what the peer still writes is answered by a reset.
+pub fn shutdown_of_both<R: Rig>() {
     let p = R::pair();
     p.a.shutdown(Shut::Both);
     assert_eq!(ready(&*p.a), IN | OUT | HUP | RDHUP);
@@ -61,7 +64,8 @@ pub(crate) fn shutdown_of_both<R: Rig>() {
     assert_eq!((write(&*p.b, b"x"), write(&*p.b, b"x")), (PIPE, PIPE));
 }
 
-pub(crate) fn clean_close<R: Rig>() {
+/// A side closes, and the peer reads the rest and then the end, and learns by its second write.
+pub fn clean_close<R: Rig>() {
     for sent in [0usize, 3, 200_000] {
         // Reading on.
         let p = R::pair();
@@ -94,7 +98,7 @@ pub(crate) fn clean_close<R: Rig>() {
 }
 
 /// How a test makes the other end reset the connection.
-pub(crate) fn resets<R: Rig>() -> Vec<(&'static str, Pair)> {
+pub fn resets<R: Rig>() -> Vec<(&'static str, Pair)> {
     let unread = R::pair();
     assert_eq!(write(&*unread.a, b"x"), Ok(1));
     unread.b.close(false);
@@ -106,7 +110,8 @@ pub(crate) fn resets<R: Rig>() -> Vec<(&'static str, Pair)> {
     vec![("closed with unread data", unread), ("aborted", abort), ("aborted after our end", half)]
 }
 
-pub(crate) fn a_reset_is_told_once<R: Rig>() {
+/// A reset is reported by one call, whichever comes first.
+pub fn a_reset_is_told_once<R: Rig>() {
     for (how, p) in resets::<R>() {
         assert_eq!(ready(&*p.a), DEAD, "{how}");
         assert_eq!((read(&*p.a, 9), read(&*p.a, 9)), (RESET, Ok(0)), "{how}");
@@ -128,7 +133,8 @@ pub(crate) fn a_reset_is_told_once<R: Rig>() {
     }
 }
 
-pub(crate) fn data_comes_before_a_reset<R: Rig>() {
+/// Bytes that arrived before a reset are read before it is reported.
+pub fn data_comes_before_a_reset<R: Rig>() {
     let p = R::pair();
     assert_eq!((write(&*p.a, b"x"), write(&*p.b, b"abc")), (Ok(1), Ok(3)));
     p.b.close(false);
@@ -138,7 +144,8 @@ pub(crate) fn data_comes_before_a_reset<R: Rig>() {
     assert_eq!((read(&*p.a, 9), read(&*p.a, 9), read(&*p.a, 9)), (Ok(3), RESET, Ok(0)));
 }
 
-pub(crate) fn a_reset_after_the_end<R: Rig>() {
+/// After the end of a stream a reset is a broken pipe, unless both directions had ended.
+pub fn a_reset_after_the_end<R: Rig>() {
     for how in 0..2 {
         let p = R::pair();
         p.b.shutdown(Shut::Write);
@@ -155,7 +162,7 @@ pub(crate) fn a_reset_after_the_end<R: Rig>() {
 }
 
 /// The reset is sent before anybody has looked at the end.
-pub(crate) fn a_reset_on_the_heels_of_the_end<R: Rig>() {
+pub fn a_reset_on_the_heels_of_the_end<R: Rig>() {
     for sent in [0usize, 3, 3000] {
         let p = R::pair();
         assert_eq!(write(&*p.b, &pattern(0, sent)), Ok(sent));
@@ -174,7 +181,7 @@ pub(crate) fn a_reset_on_the_heels_of_the_end<R: Rig>() {
 }
 
 /// First the one direction ends, then the other one, then the connection.
-pub(crate) fn an_end_in_pieces<R: Rig>() {
+pub fn an_end_in_pieces<R: Rig>() {
     let p = R::pair();
     p.b.shutdown(Shut::Write);
     assert_eq!((read(&*p.a, 9), ready(&*p.a)), (Ok(0), IN | OUT | RDHUP));
@@ -208,7 +215,7 @@ pub(crate) fn an_end_in_pieces<R: Rig>() {
 }
 
 /// The end waits behind bytes for which the reader has no room.
-pub(crate) fn an_end_behind_a_full_reader<R: Rig>() {
+pub fn an_end_behind_a_full_reader<R: Rig>() {
     for close in [false, true] {
         let p = R::pair();
         let n = fill(&*p.a);
@@ -239,7 +246,8 @@ pub(crate) fn an_end_behind_a_full_reader<R: Rig>() {
     assert_eq!((read(&*p.b, 9), write(&*p.b, b"x")), (Ok(0), PIPE));
 }
 
-pub(crate) fn idle_readiness<R: Rig>() {
+/// A connection without bytes is writable and nothing else.
+pub fn idle_readiness<R: Rig>() {
     let p = R::pair();
     for e in [&p.a, &p.b] {
         assert_eq!(ready(&**e), OUT);

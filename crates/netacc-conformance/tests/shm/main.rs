@@ -1,0 +1,12 @@
+//! The suite over shared memory, and what only links have.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+mod forking;
+mod lies;
+mod links;
+mod strangers;
+
+netacc_conformance::suite!(shm_client, netacc_conformance::links::Client);
+netacc_conformance::suite!(shm_server, netacc_conformance::links::Server);
+// Peers of another user get no descriptors of ours and are woken by messages.
+netacc_conformance::suite!(shm_strangers, netacc_conformance::links::Strangers);
