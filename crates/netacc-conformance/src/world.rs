@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// The number of messages that a failure shows.
@@ -35,7 +36,8 @@ pub fn run(test: &str, environment: &[(&str, &str)]) {
     let program = std::env::current_exe().unwrap();
     let library = program.with_file_name("libnetacc_fabric.so");
     assert!(library.exists(), "{} is not built", library.display());
-    let name = format!("netacc-{}-{}", std::process::id(), test.replace("::", "-"));
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("netacc-{}-{}", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
     let [output, trace] = ["output", "trace"].map(|what| Scratch(std::env::temp_dir().join(format!("{name}.{what}"))));
     let file = File::create(&output.0).unwrap();
     // Only who is not root needs a user namespace.
