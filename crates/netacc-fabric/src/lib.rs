@@ -6,7 +6,7 @@
 //! does to their network affects the queue pairs too, and no kernel module, emulator or root file system is needed.
 //!
 //! It keeps to what the verbs manual promises and no more: a message that finds no receive fails the queue pair, and
-//! memory is reached only through registered keys. A completion queue that overflows ends the process with a message,
+//! memory is reached only through registered keys, and must not change while a message of it is under way. A completion queue that overflows ends the process with a message,
 //! so that the test fails. A test requests faults by writing into the page of a device (`device::Page`).
 //!
 //! # Safety

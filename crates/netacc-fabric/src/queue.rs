@@ -8,6 +8,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use netacc_verbs::sys::*;
 use std::collections::VecDeque;
+use std::hash::Hasher;
 
 /// The completions for which a queue is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -32,6 +33,17 @@ pub struct CompQueue {
 pub struct Sent {
     pub wr_id: u64,
     pub signaled: bool,
+    /// The registered memory of the message, and a hash of its bytes: a device may read it until the message completes,
+    /// so it must not change before.
+    memory: Vec<ibv_sge>,
+    hash: u64,
+}
+
+/// A hash of bytes.
+fn hash_of(bytes: &[u8]) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
 }
 
 /// A queue pair.
@@ -162,8 +174,15 @@ impl State {
         // SAFETY: the pair is listed, so its structure exists, and so does its context.
         let (cq, page) = unsafe { ((*pair.raw).send_cq, (*(*pair.raw).context.cast::<Context>()).page) };
         let mut done = Vec::new();
+        // SAFETY: the pair is listed, so its structure and its context exist.
+        let context = unsafe { &*(*pair.raw).context.cast::<Context>() };
         for _ in 0..count {
-            match pair.sends.pop_front() {
+            let sent = pair.sends.pop_front();
+            if sent.as_ref().is_some_and(|sent| !context.is_unchanged(sent)) {
+                eprintln!("netacc-fabric: a message was changed before it was sent completely");
+                std::process::abort();
+            }
+            match sent {
                 Some(sent) if sent.signaled && !Page::takes_one(&page.lost_completions) => {
                     done.push(sent.wr_id);
                 }
@@ -232,7 +251,7 @@ impl State {
         if pair.sends.len() >= pair.cap.max_send_wr as usize {
             return Err(libc::ENOMEM);
         }
-        let mut body = Vec::new();
+        let (mut body, mut memory) = (Vec::new(), Vec::new());
         for at in 0..wr.num_sge {
             // SAFETY: the caller's list has `num_sge` entries.
             let sge = unsafe { &*wr.sg_list.offset(at as isize) };
@@ -241,18 +260,23 @@ impl State {
                 return Err(libc::EINVAL);
             }
             if !inline && !context.has(sge) {
-                self.pairs
-                    .get_mut(&number)
-                    .ok_or(libc::EINVAL)?
-                    .sends
-                    .push_front(Sent { wr_id: wr.wr_id, signaled: true });
+                self.pairs.get_mut(&number).ok_or(libc::EINVAL)?.sends.push_front(Sent {
+                    wr_id: wr.wr_id,
+                    signaled: true,
+                    memory: Vec::new(),
+                    hash: hash_of(&[]),
+                });
                 self.flush(number, IBV_WC_LOC_PROT_ERR);
                 return Ok(());
+            }
+            if !inline {
+                memory.push(*sge);
             }
             // SAFETY: the memory is the caller's own, for an inline send, or registered.
             body.extend_from_slice(unsafe { core::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) });
         }
-        pair.sends.push_back(Sent { wr_id: wr.wr_id, signaled });
+        let hash = hash_of(if memory.is_empty() { &[] } else { &body });
+        pair.sends.push_back(Sent { wr_id: wr.wr_id, signaled, memory, hash });
         if Page::comes_due(&page.fail_after) {
             let id = pair.id;
             self.flush(number, IBV_WC_RETRY_EXC_ERR);
@@ -297,6 +321,19 @@ impl State {
 }
 
 impl Context {
+    /// Whether the memory of a message is still registered and has the same bytes as when it was posted.
+    fn is_unchanged(&self, sent: &Sent) -> bool {
+        let mut bytes = Vec::new();
+        for sge in &sent.memory {
+            if !self.has(sge) {
+                return false;
+            }
+            // SAFETY: the memory is registered. The program may write to it only if it breaks the rule that this checks.
+            bytes.extend_from_slice(unsafe { core::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) });
+        }
+        hash_of(&bytes) == sent.hash
+    }
+
     /// Whether the memory lies within the region that its key names.
     fn has(&self, sge: &ibv_sge) -> bool {
         let (start, len) = (sge.addr as usize, sge.length as usize);
