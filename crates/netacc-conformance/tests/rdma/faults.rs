@@ -86,6 +86,7 @@ fn word<'a>(page: &'a Page, name: &str) -> &'a AtomicU64 {
         "late_completions" => &page.late_completions,
         "mixed_completions" => &page.mixed_completions,
         "doubled_events" => &page.doubled_events,
+        "endless_retries" => &page.endless_retries,
         other => panic!("{other} is no fault"),
     }
 }
@@ -301,6 +302,14 @@ fn a_device_falls_silent() {
     for device in DEVICES {
         Plan { later: format!("{device}.silent=1"), bytes: 3_000_000, expect: Expect::Failover, ..PLAN }.run();
     }
+}
+
+/// As iWARP, which would try to send for a quarter of an hour: the sides themselves notice that nothing comes.
+#[test]
+fn a_device_that_never_gives_up_falls_silent() {
+    let side = DEVICES[Chance::of("silent").below(2) as usize];
+    let first = "near.endless_retries=1 far.endless_retries=1".into();
+    Plan { first, later: format!("{side}.silent=1"), bytes: 3_000_000, expect: Expect::Failover, ..PLAN }.run();
 }
 
 /// The first messages come before the connection manager has said that the queue pair is established.
