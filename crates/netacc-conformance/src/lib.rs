@@ -6,8 +6,8 @@
 //! `tests/diff/facts.expected` lists.
 //!
 //! A transport's messages pass through the hands of a fault injector: between the control sockets of two links stands a
-//! [`relay`], and below the verbs the devices of `netacc-fabric`, whose [`faults`] a test chooses. Each choice follows
-//! from a seed ([`chance`]), which a failure prints with the last messages.
+//! [`relay`], and below the verbs are the devices of `netacc-fabric`, whose faults a test chooses ([`world`]). Each
+//! choice follows from a seed ([`chance`]), which a failure prints with the last messages.
 //!
 //! The crate is for tests only: nothing of it is loaded into a program.
 #![allow(
@@ -23,7 +23,9 @@ pub mod chance;
 pub mod closing;
 pub mod ends;
 pub mod kernel;
+pub mod killed;
 pub mod links;
+pub mod relay;
 pub mod sleeping;
 pub mod world;
 

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::ends::{End, Pair, Rig};
+use crate::relay::{Delays, Relay};
 use netacc_sys::reserved_fds;
 use netacc_transport::shm::segment::Segment;
 use netacc_transport::shm::{Link, ShmEndpoint, Side};
@@ -15,6 +16,43 @@ pub struct Client;
 pub struct Server;
 /// The two do not trust each other.
 pub struct Strangers;
+
+/// As [`Client`], but messages and wake-ups come up to 3 ms late.
+pub struct Late;
+/// As [`Strangers`], but messages, by which such sides wake each other, come up to 3 ms late.
+pub struct LateStrangers;
+
+/// The delays of [`Late`] and [`LateStrangers`].
+const LATE: Delays = Delays { message: 3_000_000, wake: 3_000_000 };
+
+impl Rig for Late {
+    const PART: usize = 8;
+
+    fn pair() -> Pair {
+        late_pair("late", true)
+    }
+}
+
+impl Rig for LateStrangers {
+    const PART: usize = 8;
+
+    fn pair() -> Pair {
+        late_pair("late strangers", false)
+    }
+}
+
+fn late_pair(name: &str, trusted: bool) -> Pair {
+    let (c, s, relay) = Relay::between(name, LATE);
+    let links = Links::over(c, s, trusted);
+    let (client, server) = links.connect().unwrap();
+    let server_link = links.server;
+    Pair {
+        a: End::new(client),
+        b: End::new(server),
+        kill_b: Box::new(move || server_link.close_descriptors()),
+        _keep: Box::new((links, relay)),
+    }
+}
 
 impl Rig for Client {
     fn pair() -> Pair {
