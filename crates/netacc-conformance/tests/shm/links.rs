@@ -283,24 +283,36 @@ fn every_waker_in_use() {
 #[test]
 fn an_end_while_a_ring_is_emptied() {
     let l = Links::new(true);
-    for i in 0..20_000 {
-        let (c, s) = l.connect().unwrap();
+    // The threads meet at each connection of a batch.
+    for _ in 0..1000 {
+        let batch: Vec<_> = (0..100).map(|_| l.connect().unwrap()).collect();
         std::thread::scope(|t| {
             t.spawn(|| {
-                assert_eq!(write(s, b"all"), Ok(3));
-                s.close(false);
-            });
-            let mut got = 0;
-            loop {
-                match c.read_with(100, |_, n| Ok(n)) {
-                    Ok(0) => break,
-                    Ok(n) => got += n,
-                    Err(e) => assert_eq!(e, Errno::AGAIN, "connection {i}, after {got} bytes"),
+                for (_, s) in &batch {
+                    assert_eq!(write(*s, b"all"), Ok(3));
+                    s.close(false);
                 }
+            });
+            for (i, (c, _)) in batch.iter().enumerate() {
+                let (mut got, mut looks) = (0, 0);
+                loop {
+                    match c.read_with(100, |_, n| Ok(n)) {
+                        Ok(0) => break,
+                        Ok(n) => got += n,
+                        Err(e) => assert_eq!(e, Errno::AGAIN, "connection {i}, after {got} bytes"),
+                    }
+                    looks += 1;
+                    // Long enough for a writer that runs; one that does not, on a busy machine, gets the processor.
+                    if looks % 4096 == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+                assert_eq!(got, 3, "connection {i}");
             }
-            assert_eq!(got, 3, "connection {i}");
         });
-        c.close(false);
+        for (c, _) in batch {
+            c.close(false);
+        }
     }
 }
 
