@@ -274,7 +274,8 @@ fn a_few_completions_are_lost() {
     Plan { later, connections: 2, bytes: 1_000_000, ..PLAN }.run();
 }
 
-/// From some moment on no send completes any more, which a side notices after ten seconds.
+/// From some moment on no send completes any more. Soon neither side can send, which both notice after some seconds, since
+/// nothing comes and no answer either.
 #[test]
 fn all_completions_are_lost() {
     let side = DEVICES[Chance::of("lost").below(2) as usize];
