@@ -39,9 +39,19 @@ pub fn is_linked(bytes: &[u8]) -> bool {
 }
 
 /// Whether `bytes` have `text` in them.
-fn contains(bytes: &[u8], text: &[u8]) -> bool {
-    let (Some((first, _)), Some((last, _))) = (text.split_first(), text.split_last()) else { return true };
-    any_at(bytes, *first, *last, text.len() - 1, |at| bytes.get(at..at + text.len()) == Some(text))
+pub(crate) fn contains(bytes: &[u8], text: &[u8]) -> bool {
+    position(bytes, text).is_some()
+}
+
+/// Where `text` is in `bytes` for the first time.
+pub(crate) fn position(bytes: &[u8], text: &[u8]) -> Option<usize> {
+    let (Some((first, _)), Some((last, _))) = (text.split_first(), text.split_last()) else { return Some(0) };
+    let mut found = None;
+    any_at(bytes, *first, *last, text.len() - 1, |at| {
+        found = (bytes.get(at..at + text.len()) == Some(text)).then_some(at);
+        found.is_some()
+    });
+    found
 }
 
 /// The first call of such a kind in `code`, which is for this machine.

@@ -1,0 +1,274 @@
+//! Go programs, whose runtime enters the kernel by functions of its own.
+//!
+//! All calls on sockets and epoll instances that a Go program makes go through one function of the runtime's
+//! (`Syscall6`), and a program ends by another (`runtime.exit`). Both are written in assembly, so their bytes are the
+//! same in every program that a release builds. They are recognised by those bytes alone: a symbol may be stripped and
+//! can be wrong, and code that has exactly these bytes does exactly this. See docs/decisions/0023.
+#![allow(unsafe_code)]
+
+use crate::own_calls::{contains, position};
+use crate::weak;
+use core::ffi::{c_int, c_void};
+use core::ptr;
+
+/// The whole of `internal/runtime/syscall/linux.Syscall6` on x86-64 (`internal/runtime/syscall.Syscall6` and
+/// `runtime/internal/syscall.Syscall6` in older releases): the arguments' registers of Go become the kernel's, then the
+/// `syscall` instruction, then the kernel's answer becomes Go's three results.
+pub const SYSCALL6: [u8; 54] = [
+    0x49, 0x89, 0xf2, // mov r10, rsi
+    0x48, 0x89, 0xfa, // mov rdx, rdi
+    0x48, 0x89, 0xce, // mov rsi, rcx
+    0x48, 0x89, 0xdf, // mov rdi, rbx
+    0x0f, 0x05, // syscall
+    0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, // cmp rax, -4095
+    0x76, 0x15, // jbe
+    0x48, 0xf7, 0xd8, // neg rax
+    0x48, 0x89, 0xc1, // mov rcx, rax
+    0x48, 0xc7, 0xc0, 0xff, 0xff, 0xff, 0xff, // mov rax, -1
+    0x48, 0xc7, 0xc3, 0x00, 0x00, 0x00, 0x00, // mov rbx, 0
+    0xc3, // ret
+    0x48, 0x89, 0xd3, // mov rbx, rdx
+    0x48, 0xc7, 0xc1, 0x00, 0x00, 0x00, 0x00, // mov rcx, 0
+    0xc3, // ret
+];
+
+/// Offset of the `syscall` instruction in [`SYSCALL6`]. The bytes before it are what a jump may replace.
+pub const ENTERS: usize = 12;
+
+/// The whole of `runtime.exit` on x86-64.
+pub const EXIT: [u8; 12] = [
+    0x8b, 0x7c, 0x24, 0x08, // mov edi, [rsp + 8]
+    0xb8, 0xe7, 0x00, 0x00, 0x00, // mov eax, SYS_exit_group
+    0x0f, 0x05, // syscall
+    0xc3, // ret
+];
+
+/// What the linker of Go puts at the beginning of a program's data.
+const BUILD_INFO: &[u8] = b"\xff Go buildinf:";
+/// The note that the linker of Go writes: the lengths of name and content, the type, the name.
+const NOTE_TYPE: u32 = 4;
+const NOTE_NAME: &[u8] = b"Go\0\0";
+
+/// Why a Go program is not followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfollowed {
+    /// It is for another machine than x86-64.
+    Machine,
+    /// Its threads are not made by libc (`CGO_ENABLED=0`), so our code cannot run on them.
+    WithoutLibc,
+    /// The function is not there as it is known.
+    NotFound,
+    /// More than one piece of code has the function's bytes.
+    Ambiguous,
+    /// It may load plugins, which have a function of their own that nothing redirects.
+    Plugins,
+    /// The function's code cannot be changed, or memory for it is missing.
+    Refused,
+}
+
+impl Unfollowed {
+    /// The end of the sentence "it is a Go program, ...".
+    #[must_use]
+    pub const fn why(self) -> &'static str {
+        match self {
+            Self::Machine => "which is followed on x86-64 only",
+            Self::WithoutLibc => "built without cgo",
+            Self::NotFound => "whose function for system calls is not a known one",
+            Self::Ambiguous => "whose function for system calls is there more than once",
+            Self::Plugins => "which may load plugins",
+            Self::Refused => "whose code cannot be changed here",
+        }
+    }
+}
+
+/// The functions of a Go program, as addresses or as offsets in its code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Functions {
+    /// Of [`SYSCALL6`].
+    pub syscall6: usize,
+    /// Of [`EXIT`], if there is just one.
+    pub exit: Option<usize>,
+}
+
+/// Searches pieces of code, each of which begins at the given address, for the functions.
+///
+/// # Errors
+/// Why the program is not followed.
+pub fn search<'a>(pieces: impl Iterator<Item = (usize, &'a [u8])> + Clone) -> Result<Functions, Unfollowed> {
+    if cfg!(not(target_arch = "x86_64")) {
+        return Err(Unfollowed::Machine);
+    }
+    let syscall6 = only(pieces.clone(), &SYSCALL6)?;
+    Ok(Functions { syscall6, exit: only(pieces, &EXIT).ok() })
+}
+
+/// The address of `body`, which must be there just once, at a multiple of 16 as each function of Go's.
+fn only<'a>(pieces: impl Iterator<Item = (usize, &'a [u8])>, body: &[u8]) -> Result<usize, Unfollowed> {
+    let mut found = Err(Unfollowed::NotFound);
+    for (start, code) in pieces {
+        let mut from = 0;
+        while let Some(at) = code.get(from..).and_then(|rest| position(rest, body)).map(|at| from + at) {
+            if found.is_ok() {
+                return Err(Unfollowed::Ambiguous);
+            }
+            found = Ok(start + at);
+            from = at + 1;
+        }
+    }
+    found.and_then(|at| if at % 16 == 0 { Ok(at) } else { Err(Unfollowed::NotFound) })
+}
+
+/// Whether a note segment is one that the linker of Go wrote.
+#[must_use]
+pub fn is_note(segment: &[u8]) -> bool {
+    let word = |at: usize| segment.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_ne_bytes);
+    let mut at: usize = 0;
+    while let (Some(name), Some(content), Some(kind)) = (word(at), word(at + 4), word(at + 8)) {
+        if kind == NOTE_TYPE && segment.get(at + 12..at + 16) == Some(NOTE_NAME) {
+            return true;
+        }
+        at += 12 + (name as usize).next_multiple_of(4) + (content as usize).next_multiple_of(4);
+    }
+    false
+}
+
+/// The program that is loaded into this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// Another one than Go's.
+    Other,
+    /// A Go program.
+    Go(Result<Functions, Unfollowed>),
+}
+
+/// Looks at the program that is loaded into this process. For a program that is not Go's it reads a few lines of what
+/// the loader has read just before.
+#[must_use]
+pub fn loaded() -> Program {
+    let mut found = Program::Other;
+    // SAFETY: the callback gets `found` back, and nobody else has it meanwhile.
+    unsafe { weak::each_object(look, (&raw mut found).cast()) };
+    found
+}
+
+unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
+    // SAFETY: the linker gives a valid description of a loaded object, and `data` is the `Program` of `loaded`.
+    let (info, found) = unsafe { (&*info, &mut *data.cast::<Program>()) };
+    if !info.dlpi_phdr.is_null() {
+        // SAFETY: the program headers of an object that is loaded.
+        let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+        *found = judge(info.dlpi_addr as usize, headers);
+    }
+    // The program itself comes first, and nothing else is looked at.
+    1
+}
+
+/// The bytes that a segment has of the file.
+fn bytes(base: usize, h: &libc::Elf64_Phdr) -> (usize, &'static [u8]) {
+    let start = base.wrapping_add(h.p_vaddr as usize);
+    // SAFETY: what a loaded segment has of its file stays mapped as long as the program runs; code, notes and the first
+    // bytes of the data are not written by anybody yet.
+    (start, unsafe { core::slice::from_raw_parts(ptr::with_exposed_provenance(start), h.p_filesz as usize) })
+}
+
+fn judge(base: usize, headers: &[libc::Elf64_Phdr]) -> Program {
+    let loads = || headers.iter().filter(|h| h.p_type == libc::PT_LOAD && h.p_flags & libc::PF_R != 0);
+    let is_mapped = |h: &&libc::Elf64_Phdr| {
+        loads().any(|l| h.p_vaddr >= l.p_vaddr && h.p_vaddr + h.p_filesz <= l.p_vaddr + l.p_filesz)
+    };
+    let mut notes = headers.iter().filter(|h| h.p_type == libc::PT_NOTE).filter(is_mapped);
+    let is_go = notes.any(|h| is_note(bytes(base, h).1))
+        || loads().filter(|h| h.p_flags & libc::PF_W != 0).any(|h| bytes(base, h).1.starts_with(BUILD_INFO));
+    if !is_go {
+        return Program::Other;
+    }
+    // cgo takes this name from libc to make threads. A linker may have made it the end of a longer name, such as cgo's own
+    // function that calls it.
+    let dynamic = headers.iter().find(|h| h.p_type == libc::PT_DYNAMIC);
+    if !dynamic.is_some_and(|h| has_name(base, h, b"pthread_create\0")) {
+        return Program::Go(Err(Unfollowed::WithoutLibc));
+    }
+    // Only a program that loads plugins shows its functions to others.
+    if dynamic.is_some_and(|h| has_name(base, h, b".Syscall6\0")) {
+        return Program::Go(Err(Unfollowed::Plugins));
+    }
+    let code = loads().filter(|h| h.p_flags & libc::PF_X != 0).map(|h| bytes(base, h));
+    Program::Go(search(code))
+}
+
+/// Whether the names of the dynamic symbols have `name` among them.
+fn has_name(base: usize, dynamic: &libc::Elf64_Phdr, name: &[u8]) -> bool {
+    const DT_STRTAB: u64 = 5;
+    const DT_STRSZ: u64 = 10;
+    let (_, table) = bytes(base, dynamic);
+    let entry = |wanted: u64| {
+        table.chunks_exact(16).find_map(|e| {
+            let word = |at: usize| e.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_ne_bytes);
+            (word(0)? == wanted).then(|| word(8))?
+        })
+    };
+    let (Some(start), Some(size)) = (entry(DT_STRTAB), entry(DT_STRSZ)) else { return false };
+    // glibc's loader has added the base of a program that may lie anywhere; musl's has not.
+    let start = if (start as usize) < base { base.wrapping_add(start as usize) } else { start as usize };
+    // SAFETY: the loader has just read the table of names there.
+    contains(unsafe { core::slice::from_raw_parts(ptr::with_exposed_provenance(start), size as usize) }, name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(pieces: &[(usize, &[u8])]) -> Vec<u8> {
+        let mut code = vec![0x90; 4096];
+        for (at, bytes) in pieces {
+            code[*at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        code
+    }
+    fn found(code: &[u8]) -> Result<Functions, Unfollowed> {
+        search([(0x1000, code)].into_iter())
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn the_function_has_to_be_there_once_and_whole() {
+        assert_eq!(found(&with(&[])), Err(Unfollowed::NotFound));
+        assert_eq!(found(&with(&[(64, &SYSCALL6)])), Ok(Functions { syscall6: 0x1040, exit: None }));
+        assert_eq!(
+            found(&with(&[(64, &SYSCALL6), (160, &EXIT)])),
+            Ok(Functions { syscall6: 0x1040, exit: Some(0x10a0) })
+        );
+        assert_eq!(found(&with(&[(64, &SYSCALL6), (1024, &SYSCALL6)])), Err(Unfollowed::Ambiguous));
+        assert_eq!(found(&with(&[(68, &SYSCALL6)])), Err(Unfollowed::NotFound), "not where a function begins");
+        assert_eq!(found(&SYSCALL6[..53]), Err(Unfollowed::NotFound));
+        for at in 0..SYSCALL6.len() {
+            let mut other = SYSCALL6;
+            other[at] ^= 1;
+            assert_eq!(found(&with(&[(64, &other)])), Err(Unfollowed::NotFound), "{at}");
+        }
+        // Of two that are in different segments, too.
+        let code = with(&[(0, &SYSCALL6)]);
+        assert_eq!(search([(0, &code[..]), (4096, &code[..])].into_iter()), Err(Unfollowed::Ambiguous));
+    }
+
+    #[test]
+    fn notes() {
+        let note = |kind: u32, name: &[u8; 4], content: &[u8]| {
+            let mut note = Vec::new();
+            [4, content.len() as u32, kind].iter().for_each(|w| note.extend(w.to_ne_bytes()));
+            note.extend(name);
+            note.extend(content);
+            note.resize(note.len().next_multiple_of(4), 0);
+            note
+        };
+        assert!(is_note(&note(4, b"Go\0\0", b"build")));
+        assert!(is_note(&[note(3, b"GNU\0", b"12345"), note(4, b"Go\0\0", b"")].concat()));
+        assert!(!is_note(&note(3, b"Go\0\0", b"")) && !is_note(&note(4, b"GNU\0", b"Go\0\0")) && !is_note(b"Go\0\0"));
+        assert!(!is_note(&[0xff; 40]));
+    }
+
+    #[test]
+    fn this_program_is_not_one() {
+        assert_eq!(loaded(), Program::Other);
+    }
+}
