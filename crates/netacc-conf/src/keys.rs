@@ -174,6 +174,11 @@ where that is not known. Then it goes by TCP. One that must not block waits a si
     "NACC_ENABLE_RDMA_DEFAULT", Kind::Bool, "", Relation::None, None,
     "Whether connections are accelerated by default. With 0 everything stays on TCP.";
 
+    enable_go: bool = true,
+    "NACC_ENABLE_GO", Kind::Bool, "", Relation::None, None,
+    "Whether connections of Go programs are accelerated. With 0 they stay on TCP; in the environment of a program,
+0 also leaves the program's code as it is.";
+
     log_level: LogLevel = LogLevel::Warn,
     "NACC_LOG_LEVEL", Kind::Level, "", Relation::None, None,
     "The lowest level that is logged.

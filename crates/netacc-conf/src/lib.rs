@@ -61,6 +61,9 @@ pub const ENV_CONFIG_FILE: &str = "NACC_CONFIG_FILE";
 /// The environment variable in which `netacc_run` passes its other options, as `KEY=VALUE;KEY=VALUE`.
 pub const ENV_CMDLINE: &str = "NACC_CMDLINE";
 
+/// The key that a Go program's environment is asked for before the configuration is read.
+pub const ENV_ENABLE_GO: &str = "NACC_ENABLE_GO";
+
 /// The most bytes of a configuration file that are read; a longer file is a mistake.
 pub const MAX_FILE_BYTES: usize = 1 << 20;
 

@@ -79,6 +79,10 @@ numbered! {
         KernelQueue = 35, "kernel-queue";
         /// The other end is on another host, and the program has musl, under which there is no RDMA.
         Musl = 36, "musl";
+        /// The program is a Go program that cannot be followed.
+        Go = 37, "go";
+        /// The other end is on another host, and the program is a Go program, which has no RDMA.
+        GoOtherHost = 38, "go-other-host";
     }
 }
 
@@ -237,6 +241,14 @@ impl Reason {
             Self::Musl => {
                 "The other end is on another host, and the program has musl for its C library, but the libraries of RDMA \
                  (libibverbs, librdmacm) are glibc's; use a build of the program for glibc."
+            }
+            Self::Go => {
+                "The program is a Go program that cannot be followed (the log says why) or is not to be (NACC_ENABLE_GO=0); \
+                 build it with cgo and a known release of Go (CGO_ENABLED=1), and see netacc_check PROGRAM."
+            }
+            Self::GoOtherHost => {
+                "The other end is on another host, and the program is a Go program, which has shared memory and no RDMA; \
+                 shared memory works within one host only."
             }
             Self::Rule => {
                 "A rule of the configuration file permits no faster transport here; change the section [rules] and call \
