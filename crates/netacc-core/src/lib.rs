@@ -15,6 +15,7 @@ pub mod exec;
 pub mod fallback;
 pub mod fd;
 pub mod fork;
+pub mod go;
 mod host;
 pub mod identity;
 mod limits;

@@ -3,7 +3,7 @@
 use crate::config_file::ConfigFile;
 use crate::operator::requests;
 use crate::runtime::Runtime;
-use crate::{host, own_calls, runtime};
+use crate::{go, host, own_calls, runtime};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ffi::CStr;
@@ -72,6 +72,7 @@ fn start() -> Option<&'static Runtime> {
     let rt = Runtime::new(conf, file, seed);
     rt.load(&rules);
     let own = own_calls::examine(rt);
+    let unfollowed = go::examine(rt);
     netacc_transport::shm::strangers::on_offence(log_offence);
     netacc_transport::host::set(&host::HOST);
     requests::begin(switched_off());
@@ -85,6 +86,7 @@ fn start() -> Option<&'static Runtime> {
         netacc_log::log!(Warn, "{d}");
     }
     own_calls::log(own);
+    go::log(unfollowed);
     Some(rt)
 }
 
@@ -149,7 +151,8 @@ fn each_env(mut f: impl FnMut(&[u8], &[u8])) {
     }
 }
 
-fn env(name: &str) -> Option<&'static [u8]> {
+/// The value of a variable of the environment whose name begins with `NACC_`.
+pub(crate) fn env(name: &str) -> Option<&'static [u8]> {
     let mut found = None;
     each_env(|k, v| {
         if k == name.as_bytes() {

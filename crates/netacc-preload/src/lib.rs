@@ -19,6 +19,8 @@ mod clone;
 mod exec;
 mod fd_passing;
 mod freestanding;
+#[cfg(target_arch = "x86_64")]
+mod go;
 mod hooks;
 mod identity;
 mod process;

@@ -12,6 +12,8 @@ extern "C" fn start() {
         process::at_quick_exit();
         netacc_core::operator::work::start();
         adopt::inherited();
+        #[cfg(target_arch = "x86_64")]
+        crate::go::start();
     }
 }
 

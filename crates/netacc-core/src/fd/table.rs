@@ -16,7 +16,9 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::reserved_fds::MAX_FDS;
 use netacc_sys::{lock, mem, raw, time};
 
-static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+/// The table's cells, one for each number; null until the first entry. It is public since code that cannot call a
+/// function looks a number up in it: a word that is not 0 is one of ours.
+pub static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The highest number ever entered, which bounds a walk over the table.
 static HIGH: AtomicUsize = AtomicUsize::new(0);

@@ -12,6 +12,8 @@ static PID: AtomicU32 = AtomicU32::new(0);
 static INHERITED: AtomicBool = AtomicBool::new(false);
 /// Set if this process is a copy.
 static ALONE: AtomicBool = AtomicBool::new(false);
+/// Set if the program is one of Go.
+static GO: AtomicBool = AtomicBool::new(false);
 /// When the host was last found to have no RDMA device ([`time::coarse`]).
 static NO_DEVICE: AtomicU64 = AtomicU64::new(0);
 const NO_DEVICE_BELIEVED: u64 = time::ns(timeouts::NO_DEVICE_BELIEVED);
@@ -47,15 +49,27 @@ pub(super) fn note_no_device() {
     NO_DEVICE.store(time::coarse().max(1), Ordering::Relaxed);
 }
 
+/// The program is one of Go, whose processes start programs and end without the calls by which others say so. What that
+/// means for queue pairs is not known, so it has none.
+pub fn note_go() {
+    GO.store(true, Ordering::Relaxed);
+}
+
 /// Whether this host has an RDMA device, and this process may use it.
 pub fn available() -> bool {
-    status::count() > 0 || (!INHERITED.load(Ordering::Relaxed) && !libc_kind::is_musl() && has_device())
+    let may = || !INHERITED.load(Ordering::Relaxed) && !libc_kind::is_musl() && !GO.load(Ordering::Relaxed);
+    status::count() > 0 || (may() && has_device())
 }
 
 /// Why this process cannot use RDMA.
 pub(super) fn why_unavailable() -> Reason {
-    // The libraries of RDMA are glibc's.
-    if libc_kind::is_musl() && has_device() { Reason::Musl } else { Reason::OtherHost }
+    match () {
+        () if !has_device() => Reason::OtherHost,
+        // The libraries of RDMA are glibc's.
+        () if libc_kind::is_musl() => Reason::Musl,
+        () if GO.load(Ordering::Relaxed) => Reason::GoOtherHost,
+        () => Reason::OtherHost,
+    }
 }
 
 /// Whether this host has an RDMA device. That it has none is believed for a while.
