@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD};
 
+use netacc_sys::go_program::{self, Unfollowed};
 use netacc_sys::{libc_kind, own_calls};
 
 use crate::elf::{self, Elf};
@@ -103,8 +104,8 @@ fn check_executable(file: &Path) -> Result<(), NotRunnable> {
 pub enum Obstacle {
     /// It asks for no dynamic loader, so nothing can be preloaded.
     Static,
-    /// Go programs make their system calls themselves.
-    Go,
+    /// It is a Go program, which makes its system calls itself, and these cannot be followed.
+    Go(Unfollowed),
     /// It asks for a dynamic loader that is neither that of glibc nor that of musl.
     Loader(OsString),
     /// The musl that it asks for is older than those that are known.
@@ -130,7 +131,7 @@ impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Obstacle::Static => f.write_str("it is statically linked"),
-            Obstacle::Go => f.write_str("it is a Go program, which bypasses the C library"),
+            Obstacle::Go(why) => write!(f, "it is a Go program, {}", why.why()),
             Obstacle::Loader(loader) => {
                 let loader = Path::new(loader).display().to_string();
                 write!(f, "it uses neither glibc nor musl (its loader is {})", loader.escape_debug())
@@ -171,7 +172,10 @@ pub fn judge(file: &Path) -> Verdict {
             // musl's loader is musl, which makes its system calls itself.
             let is_loader = Loader::named(program.as_os_str().as_bytes()).is_some();
             let own_call = || if is_loader { None } else { own_call(&elf, &opened) };
-            let obstacle = privileges(&program).or_else(|| judge_elf(&elf, &program)).or_else(own_call);
+            let obstacle = privileges(&program)
+                .or_else(|| judge_elf(&elf, &program))
+                .or_else(|| go(&elf, &opened))
+                .or_else(own_call);
             return Verdict { program, obstacle };
         }
         match interpreter(&opened) {
@@ -191,8 +195,9 @@ fn judge_elf(elf: &Elf, file: &Path) -> Option<Obstacle> {
     if !own_class || !own_machine {
         return Some(Obstacle::Machine);
     }
-    if elf.go {
-        return Some(Obstacle::Go);
+    // Without cgo a program asks for no library, even where it asks for a loader (`-buildmode=pie`).
+    if elf.go && elf.needed.is_empty() {
+        return Some(Obstacle::Go(Unfollowed::WithoutLibc));
     }
     match &elf.interpreter {
         // The loader itself, run with a program as its argument, does preload.
@@ -246,6 +251,15 @@ fn old_musl(loader: &Path) -> Option<Obstacle> {
 
 /// The most code that is read. The library looks for itself in what is loaded.
 const MAX_CODE: u64 = 1 << 28;
+
+/// Why the calls of a Go program cannot be followed, by what the library looks at.
+fn go(elf: &Elf, file: &File) -> Option<Obstacle> {
+    if !elf.go {
+        return None;
+    }
+    let code: Vec<_> = elf.code.iter().map(|(offset, size)| (*offset as usize, piece(file, *offset, *size))).collect();
+    go_program::search(code.iter().map(|(at, bytes)| (*at, &bytes[..]))).err().map(Obstacle::Go)
+}
 
 /// Whether the program enters the kernel by itself, for what NetACC has to answer.
 fn own_call(elf: &Elf, file: &File) -> Option<Obstacle> {

@@ -90,8 +90,11 @@ fn verdicts_on_elf_files() {
     let other = judge_elf(&elf(Some("/lib/ld-uClibc.so.0")), file).unwrap();
     assert_eq!(other.to_string(), "it uses neither glibc nor musl (its loader is /lib/ld-uClibc.so.0)");
     assert!(other.forbids_preload());
-    assert_eq!(judge_elf(&Elf { go: true, ..glibc.clone() }, file), Some(Obstacle::Go));
-    assert_eq!(judge_elf(&Elf { go: true, ..elf(None) }, file), Some(Obstacle::Go));
+    let without = Some(Obstacle::Go(Unfollowed::WithoutLibc));
+    assert_eq!(judge_elf(&Elf { go: true, ..glibc.clone() }, file), without);
+    assert_eq!(judge_elf(&Elf { go: true, ..elf(None) }, file), without);
+    let needed = vec![b"libc.so.6".to_vec()];
+    assert_eq!(judge_elf(&Elf { go: true, needed, ..glibc.clone() }, file), None, "its code decides");
     let foreign = Elf { is_64: !glibc.is_64, ..glibc.clone() };
     assert_eq!(judge_elf(&foreign, file), Some(Obstacle::Machine));
     if OWN_MACHINE.is_some() {

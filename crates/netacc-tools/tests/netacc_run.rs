@@ -266,7 +266,7 @@ fn programs_that_cannot_be_accelerated_run_all_the_same() {
     bed();
     for (command, reason) in [
         ("./static", "it is statically linked"),
-        ("./go", "it is a Go program, which bypasses the C library"),
+        ("./go", "it is a Go program, built without cgo"),
         ("./uclibc", "it uses neither glibc nor musl (its loader is ./ld-uClibc-test.so.0)"),
         ("./musl", "its C library is a musl older than 1.2.2"),
     ] {

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use netacc_sys::go_program::Unfollowed;
 use netacc_tools::elf::{self, Elf};
 use netacc_tools::program::{self, Loader, Obstacle, Verdict};
 use netacc_tools::sanitizer;
@@ -123,7 +124,15 @@ fn accelerated(subject: &str, verdict: &Verdict, elf: &Elf, report: &mut Report)
     } else {
         "glibc"
     };
-    let text = format!("possible: a dynamic program of {libc}; start it with netacc_run");
+    let kind = if elf.go {
+        report
+            .add(Level::Note, subject, "rdma", "not possible: it is a Go program; over shared memory it is accelerated")
+            .why("it starts other programs and ends without the calls of the C library, on which queue pairs depend");
+        "Go program"
+    } else {
+        "dynamic program"
+    };
+    let text = format!("possible: a {kind} of {libc}; start it with netacc_run");
     report.add(Level::Ok, subject, "acceleration", text);
 }
 
@@ -160,7 +169,11 @@ fn remedy(obstacle: &Obstacle) -> &'static str {
         Obstacle::Static => {
             "use a dynamically linked build of the program; the other end may be accelerated, this connection stays on TCP"
         }
-        Obstacle::Go => "nothing: Go makes its system calls itself, also with cgo; the program runs on TCP",
+        Obstacle::Go(Unfollowed::WithoutLibc) => {
+            "build it with cgo (CGO_ENABLED=1, where a C compiler is there), so that the library is loaded into it; this one \
+             runs on TCP"
+        }
+        Obstacle::Go(_) => "build it with the Go project's own tool chain in a known release; this one runs on TCP",
         Obstacle::OwnCall(_) => {
             "use a build with an event loop that calls the C library (in Rust tokio or mio instead of smol and rustix; \
              liburing as a shared library); this one runs on TCP"

@@ -26,14 +26,18 @@ pub(crate) fn named(pid: u32, name: Option<&str>, text: impl Display) -> String 
     }
 }
 
+/// What is known to keep the program of a process from NetACC.
+pub(crate) fn obstacle(pid: u32) -> Option<executable::Obstacle> {
+    executable::judge(Path::new(&format!("/proc/{pid}/exe"))).obstacle
+}
+
 /// Why a process cannot be shown; where its program is known not to take NetACC, that too.
 pub(crate) fn of(pid: u32, error: &Error) -> String {
     let text = about(pid, error);
     if !matches!(error, Error::NotAccelerated) {
         return text;
     }
-    let verdict = executable::judge(Path::new(&format!("/proc/{pid}/exe")));
-    match verdict.obstacle {
+    match obstacle(pid) {
         Some(obstacle) => format!("{}: {obstacle}", about(pid, "cannot be accelerated by NetACC")),
         None => text,
     }

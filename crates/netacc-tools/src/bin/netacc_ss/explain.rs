@@ -42,7 +42,11 @@ pub(crate) fn run(question: Question, json: bool, style: Style) -> Result<String
     }
     let mut out = format!("process {pid} ({})\n", page.program);
     if answers.is_empty() {
-        out.push_str("\nIt has no TCP socket now.\n");
+        // A program that makes its system calls itself may have some.
+        match complaint::obstacle(pid) {
+            Some(obstacle) => out.push_str(&format!("\nNetACC does not see its sockets: {obstacle}.\n")),
+            None => out.push_str("\nIt has no TCP socket now.\n"),
+        }
     }
     for answer in answers.iter().chain(&earlier) {
         answer.text(style, &mut out);
