@@ -1,4 +1,4 @@
-"""Programs of fixed versions from PyPI, which `scripts/deps test` puts into build/releases."""
+"""Programs of fixed versions from PyPI and the Go module proxy, which `scripts/deps test` puts into build/releases."""
 
 from harness import ROOT, check
 
@@ -25,3 +25,8 @@ def asgi(server):
 def uvloop_python():
     """An interpreter that has uvloop."""
     return need("uvloop", "bin/python3")
+
+
+def go(minor):
+    """The tool of the tool chain Go 1.`minor`."""
+    return need("go", f"golang.org/toolchain@v0.0.1-go1.{minor}.*/bin/go")

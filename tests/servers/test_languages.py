@@ -47,7 +47,7 @@ def ruby(ctx):
 
 @case(limit=300)
 def go(ctx):
-    """A Go program works on TCP against anything; the launcher and the monitor say that it is not accelerated."""
+    """A Go program without cgo works on TCP against anything; the launcher and the monitor say that it is not accelerated."""
     go = need("go")
     env = ctx.environment({"CGO_ENABLED": "0", "GOCACHE": compiled.PLACE / "go-cache", "GO111MODULE": "off",
                            "GOPATH": compiled.PLACE / "go", "GOTELEMETRY": "off"})

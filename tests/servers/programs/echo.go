@@ -1,4 +1,4 @@
-// echo server PORT, echo client PORT COUNT: Go makes its system calls itself, so NetACC cannot be in it.
+// echo server PORT, echo client PORT COUNT: built without cgo for test_languages.py, and with it for test_go.py.
 package main
 
 import (

@@ -1,0 +1,145 @@
+"""Go programs, built with cgo as `go build` does where a C compiler is there: their system calls reach the library by the one
+function of Go's runtime that it changes. The same program in other builds, of other releases, and one that cannot be followed."""
+
+import os
+import platform
+import subprocess
+
+import compiled
+import monitor
+import releases
+from harness import Skipped, check, equal, need
+from matrix import case
+
+# Seconds, for a case that builds, which on an empty cache takes a minute or two.
+BUILDS = 400
+# Since 1.24 each listener is one of MPTCP, in a program that is built as a module for that release.
+MPTCP = {"GODEBUG": "multipathtcp=1"}
+
+
+def build(ctx, source, product, *options, tool=None, cgo=True):
+    """The path of a program of ours."""
+    if platform.machine() != "x86_64":
+        raise Skipped("Go programs are followed on x86-64 only")
+    tool = tool or need("go")
+    env = ctx.environment({"CGO_ENABLED": int(cgo), "GOCACHE": compiled.PLACE / "go-cache", "GO111MODULE": "off",
+                           "GOPATH": compiled.PLACE / "go", "GOTELEMETRY": "off", "GOTOOLCHAIN": "local", "GOFLAGS": ""})
+    return compiled.make(source, product, lambda text, place: [tool, "build", *options, "-o", place / product, text], env)
+
+
+def traffic(ctx, program, **env):
+    server = ctx.serve(lambda port: [program, "serve", f"127.0.0.1:{port}"], env=env)
+
+    def ask(*what, limit=120):
+        return ctx.run([program, what[0], f"127.0.0.1:{server.port}", *what[1:]], limit=limit, env=env)
+    return server, ask
+
+
+@case(limit=BUILDS)
+def traffic_of_all_kinds(ctx):
+    """Connections that live long and short, HTTP over 50 and over one, and those that another program takes over."""
+    program = build(ctx, "traffic.go", "traffic")
+    server, ask = traffic(ctx, program, **MPTCP)
+    ctx.mark()
+    ask("echo", 16, 40)
+    ask("churn", 16, 20)
+    ask("http", 50, 20)
+    ask("http", 1, 300)
+    # Half of these connections may end before they are accepted.
+    ctx.prove(server, accepts=200, payload=10_000_000)
+    if server.accelerated:
+        check("netacc" not in server.text(), f"netacc_run says {server.text()!r}")
+    ask("hand")
+    ctx.run([program, "alone"], env={"GOMAXPROCS": 1, **MPTCP})
+
+
+@case(modes=("both", "server", "client"), limit=BUILDS)
+def storm(ctx):
+    """All of it at once, with programs that are started, under garbage collections and signals that preempt."""
+    program = build(ctx, "traffic.go", "traffic")
+    for env in ({"GOGC": 1, "GOMAXPROCS": 2}, {"GOMAXPROCS": 1}, {"GODEBUG": "asyncpreemptoff=1"}):
+        server, ask = traffic(ctx, program, **env)
+        ask("storm", 3)
+        ctx.prove(server, accepts=20)
+
+
+@case(modes=("both",), limit=BUILDS)
+def builds(ctx):
+    """Without symbols, without notes, position-independent, linked by the C compiler's linker."""
+    for name, options in {
+        "stripped": ["-ldflags", "-s -w"],
+        "unnamed": ["-ldflags", "-s -w -buildid="],
+        "pie": ["-buildmode=pie"],
+        "external": ["-ldflags", "-linkmode=external"],
+    }.items():
+        program = build(ctx, "echo.go", f"echo-go-{name}", *options)
+        server = ctx.serve(lambda port, program=program: [program, "server", port])
+        ctx.run([program, "client", server.port, 40])
+        ctx.prove(server, accepts=40)
+
+
+@case(modes=("both",), limit=BUILDS)
+def other_releases(ctx):
+    """Go 1.23, 1.24 and 1.25, with each other and with the installed one."""
+    programs = [build(ctx, "echo.go", "echo-go-cgo")]
+    programs += [build(ctx, "echo.go", f"echo-go-{minor}", tool=releases.go(minor)) for minor in (23, 24, 25)]
+    for program, other in zip(programs, programs[1:] + programs[:1]):
+        server = ctx.serve(lambda port, program=program: [program, "server", port])
+        ctx.run([program, "client", server.port, 40])
+        ctx.run([other, "client", server.port, 40])
+        ctx.prove(server, accepts=80)
+
+
+@case(limit=BUILDS)
+def mixed_with_c(ctx):
+    """A program whose C code makes connections too; each half uses the other's descriptors."""
+    program = build(ctx, "mixed.go", "mixed-go")
+    server = ctx.serve(lambda port: ctx.script("echo_server.py", port, "epoll"))
+    ctx.run([program, f"127.0.0.1:{server.port}"])
+    ctx.prove(server, accepts=600)
+
+
+@case(modes=("both",), seldom=True, limit=900)
+def race_detector(ctx):
+    server, ask = traffic(ctx, build(ctx, "traffic.go", "traffic-race", "-race"), GOMAXPROCS=2)
+    ask("storm", 10, limit=200)
+    ctx.prove(server, accepts=20)
+
+
+def stays_on_tcp(ctx, program, says, **env):
+    """The program works, and the monitor and the log say why it is not accelerated."""
+    server = ctx.serve(lambda port: [program, "server", port], env={"NACC_LOG_LEVEL": 2, **env})
+    ctx.run([program, "client", server.port, 20], env=env)
+    check(says in ctx.log.read_text(), f"the log says {ctx.log.read_text()!r}")
+    return server
+
+
+@case(modes=("both",), limit=BUILDS)
+def unknown_function(ctx):
+    """A runtime that was changed: its function does the same by other instructions."""
+    code = build(ctx, "echo.go", "echo-go-cgo").read_bytes()
+    # `mov rcx, 0` becomes `xor ecx, ecx` and a nop.
+    end = bytes.fromhex("4889d3 48c7c100000000 c3")
+    equal(code.count(end), 1, "the end of the function is there")
+    program = ctx.file("changed", code.replace(end, bytes.fromhex("4889d3 31c9 0f1f440000 c3")))
+    os.chmod(program, 0o755)
+    server = stays_on_tcp(ctx, program, "it is a Go program, whose function for system calls is not a known one")
+    equal(monitor.show(server.pid)["sock"], [], "sockets that the library sees")
+    done = subprocess.run([monitor.command(), "--explain", str(server.pid)], capture_output=True, text=True, timeout=30)
+    check("not a known one" in done.stdout, f"netacc_ss says {done.stdout}{done.stderr}")
+    check("not a known one" in server.text(), f"netacc_run says {server.text()!r}")
+
+
+@case(modes=("both",), limit=BUILDS)
+def switched_off(ctx):
+    """NACC_ENABLE_GO=0, in the environment and in the configuration file."""
+    program = build(ctx, "echo.go", "echo-go-cgo")
+    conf = ctx.file("netacc.conf", b"[netacc]\nNACC_ENABLE_GO=0\nNACC_LOG_LEVEL=2\n")
+    server = stays_on_tcp(ctx, program, "NACC_ENABLE_GO=0", NACC_CONFIG_FILE=conf)
+    answer = monitor.show(server.pid)
+    equal({s["reason"] for s in answer["sock"]}, {"go"}, f"the reason of its sockets ({answer})")
+    ctx.log.unlink()
+    server = ctx.serve(lambda port: [program, "server", port], env={"NACC_ENABLE_GO": 0, "NACC_LOG_LEVEL": 2})
+    ctx.run([program, "client", server.port, 20])
+    check("NACC_ENABLE_GO=0" in ctx.log.read_text(), f"the log says {ctx.log.read_text()!r}")
+    equal(monitor.show(server.pid)["sock"], [], "sockets that the library sees")
