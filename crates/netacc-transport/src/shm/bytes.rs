@@ -142,7 +142,7 @@ impl ShmEndpoint {
     /// Discards up to `n` readable bytes without copying (MSG_TRUNC on a stream, tcp(7)).
     pub fn discard(&self, n: usize) -> usize {
         let Some(v) = self.view() else { return 0 };
-        if self.old_subflow.load(Ordering::Relaxed) != 0 {
+        if self.has_old_subflow() {
             let before = self.discard_before(n);
             if before > 0 {
                 return before + if before < n { self.discard_ring(&v, n - before) } else { 0 };
@@ -152,7 +152,7 @@ impl ShmEndpoint {
     }
 
     pub(super) fn discard_ring(&self, v: &View, n: usize) -> usize {
-        if self.old_subflow.load(Ordering::Relaxed) != 0 && self.old_subflow_ready().is_some() {
+        if self.has_old_subflow() && self.old_subflow_ready().is_some() {
             return 0;
         }
         let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));

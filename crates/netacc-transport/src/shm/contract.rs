@@ -50,7 +50,7 @@ impl Endpoint for ShmEndpoint {
     fn try_read(&self, dst: &mut Iov<'_>, peek: bool) -> Result<usize> {
         let Some(v) = self.view() else { return Ok(0) };
         v.note_cpu();
-        if self.old_subflow.load(Ordering::Relaxed) != 0 {
+        if self.has_old_subflow() {
             match self.read_before(dst, peek) {
                 Err(done) => return done,
                 Ok(0) => {}
@@ -207,7 +207,7 @@ impl Endpoint for ShmEndpoint {
         }
         self.release_peer_liveness(&v);
         self.drop_kernel();
-        self.end_old_subflow(self.old_subflow_fd());
+        self.drop_old_subflow();
         let _last = self.take_liveness();
         let gone = self.state.end(v.place()).has(PEER_GONE);
         let generation = self.generation.load(Ordering::Relaxed);

@@ -68,7 +68,8 @@ pub struct ShmEndpoint {
     pub(super) dialed: AtomicU32,
     /// A connection to the peer's listening liveness socket that could not be made yet.
     pub(super) owed_dial: OwedDial,
-    /// The old subflow, whose bytes come before the ring's (descriptor + 1).
+    /// The old subflow, whose bytes come before the ring's (descriptor + 1); negative: it was read to its end, and the
+    /// descriptor is still to be closed.
     pub(super) old_subflow: AtomicI32,
     /// The kernel socket on which a connection goes on that another process has taken off the rings (reserved
     /// descriptor + 1; [`super::passed`] has a value for a lost one).
@@ -372,7 +373,7 @@ impl ShmEndpoint {
             // The peer died without closing. The kernel would have closed its sockets: with a reset if it left unread
             // data behind, otherwise with an end of stream. As long as the old subflow of a promoted connection has not
             // ended, it reports the end, and has bytes that come first.
-            if self.old_subflow.load(Ordering::Relaxed) != 0 && (self.old_subflow_ready().is_some() || self.is_dead()) {
+            if self.has_old_subflow() && (self.old_subflow_ready().is_some() || self.is_dead()) {
                 return self.state.look();
             }
             match self.peer_left_unread(v).map(|n| n.saturating_add(self.unread_before(v))) {

@@ -32,7 +32,7 @@ impl ShmEndpoint {
     }
 
     /// Counts `n` bytes of the kernel's stream that were read.
-    pub fn count_read(&self, n: usize) {
+    fn count_read(&self, n: usize) {
         if let Some(v) = self.view() {
             line!(v, consumer, v.me).before.fetch_add(n as u64, Ordering::Release);
         }
@@ -46,18 +46,30 @@ impl ShmEndpoint {
         }
     }
 
-    /// The old subflow's descriptor, or -1.
-    pub fn old_subflow_fd(&self) -> i32 {
-        self.old_subflow.load(Ordering::Acquire) - 1
+    /// Whether there are bytes of an old subflow to read before the ring's, or its end was not noticed yet.
+    #[inline]
+    pub(super) fn has_old_subflow(&self) -> bool {
+        self.old_subflow.load(Ordering::Relaxed) > 0
     }
 
-    /// Ends the old subflow, which was read to its end or will not be read any more. If several threads notice this,
-    /// one of them closes our descriptor.
-    pub(super) fn end_old_subflow(&self, fd: i32) {
+    /// The old subflow's descriptor, or -1.
+    pub fn old_subflow_fd(&self) -> i32 {
+        self.old_subflow.load(Ordering::Acquire).max(0) - 1
+    }
+
+    /// Notes that the old subflow with the descriptor `fd` was read to its end. A descriptor of ours stays open, since
+    /// another thread may be passing it to the peer. False: another thread has noted the end or changed the number, so
+    /// what was found under `fd` may belong to another file.
+    fn end_old_subflow(&self, fd: i32) -> bool {
+        let ended = if reserved_fds::is(fd) { -fd - 1 } else { 0 };
         // AcqRel: a thread that sees no old subflow reads the ring, after all reads of the old subflow.
-        if self.old_subflow.compare_exchange(fd + 1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            && reserved_fds::is(fd)
-        {
+        self.old_subflow.compare_exchange(fd + 1, ended, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Gives the old subflow up when the connection leaves the ring. The caller holds both direction locks.
+    pub(super) fn drop_old_subflow(&self) {
+        let fd = self.old_subflow.swap(0, Ordering::AcqRel).abs() - 1;
+        if fd >= 0 && reserved_fds::is(fd) {
             reserved_fds::close(fd);
         }
     }
@@ -65,8 +77,6 @@ impl ShmEndpoint {
     /// Reads from the old subflow; `None`: it has ended.
     #[cold]
     pub(super) fn read_old_subflow(&self, dst: &mut Iov<'_>, peek: bool) -> Option<Result<usize>> {
-        let _using = self.using();
-        let fd = self.old_subflow_fd();
         let (mut spare, mut len) = (0u8, 1);
         let (p, skip) = match dst.space() {
             Some((p, n)) => {
@@ -78,9 +88,19 @@ impl ShmEndpoint {
         };
         let flags = libc::MSG_DONTWAIT | if peek || !skip { libc::MSG_PEEK } else { 0 };
         loop {
-            return match raw::recv(fd, p, len, flags) {
+            let using = self.using();
+            // A thread that only looks has no lock, so another one may have ended the old subflow in between.
+            let fd = self.old_subflow_fd();
+            if fd < 0 {
+                return None;
+            }
+            let res = raw::recv(fd, p, len, flags);
+            drop(using);
+            return match res {
                 Ok(0) => {
-                    self.end_old_subflow(fd);
+                    if !self.end_old_subflow(fd) {
+                        continue;
+                    }
                     None
                 }
                 Ok(_) if !skip => Some(Ok(0)),
@@ -95,7 +115,9 @@ impl ShmEndpoint {
                 Err(e @ (Errno::AGAIN | Errno::FAULT)) => Some(Err(e)),
                 Err(e) => {
                     // An error of the old subflow is an error of the connection, which a peek leaves for the next call.
-                    self.end_old_subflow(fd);
+                    if !self.end_old_subflow(fd) {
+                        continue;
+                    }
                     self.die(e);
                     match self.error.swap(0, Ordering::AcqRel) {
                         0 => None,
@@ -114,6 +136,9 @@ impl ShmEndpoint {
     fn old_subflow_left(&self) -> (usize, bool) {
         let _using = self.using();
         let fd = self.old_subflow_fd();
+        if fd < 0 {
+            return (0, true);
+        }
         let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
         let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // The end is checked first, so that all bytes before it are counted.
@@ -125,7 +150,7 @@ impl ShmEndpoint {
 
     /// Number of bytes that can be read, including those of the old subflow.
     pub(super) fn waiting_in_all(&self, v: &View) -> u64 {
-        if self.old_subflow.load(Ordering::Relaxed) == 0 {
+        if !self.has_old_subflow() {
             return self.waiting_in(v) + self.overdue(v);
         }
         let (n, ended) = self.old_subflow_left();
@@ -137,7 +162,7 @@ impl ShmEndpoint {
     #[cold]
     pub(super) fn read_before(&self, dst: &mut Iov<'_>, peek: bool) -> core::result::Result<usize, Result<usize>> {
         let mut got = 0;
-        while self.old_subflow.load(Ordering::Relaxed) != 0 {
+        while self.has_old_subflow() {
             match self.read_old_subflow(dst, peek) {
                 None => break,
                 Some(Ok(n)) => {

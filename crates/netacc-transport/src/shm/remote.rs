@@ -150,7 +150,7 @@ impl ShmEndpoint {
             state.is_alone()
                 && !state.is_read_side_over()
                 && self.lowat() <= 1
-                && self.old_subflow.load(Ordering::Relaxed) == 0
+                && !self.has_old_subflow()
                 && !self.has_data(&v)
         })
     }

@@ -157,7 +157,7 @@ impl ShmEndpoint {
     /// Whether there is anything to read.
     #[inline]
     pub(super) fn has_data(&self, v: &View) -> bool {
-        if self.old_subflow.load(Ordering::Relaxed) != 0
+        if self.has_old_subflow()
             && let Some(ready) = self.old_subflow_ready()
         {
             return ready;
@@ -286,10 +286,10 @@ impl ShmEndpoint {
 
     /// The descriptors that belong to this connection alone; -1 where there is none.
     pub fn descriptors(&self) -> [i32; 7] {
-        let cells =
-            [&self.liveness, &self.accepted, &self.old_subflow, &self.kernel, &self.sibling_copy, &self.unread_return]
-                .map(|c| c.load(Ordering::Acquire).max(0) - 1);
-        let [liveness, accepted, old_subflow, kernel, sibling_copy, unread_return] = cells;
+        let cells = [&self.liveness, &self.accepted, &self.kernel, &self.sibling_copy, &self.unread_return]
+            .map(|c| c.load(Ordering::Acquire).max(0) - 1);
+        let [liveness, accepted, kernel, sibling_copy, unread_return] = cells;
+        let old_subflow = self.old_subflow.load(Ordering::Acquire).abs() - 1;
         [self.peer_liveness_fd(), liveness, accepted, old_subflow, kernel, sibling_copy, unread_return]
     }
 
@@ -316,7 +316,7 @@ impl ShmEndpoint {
         // that goes on with the connection has died, which the peer has to see.
         self.close_peer_liveness();
         self.drop_kernel();
-        self.end_old_subflow(self.old_subflow_fd());
+        self.drop_old_subflow();
         let _last = self.take_liveness();
         self.leave();
         if v.me == Side::Client && !v.link.is_inherited() {

@@ -335,7 +335,7 @@ impl ShmEndpoint {
         self.release_peer_liveness(&v);
         self.drop_kernel();
         let _last = self.take_liveness();
-        self.end_old_subflow(self.old_subflow_fd());
+        self.drop_old_subflow();
         self.leave();
         if v.me == Side::Server && !shared {
             // Release: after this the client may use the slot again, once it has given it up, too.
