@@ -16,6 +16,31 @@ use netacc_ring::to_usize;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds};
 
+/// Notes that the old subflow with the descriptor `fd` was read to its end. A descriptor of ours stays open, since
+/// another thread may be passing it to the peer. False: another thread has noted the end or changed the number, so
+/// what was found under `fd` may belong to another file.
+fn end(ep: &ShmEndpoint, fd: i32) -> bool {
+    let ended = if reserved_fds::is(fd) { -fd - 1 } else { 0 };
+    // AcqRel: a thread that sees no old subflow reads the ring, after all reads of the old subflow.
+    ep.old_subflow.compare_exchange(fd + 1, ended, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+}
+
+/// Number of bytes in the old subflow, and whether it has ended after them.
+fn left(ep: &ShmEndpoint) -> (usize, bool) {
+    let _using = ep.using();
+    let fd = ep.old_subflow_fd();
+    if fd < 0 {
+        return (0, true);
+    }
+    let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // The end is checked first, so that all bytes before it are counted.
+    let ended = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1);
+    let mut n = 0i32;
+    let asked = raw::ioctl(fd, to_usize(libc::FIONREAD), &raw mut n as usize);
+    (if asked.is_ok() { usize::try_from(n).unwrap_or(0) } else { 0 }, ended)
+}
+
 impl ShmEndpoint {
     /// Makes kernel socket `fd` the old subflow, over which `sent` bytes were sent and `read` bytes were read so far.
     pub fn set_old_subflow(&self, fd: i32, sent: u64, read: u64) {
@@ -57,15 +82,6 @@ impl ShmEndpoint {
         self.old_subflow.load(Ordering::Acquire).max(0) - 1
     }
 
-    /// Notes that the old subflow with the descriptor `fd` was read to its end. A descriptor of ours stays open, since
-    /// another thread may be passing it to the peer. False: another thread has noted the end or changed the number, so
-    /// what was found under `fd` may belong to another file.
-    fn end_old_subflow(&self, fd: i32) -> bool {
-        let ended = if reserved_fds::is(fd) { -fd - 1 } else { 0 };
-        // AcqRel: a thread that sees no old subflow reads the ring, after all reads of the old subflow.
-        self.old_subflow.compare_exchange(fd + 1, ended, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    }
-
     /// Gives the old subflow up when the connection leaves the ring. The caller holds both direction locks.
     pub(super) fn drop_old_subflow(&self) {
         let fd = self.old_subflow.swap(0, Ordering::AcqRel).abs() - 1;
@@ -98,7 +114,7 @@ impl ShmEndpoint {
             drop(using);
             return match res {
                 Ok(0) => {
-                    if !self.end_old_subflow(fd) {
+                    if !end(self, fd) {
                         continue;
                     }
                     None
@@ -115,7 +131,7 @@ impl ShmEndpoint {
                 Err(e @ (Errno::AGAIN | Errno::FAULT)) => Some(Err(e)),
                 Err(e) => {
                     // An error of the old subflow is an error of the connection, which a peek leaves for the next call.
-                    if !self.end_old_subflow(fd) {
+                    if !end(self, fd) {
                         continue;
                     }
                     self.die(e);
@@ -132,28 +148,12 @@ impl ShmEndpoint {
         }
     }
 
-    /// Number of bytes in the old subflow, and whether it has ended after them.
-    fn old_subflow_left(&self) -> (usize, bool) {
-        let _using = self.using();
-        let fd = self.old_subflow_fd();
-        if fd < 0 {
-            return (0, true);
-        }
-        let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
-        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // The end is checked first, so that all bytes before it are counted.
-        let ended = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1);
-        let mut n = 0i32;
-        let asked = raw::ioctl(fd, to_usize(libc::FIONREAD), &raw mut n as usize);
-        (if asked.is_ok() { usize::try_from(n).unwrap_or(0) } else { 0 }, ended)
-    }
-
     /// Number of bytes that can be read, including those of the old subflow.
     pub(super) fn waiting_in_all(&self, v: &View) -> u64 {
         if !self.has_old_subflow() {
             return self.waiting_in(v) + self.overdue(v);
         }
-        let (n, ended) = self.old_subflow_left();
+        let (n, ended) = left(self);
         n as u64 + if ended { self.waiting_in(v) } else { 0 }
     }
 
@@ -171,7 +171,7 @@ impl ShmEndpoint {
                         return Err(Ok(got));
                     }
                     if peek {
-                        return if self.old_subflow_left() == (n, true) { Ok(n) } else { Err(Ok(n)) };
+                        return if left(self) == (n, true) { Ok(n) } else { Err(Ok(n)) };
                     }
                 }
                 Some(Err(e)) => {
