@@ -16,6 +16,7 @@ use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::process_mode;
 use crate::switch::{promote, queued_connects};
+use crate::wait::bell::Bell;
 use crate::wait::held::Held;
 use crate::wait::sleep;
 use alloc::vec::Vec;
@@ -402,6 +403,7 @@ pub unsafe fn poll(
 fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usize> {
     let mut spun = false;
     let mut steps = 0u32;
+    let mut bell = None;
     loop {
         progress::progress();
         let found = fds.look();
@@ -411,6 +413,9 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usiz
                 0 if deadline != Deadline::Now => continue,
                 n => return Ok(n),
             }
+        }
+        if bell.is_none() && process_mode::is_awaited() {
+            bell = Some(Bell::take());
         }
         let mut set = WaitSet::new();
         set.steps = steps;
@@ -431,13 +436,16 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usiz
             }
         }
         let until = queued_connects::within(deadline);
-        let slept = if fds.arm(&mut set) {
+        let armed = fds.arm(&mut set);
+        bell.iter().for_each(|b| b.watch(&mut set));
+        let slept = if armed {
             let slept = set.sleep(Deadline::Now, sigmask);
             fds.disarm(&set);
             slept
         } else {
             sleep::sleep(&mut set, progress::ProgressScope::All, until, sigmask, |set| fds.disarm(set))
         };
+        bell.iter().for_each(Bell::silence);
         if fds.let_go_of_replaced() {
             let n = fds.at_once()?;
             if n > 0 {
