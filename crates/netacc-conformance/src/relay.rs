@@ -172,7 +172,7 @@ impl Run {
         for stand in &mut self.stands {
             if stand.due.is_some_and(|due| due <= now) {
                 stand.due = None;
-                // A waker that was written so often that it is full is as good.
+                // A write fails only if the counter of the waker is full, and then its reader is woken in any case.
                 let _ = rustix::io::write(&stand.theirs, &1u64.to_ne_bytes());
             }
         }

@@ -22,6 +22,10 @@ pub const VFORK_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Afterwards the call goes to the file that lies there: the other thread may have lost its processor, or be stopped.
 pub const NUMBER_CLOSE: Duration = Duration::from_secs(1);
 
+/// How long a read sleeps on a number of the program's before it looks again whose socket that is, if no number of our own
+/// is left for the sleep. A connection that another thread switches meanwhile is read this much later.
+pub const NUMBER_CHECK: Duration = Duration::from_millis(20);
+
 /// How long an offer to promote a TCP connection to shared memory waits to be matched or answered.
 /// Afterwards it is refused or withdrawn, and the connection stays on TCP.
 pub const PROMOTION_ANSWER: Duration = Duration::from_secs(2);
@@ -73,6 +77,10 @@ pub const UPGRADE_RETRY_LONGEST: Duration = Duration::from_secs(1);
 
 /// How long a host is believed not to be reachable by RDMA. Until then connects to it go by TCP without a probe.
 pub const UNREACHABLE_BELIEVED: Duration = Duration::from_secs(1);
+
+/// How long a process that leaves a listener to the kernel waits for clients that have reached its rendezvous and have
+/// not introduced themselves. A client that takes longer makes its connect once more at its next call.
+pub const LAST_HELLOS: Duration = Duration::from_millis(20);
 
 /// How long a listener is believed to refuse links. Until then connects to it go by TCP without an attempt.
 pub const REFUSING_BELIEVED: Duration = Duration::from_millis(200);

@@ -79,12 +79,12 @@ numbered! {
         KernelQueue = 35, "kernel-queue";
         /// The other end is on another host, and the program has musl, under which there is no RDMA.
         Musl = 36, "musl";
-        /// The other end may be in another container, and no process there knows the client's address.
-        Translated = 37, "translated";
         /// The program is a Go program that cannot be followed.
-        Go = 38, "go";
+        Go = 37, "go";
         /// The other end is on another host, and the program is a Go program, which has no RDMA.
-        GoOtherHost = 39, "go-other-host";
+        GoOtherHost = 38, "go-other-host";
+        /// The other end may be in another container, and no process there knows the client's address.
+        Translated = 39, "translated";
     }
 }
 

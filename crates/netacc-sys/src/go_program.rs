@@ -3,7 +3,7 @@
 //! All calls on sockets and epoll instances that a Go program makes go through one function of the runtime's
 //! (`Syscall6`), and a program ends by another (`runtime.exit`). Both are written in assembly, so their bytes are the
 //! same in every program that a release builds. They are recognised by those bytes alone: a symbol may be stripped and
-//! can be wrong, and code that has exactly these bytes does exactly this. See docs/decisions/0024.
+//! can be wrong, and code that has exactly these bytes does exactly this. See docs/decisions/0023.
 #![allow(unsafe_code)]
 
 use crate::own_calls::{contains, position};

@@ -13,6 +13,7 @@ use crate::object::socket::{ConnState, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PL
 use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::switch::{demote, promote, upgrade};
+use crate::wait::bell::Bell;
 use crate::wait::sleep;
 use crate::{process_mode, timeouts};
 use core::ffi::c_void;
@@ -340,11 +341,15 @@ fn sleep_while_kernels(fd: i32, r: Ref<Socket>) -> Answer<bool> {
         return Ok(false);
     }
     let _pin = r.pin().ok_or(Errno::BADF)?;
+    let bell = Bell::take();
     while process_mode::is_awaited() && r.obj.path() != Path::Listener {
         let mut set = WaitSet::new();
         let at = set.add(fd, libc::POLLIN);
+        bell.watch(&mut set);
         let all = progress::ProgressScope::All;
-        match sleep::sleep(&mut set, all, Deadline::Never, core::ptr::null(), |_| {}) {
+        let slept = sleep::sleep(&mut set, all, Deadline::Never, core::ptr::null(), |_| {});
+        bell.silence();
+        match slept {
             Ok(_) if set.revents(at) != 0 || table::is_replaced(r, fd) => return Ok(false),
             Ok(_) => {}
             Err(Fail::INTR) if sleep::restarts(Deadline::Never) => {}

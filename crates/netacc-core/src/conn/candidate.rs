@@ -13,7 +13,7 @@ use crate::switch::{promote, upgrade, upgrade_client};
 use crate::wait::held::Held;
 use crate::wait::sleep;
 use core::sync::atomic::Ordering;
-use netacc_sys::errno::{Errno, Fail, Result};
+use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, time};
 use netacc_transport::Iov;
 
@@ -55,63 +55,73 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
         return if cancel(fd, r) { reread(r, dst, flags) } else { Outcome::Pass };
     }
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(NONBLOCK);
-    let mut res = {
-        let _g = s.rx.lock();
-        if !r.valid() {
-            return Outcome::Failed(Errno::BADF);
+    let sleeps_here = !nonblock && (upgrade.is_client() || !upgrade.is_remote());
+    let (mut _pin, mut ours, mut until) = (None, None, None);
+    loop {
+        let res = {
+            let _g = s.rx.lock();
+            if !r.valid() {
+                return Outcome::Failed(Errno::BADF);
+            }
+            if s.path() != Path::Tcp {
+                drop(_g);
+                return reread(r, dst, flags);
+            }
+            if s.is(ConnState::Demoted) {
+                // The stream goes on in another kernel socket.
+                return Outcome::Pass;
+            }
+            let ready = if upgrade.is_remote() { upgrade::before_read(fd, s) } else { Ok(()) };
+            // Our own number for the file keeps this call going if another thread closes the program's number meanwhile.
+            let there = ours.as_ref().map(Held::fd).filter(|own| *own >= 0).unwrap_or(fd);
+            // Every read of the kernel's stream is made under the lock: a switch passes on the bytes that it finds unread.
+            let res = ready.and_then(|()| by_kernel(there, dst, flags | libc::MSG_DONTWAIT, false));
+            match res {
+                Ok(n) if flags & libc::MSG_PEEK == 0 => {
+                    s.kernel_read.fetch_add(n as u64, Ordering::Relaxed);
+                    if s.upgrade.watched.load(Ordering::Relaxed) != 0 {
+                        promote::publish_read(fd, s);
+                    }
+                }
+                // Made under the lock, so that it is this socket, whatever happens to the number from here on.
+                Err(Errno::AGAIN) if sleeps_here => ours = Held::to_read(fd),
+                _ => {}
+            }
+            res
+        };
+        match res {
+            // The peer may have switched: then this 0 is not the end of the stream.
+            Ok(0) if advance(fd, r) => return reread(r, dst, flags),
+            // The peer may even have been demoted again already, to another kernel socket.
+            Ok(0) if s.is(ConnState::Demoted) => return Outcome::Pass,
+            Ok(n) => {
+                if flags & libc::MSG_PEEK == 0 {
+                    if let Some(e) = s.stats() {
+                        e.received(n as u64);
+                    }
+                    upgrade::has_read(s);
+                }
+                return Outcome::Done(n as isize);
+            }
+            Err(Errno::AGAIN) if !nonblock => {}
+            Err(e) => return Outcome::Failed(e),
         }
-        if s.path() != Path::Tcp {
-            drop(_g);
-            return reread(r, dst, flags);
+        if _pin.is_none() {
+            _pin = r.pin();
         }
-        let ready = if upgrade.is_remote() { upgrade::before_read(fd, s) } else { Ok(()) };
-        let read = ready.and_then(|()| by_kernel(fd, dst, flags | libc::MSG_DONTWAIT, false));
-        read.map_err(Fail::Errno)
-    };
-    let mut _pin = None;
-    if res == Err(Fail::AGAIN) && !nonblock {
-        _pin = r.pin();
         if _pin.is_none() {
             return Outcome::Failed(Errno::BADF);
         }
-        if upgrade.is_remote() && !upgrade.is_client() {
+        if !sleeps_here {
             return match upgrade::wait(fd, r) {
                 Ok(()) => receive(fd, r, dst, flags),
                 Err(e) => e.into(),
             };
         }
-        // The wait needs no lock: bytes that come from the kernel precede the ring's, whatever happens meanwhile.
-        let until = deadline(s.rcvtimeo.load(Ordering::Relaxed));
-        let ours = Held::to_read(fd).filter(|_| flags & libc::MSG_WAITALL == 0);
-        let waited = ours.as_ref().map_or(Ok(()), |ours| sleep::for_kernel(ours, until));
-        // Our own number for the file keeps this call going if another thread closes the program's number meanwhile.
-        let there = ours.as_ref().map(Held::fd).filter(|own| *own >= 0).unwrap_or(fd);
-        res = waited.and_then(|()| Ok(by_kernel(there, dst, flags, false)?));
-    }
-    match res {
-        // The peer may have switched: then this 0 is not the end of the stream.
-        Ok(0) if advance(fd, r) => reread(r, dst, flags),
-        // The peer may even have been demoted again already, to another kernel socket.
-        Ok(0) if s.is(ConnState::Demoted) => Outcome::Pass,
-        Ok(n) => {
-            if flags & libc::MSG_PEEK == 0 {
-                let _g = s.rx.lock();
-                match s.endpoint().filter(|_| s.is_shm()) {
-                    Some(ep) => ep.side.count_read(n),
-                    None => drop(s.kernel_read.fetch_add(n as u64, Ordering::Relaxed)),
-                }
-                if s.upgrade.watched.load(Ordering::Relaxed) != 0 {
-                    promote::publish_read(fd, s);
-                }
-                if let Some(e) = s.stats() {
-                    e.received(n as u64);
-                }
-                drop(_g);
-                upgrade::has_read(s);
-            }
-            Outcome::Done(n as isize)
+        let until = *until.get_or_insert_with(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
+        if let Err(e) = sleep::for_kernel(ours.as_ref(), fd, until) {
+            return e.into();
         }
-        Err(e) => e.into(),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, Path, REBOUND, Sock
 use crate::operator::requests;
 use crate::options::kernel_options;
 use crate::outcome::Outcome;
-use crate::switch::{promote, queued, upgrade_client};
+use crate::switch::{promote, queued, redispatch, upgrade_client};
 use crate::wait::connection;
 use crate::{process_mode, runtime};
 use core::ffi::c_void;
@@ -315,7 +315,10 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
         None
     };
     let from = SocketAddr::new(ip, bound.map_or(0, |b| b.port()));
-    let claim = pool::claim(from, target, member, false).inspect_err(|why| ports::note_absent(target, *why, now))?;
+    // Connects whose link has ended go first, wherever they have to go.
+    let settle = || !redispatch::orphans_of(target) || !kernel_queue::holds_ours(target);
+    let claim = pool::claim_in_order(from, target, member, false, settle)
+        .inspect_err(|why| ports::note_absent(target, *why, now))?;
     occupy(fd, s, claim, bound, SocketAddr::new(ip, 0), target)
 }
 

@@ -102,8 +102,10 @@ fn check_liveness(l: &'static Link) {
     }
 }
 
-/// Removes the links that are known to carry no further connection from the list.
-fn sweep(t: &'static Target) {
+/// Removes the links that are known to carry no further connection from the list. True: there were some, and connects
+/// may still be queued at them.
+fn sweep(t: &'static Target) -> bool {
+    let mut any = false;
     retain(t, |link| {
         let accepting = link.accepting();
         if !accepting && link.is_withdrawn() {
@@ -111,12 +113,14 @@ fn sweep(t: &'static Target) {
             // kernel.
             t.dest.get().into_iter().for_each(kernel_queue::note);
         }
+        any |= !accepting;
         accepting
     });
+    any
 }
 
 /// Removes the links for which `keep` is false from the list. Their connections go on.
-fn retain(t: &'static Target, keep: impl Fn(&Link) -> bool) {
+fn retain(t: &'static Target, mut keep: impl FnMut(&Link) -> bool) {
     let mut cell: &'static AtomicPtr<Link> = &t.links;
     while let Some(l) = load_link(cell) {
         if keep(l) {
@@ -257,12 +261,43 @@ pub fn claim(
     member: Option<u64>,
     late: bool,
 ) -> core::result::Result<Claim, Reason> {
+    claim_in_order(from, dest, member, late, || true)
+}
+
+/// Claims as [`claim`] does. When a link to `dest` has ended, `settle` is called without a lock before another one is
+/// used: it makes the connects that are queued there once more, since the new one must not be accepted before them. It
+/// returns whether the new one may go over a link.
+pub fn claim_in_order(
+    from: SocketAddr,
+    dest: SocketAddr,
+    member: Option<u64>,
+    late: bool,
+    settle: impl Fn() -> bool,
+) -> core::result::Result<Claim, Reason> {
+    loop {
+        match attempt(from, dest, member, late)? {
+            Some(claim) => return Ok(claim),
+            None if settle() => {}
+            None => return Err(Reason::KernelQueue),
+        }
+    }
+}
+
+/// `None`: a link was found to have ended, and is removed.
+fn attempt(
+    from: SocketAddr,
+    dest: SocketAddr,
+    member: Option<u64>,
+    late: bool,
+) -> core::result::Result<Option<Claim>, Reason> {
     if let Some(why) = crate::process_mode::reason() {
         return Err(why);
     }
     let mut order = POOL.lock();
     let t = target(dest, false).ok_or(Reason::NoMemory)?;
-    sweep(t);
+    if sweep(t) {
+        return Ok(None);
+    }
     let mut view = View::of(t);
     let turn = t.rotation.fetch_add(1, Ordering::Relaxed) as usize;
     let any = SocketAddr::new(from.ip(), if from.port() == 0 { reuseport::any_port() } else { from.port() });
@@ -291,10 +326,14 @@ pub fn claim(
                 if named.is_some() {
                     t.reuseport.on_kernel_choice(false);
                 }
-                return Ok(c);
+                return Ok(Some(c));
             }
             Err(o) => order = o,
         }
+    }
+    links(t).for_each(check_liveness);
+    if sweep(t) {
+        return Ok(None);
     }
     sweep_all();
     // Processes that share the listener have rendezvous at different places, which are tried one after the other.
@@ -322,7 +361,7 @@ pub fn claim(
     links_to(t, link.listener.member.load(Ordering::Relaxed)).filter_map(Link::segment).for_each(Segment::set_more);
     link.next.store(t.links.load(Ordering::Relaxed), Ordering::Relaxed);
     t.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
-    claim_on(link, order).map_err(|_| Reason::NoMemory)
+    claim_on(link, order).map(Some).map_err(|_| Reason::NoMemory)
 }
 
 /// Claims a slot on `link` to `dest`, a server on another host, or, unless `only` that link may be used, on an earlier

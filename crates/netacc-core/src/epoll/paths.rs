@@ -57,10 +57,12 @@ fn hide_from_kernel(e: &Epoll, reg: &Registration) {
 
 /// To be called before the kernel sockets of an accelerated connection are replaced by another one: removes them from
 /// the kernel's sets, in which a file stays as long as any process has it open. Their flags stay set until
-/// [`to_kernel`], so that none is entered again.
+/// [`to_kernel`], so that none is entered again. A thread that enters one does both, the flag and the entry, under the
+/// instance's lock: else it might enter the number when that has its new file already.
 pub fn withdraw(s: &'static Socket, ep: &'static ShmEndpoint) {
     let _s = STRUCTURE.lock();
     each_registration(s, |e, reg| {
+        let _g = e.lock.lock();
         let flags = reg.flags.fetch_or(PEER_LIVENESS_WATCHED | ON_KERNEL | OLD_SUBFLOW_WATCHED, Ordering::Relaxed);
         for (bit, fd) in [
             (PEER_LIVENESS_WATCHED, ep.liveness.peer_fd()),
@@ -85,10 +87,14 @@ pub fn to_kernel(s: &'static Socket, old: &'static ShmEndpoint) {
         if flags & LIVENESS_WATCHED != 0 {
             e.with_liveness.fetch_sub(1, Ordering::Relaxed);
         }
-        reg.flags.fetch_and(
-            !(PEER_LIVENESS_WATCHED | ON_KERNEL | LIVENESS_WATCHED | OLD_SUBFLOW_WATCHED),
-            Ordering::Relaxed,
-        );
+        {
+            // A thread that finds the flags cleared finds the new path, too.
+            let _g = e.lock.lock();
+            reg.flags.fetch_and(
+                !(PEER_LIVENESS_WATCHED | ON_KERNEL | LIVENESS_WATCHED | OLD_SUBFLOW_WATCHED),
+                Ordering::Relaxed,
+            );
+        }
         // A registration that EPOLLONESHOT has disabled is entered when the application enables it again.
         if reg.queue() & DISABLED == 0 {
             let _ = show_to_kernel(e, reg, EPOLL_CTL_ADD);

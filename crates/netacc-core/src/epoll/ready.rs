@@ -279,7 +279,7 @@ pub(super) fn changed(reg: &'static Registration, take: bool) -> bool {
 }
 
 /// Enters the kernel sockets of the connection, if there are any: the peer liveness socket of a peer that has forked,
-/// the old subflow, and the socket that the connection is switching to.
+/// the old subflow, and the socket that the connection is switching to. Under the instance's lock.
 fn watch_kernel_fds(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint) {
     if ep.side.has_other_files() {
         rewatch_kernel_fds(e, reg, ep);
@@ -290,7 +290,7 @@ fn watch_kernel_fds(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint) {
         (ep.passed.kernel_fd(), ON_KERNEL),
     ] {
         if fd >= 0 {
-            watch_fd(e, reg, fd, which);
+            watch_fd(e, reg, ep, (fd, which));
         }
     }
 }
@@ -305,13 +305,16 @@ fn rewatch_kernel_fds(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint) {
     let arrived = ep.liveness.take_arrived(&ep.side);
     if arrived >= 0 {
         reg.flags.fetch_and(!ACCEPTED, Ordering::Relaxed);
-        watch_fd(e, reg, arrived, ACCEPTED);
+        watch_fd(e, reg, ep, (arrived, ACCEPTED));
     }
 }
 
 #[cold]
-fn watch_fd(e: &Epoll, reg: &'static Registration, fd: i32, which: u32) {
-    if reg.flags.fetch_or(which, Ordering::Relaxed) & which == 0 {
+fn watch_fd(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint, (fd, which): (i32, u32)) {
+    // Another thread may have moved the connection to a kernel socket since the endpoint was looked up.
+    let s = at(reg.sock.load(Ordering::Relaxed));
+    let here = s.is_some_and(|s| s.is_shm() && s.endpoint().is_some_and(|now| core::ptr::eq(now, ep)));
+    if here && reg.flags.fetch_or(which, Ordering::Relaxed) & which == 0 {
         let events = (libc::EPOLLIN | EPOLLOUT | libc::EPOLLRDHUP | EPOLLET) as u32;
         let _ = e.enter(libc::EPOLL_CTL_ADD, fd, events, cookie(Kind::Liveness, reg));
     }

@@ -41,6 +41,7 @@ pub fn child(f: Forking) {
     placeholder::drop_ready_sockets();
     later::after_fork();
     crate::wait::held::after_fork();
+    crate::wait::bell::after_fork();
     crate::object::socket::reset_locks();
     crate::object::listener::reset_locks();
     netacc_transport::shm::reset_locks();

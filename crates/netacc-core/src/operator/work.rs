@@ -13,6 +13,7 @@ use crate::object::socket::{Path, Socket};
 use crate::operator::{requests, rules};
 use crate::runtime::Runtime;
 use crate::switch::{demote, redispatch};
+use crate::wait::bell;
 use crate::{process_mode, runtime, timeouts};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_stats::{ControlCommand, ControlState, Reason, page};
@@ -73,6 +74,7 @@ fn work() {
         }
     }
     if !process_mode::is_off() {
+        bell::ring_all();
         return requests::done();
     }
     match slice() {

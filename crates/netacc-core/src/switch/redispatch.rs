@@ -197,6 +197,31 @@ pub fn redispatch(r: Ref<Socket>) {
     });
 }
 
+/// Redispatches all connects to `dest` whose process has died or refused them, in the order in which they were made.
+/// Returns whether there were any. The caller has no lock.
+#[cold]
+pub fn orphans_of(dest: SocketAddr) -> bool {
+    let mut found: Vec<(u64, Ref<Socket>)> = Vec::new();
+    table::each_socket(|_, r| {
+        if r.obj.is_shm() && r.obj.peer.get() == Some(dest) {
+            found.extend(
+                queued::with_endpoint(r, |ep| ep.connect.is_orphaned(&ep.side).then(|| (queued::made_at(ep), r)))
+                    .flatten(),
+            );
+        }
+    });
+    found.sort_by_key(|(when, _)| *when);
+    // A socket with several numbers is found several times.
+    found.dedup_by_key(|(_, r)| core::ptr::from_ref(r.obj));
+    for (_, r) in &found {
+        redispatch(*r);
+    }
+    if !found.is_empty() {
+        kernel_queue::note(dest);
+    }
+    !found.is_empty()
+}
+
 /// Redispatches a connect from a busy process to one that waits for connects. Takes both direction locks.
 #[cold]
 pub fn elsewhere(r: Ref<Socket>) -> bool {

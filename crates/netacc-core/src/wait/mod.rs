@@ -1,5 +1,6 @@
 //! Waiting threads: for one connection, in poll(2) and in select(2).
 
+pub mod bell;
 pub mod connection;
 pub mod held;
 pub mod poll;

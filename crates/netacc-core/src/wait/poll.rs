@@ -16,6 +16,7 @@ use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::process_mode;
 use crate::switch::{promote, queued_connects};
+use crate::wait::bell::Bell;
 use crate::wait::held::Held;
 use crate::wait::sleep;
 use alloc::vec::Vec;
@@ -78,11 +79,16 @@ fn is_candidate(fd: i32) -> bool {
     table::socket(fd).is_some_and(|r| r.obj.is_candidate())
 }
 
-/// The events that `o` has now, of those requested in `events`.
-fn look(o: Ours, fd: i32, events: i16) -> i16 {
+/// The events that `o` has now, of those requested in `events`. `None`: another thread has just moved the connection to
+/// a kernel socket.
+fn look(o: Ours, fd: i32, events: i16) -> Option<i16> {
     let mask = (events | POLLERR | POLLHUP) as u16 as u32;
     let found = match o {
-        Ours::Connection(s) => s.endpoint().map_or(POLLNVAL as u32, |e| e.readiness().0),
+        Ours::Connection(s) => match s.endpoint() {
+            Some(e) => e.readiness().0,
+            None if s.is_shm() => POLLNVAL as u32,
+            None => return None,
+        },
         Ours::Listener(s) => match s.listener() {
             Some(l) => {
                 l.note_polled(s);
@@ -100,12 +106,20 @@ fn look(o: Ours, fd: i32, events: i16) -> i16 {
             }
         }
     };
-    (found & (mask | POLLNVAL as u32)) as i16
+    Some((found & (mask | POLLNVAL as u32)) as i16)
 }
 
 fn interest(events: i16) -> Interest {
     // Errors and the end of the stream are reported even if not requested, and wake like data.
     Interest { read: true, write: events & POLLOUT != 0 }
+}
+
+/// What a look at the entries that are ours has found.
+struct Look {
+    /// Number of entries with events.
+    ready: usize,
+    /// Whether there are entries for which the kernel has to be asked.
+    foreign: bool,
 }
 
 /// The application's array.
@@ -126,18 +140,19 @@ impl Fds {
         }
     }
 
-    /// Fills in the events of all our entries; returns how many have any.
-    fn look(&self) -> usize {
-        let mut n = 0;
+    /// Fills in the events of all our entries.
+    fn look(&self) -> Look {
+        let mut found = Look { ready: 0, foreign: false };
         self.each(|i, p| {
-            self.with(i, p.fd, |ours| {
-                if let Some(o) = ours {
-                    p.revents = look(o, p.fd, p.events);
-                    n += usize::from(p.revents != 0);
+            self.with(i, p.fd, |ours| match ours.and_then(|o| look(o, p.fd, p.events)) {
+                Some(events) => {
+                    p.revents = events;
+                    found.ready += usize::from(events != 0);
                 }
+                None => found.foreign |= p.fd >= 0,
             });
         });
-        n
+        found
     }
 
     /// Calls `f` with the object behind entry `i`. A connection is pinned until `f` has returned, even if other threads
@@ -162,24 +177,34 @@ impl Fds {
     fn foreign(&self, set: &mut WaitSet) -> bool {
         let mut any = false;
         self.each(|i, p| {
-            let f = if self.ours(i, p.fd).is_some() { -1 } else { self.copy(i).unwrap_or(p.fd) };
+            let f = self.with(i, p.fd, |ours| if ours.is_some() { -1 } else { self.copy(i).unwrap_or(p.fd) });
             any |= f >= 0;
             set.add(f, p.events);
         });
         any
     }
 
-    fn take_foreign(&self, set: &WaitSet) -> usize {
-        let mut n = 0;
+    /// Fills in the events of all entries, the foreign ones as the kernel reported them for `set`, and returns how many
+    /// have any. `None`: a number has had another socket since `set` was made, for which the kernel was not asked. Each
+    /// entry is looked at once, since a connection may change its path between two looks.
+    fn results(&self, set: &WaitSet) -> Option<usize> {
+        let (mut n, mut changed) = (0, false);
         self.each(|i, p| {
-            if self.ours(i, p.fd).is_none() {
-                // Events of the previous socket are ignored if the number has another one by now.
-                let of_before = set.fd(i) >= 0 && set.fd(i) != self.copy(i).unwrap_or(p.fd);
-                p.revents = if of_before { 0 } else { set.revents(i) };
-                n += usize::from(p.revents != 0);
-            }
+            p.revents = self.with(i, p.fd, |ours| match ours.map(|o| look(o, p.fd, p.events)) {
+                Some(Some(events)) => events,
+                Some(None) => {
+                    changed = true;
+                    0
+                }
+                None if p.fd >= 0 && set.fd(i) != self.copy(i).unwrap_or(p.fd) => {
+                    changed = true;
+                    0
+                }
+                None => set.revents(i),
+            });
+            n += usize::from(p.revents != 0);
         });
-        n
+        (!changed).then_some(n)
     }
 
     /// Registers for all entries of ours; true when something is ready already.
@@ -194,7 +219,7 @@ impl Fds {
                     ep.arm(interest(p.events), set);
                     ep.must_switch() || !ep.side.is_live()
                 });
-                ready |= moves || look(Ours::Connection(s), p.fd, p.events) != 0;
+                ready |= moves || look(Ours::Connection(s), p.fd, p.events) != Some(0);
             }
             Some(Ours::Listener(s)) => {
                 if let Some(l) = s.listener() {
@@ -269,14 +294,17 @@ impl Fds {
         any
     }
 
-    /// Fills in the current events of all entries without waiting.
+    /// Fills in the current events of all entries without waiting, and returns how many have any.
     fn at_once(&self) -> Answer<usize> {
-        let mut set = WaitSet::new();
-        let n = self.look();
-        if self.foreign(&mut set) {
-            set.sleep(Deadline::Now, core::ptr::null())?;
+        loop {
+            let mut set = WaitSet::new();
+            if self.foreign(&mut set) {
+                set.sleep(Deadline::Now, core::ptr::null())?;
+            }
+            if let Some(n) = self.results(&set) {
+                return Ok(n);
+            }
         }
-        Ok(n + self.take_foreign(&set))
     }
 
     fn number(&self, i: usize) -> i32 {
@@ -376,18 +404,23 @@ pub unsafe fn poll(
 fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usize> {
     let mut spun = false;
     let mut steps = 0u32;
+    let mut bell = None;
     loop {
         progress::progress();
-        let n = fds.look();
+        let found = fds.look();
+        if found.ready > 0 || deadline == Deadline::Now {
+            match if found.foreign { fds.at_once()? } else { found.ready } {
+                // The one entry that was ready has changed its path.
+                0 if deadline != Deadline::Now => continue,
+                n => return Ok(n),
+            }
+        }
+        if bell.is_none() && process_mode::is_awaited() {
+            bell = Some(Bell::take());
+        }
         let mut set = WaitSet::new();
         set.steps = steps;
-        let foreign = fds.foreign(&mut set);
-        if n > 0 || deadline == Deadline::Now {
-            if foreign {
-                set.sleep(Deadline::Now, core::ptr::null())?;
-            }
-            return Ok(n + fds.take_foreign(&set));
-        }
+        fds.foreign(&mut set);
         if fds.hold() {
             // The set is made again with the new duplicates.
             continue;
@@ -397,20 +430,23 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usiz
             let peer = s.endpoint().map_or(cpu::NO_CPU, |e| e.peer_cpu());
             let looked = || {
                 progress::progress();
-                fds.look() > 0
+                fds.look().ready > 0
             };
             if s.spin.run(peer, deadline, looked) {
                 continue;
             }
         }
         let until = queued_connects::within(deadline);
-        let slept = if fds.arm(&mut set) {
+        let armed = fds.arm(&mut set);
+        bell.iter().for_each(|b| b.watch(&mut set));
+        let slept = if armed {
             let slept = set.sleep(Deadline::Now, sigmask);
             fds.disarm(&set);
             slept
         } else {
             sleep::sleep(&mut set, progress::ProgressScope::All, until, sigmask, |set| fds.disarm(set))
         };
+        bell.iter().for_each(Bell::silence);
         if fds.let_go_of_replaced() {
             let n = fds.at_once()?;
             if n > 0 {
@@ -419,7 +455,7 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usiz
         }
         steps = if slept? == 0 { steps.saturating_add(1) } else { 0 };
         fds.heal();
-        let n = fds.look() + fds.take_foreign(&set);
+        let Some(n) = fds.results(&set) else { continue };
         if n > 0 {
             page().count(Counter::Wakeups);
             return Ok(n);

@@ -1,14 +1,17 @@
 //! Sleeping in the kernel, with the work that is due before and after a sleep.
 
 use crate::operator::requests;
+use crate::timeouts;
 use crate::wait::held::Held;
 use core::ffi::c_void;
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Answer, Fail};
-use netacc_sys::time::Deadline;
+use netacc_sys::time::{self, Deadline};
 use netacc_transport::WaitSet;
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::rdma::engine::progress::{ArmOutcome, ProgressScope};
+
+const NUMBER_CHECK: u64 = time::ns(timeouts::NUMBER_CHECK);
 
 /// Sleeps on the armed `set`, and undoes the arming by `disarm`. `scope` tells which engines carry the awaited
 /// connections.
@@ -58,19 +61,22 @@ pub fn before_sleep() {
 }
 
 /// Waits for bytes of a kernel socket. A cancelled thread wakes here, and not in a call that the kernel restarts. The
-/// wait uses a number of ours, since the program's may get another socket, at which ppoll(2) would then look.
-pub(crate) fn for_kernel(ours: &Held, deadline: Deadline) -> Answer<()> {
+/// wait uses a number of ours, since the program's number `fd` may get another socket, at which ppoll(2) would then look.
+/// Without a number of ours the wait is short, and the caller looks again.
+pub(crate) fn for_kernel(ours: Option<&Held>, fd: i32, deadline: Deadline) -> Answer<()> {
     loop {
-        if ours.fd() < 0 {
-            return Ok(());
-        }
+        let own = ours.map(Held::fd).filter(|own| *own >= 0);
         let mut set = WaitSet::new();
-        set.add(ours.fd(), libc::POLLIN);
+        set.add(own.unwrap_or(fd), libc::POLLIN);
+        if own.is_none() {
+            set.wake_at(time::now().saturating_add(NUMBER_CHECK));
+        }
         let wake_pipe = requests::watch(&mut set);
         let slept = set.sleep(deadline, core::ptr::null());
         requests::after_sleep(&set, wake_pipe);
         match slept {
             Ok(0) if deadline.passed() => return Err(Fail::AGAIN),
+            Ok(0) if own.is_none() => return Ok(()),
             Ok(0) => {}
             // Only the pipe has reported something.
             Ok(_) if set.revents(0) == 0 => {}

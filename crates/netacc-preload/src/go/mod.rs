@@ -1,5 +1,5 @@
 //! Go programs: the one function by which the Go runtime makes its system calls is made to call the dispatcher of
-//! `syscall()` first (docs/decisions/0024). `classes` has the numbers that concern us, `entry` the assembly, `call`
+//! `syscall()` first (docs/decisions/0023). `classes` has the numbers that concern us, `entry` the assembly, `call`
 //! what is done on a stack of ours.
 //!
 //! # Safety

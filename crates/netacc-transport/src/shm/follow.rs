@@ -174,8 +174,9 @@ impl Follower<'_> {
 
     fn forward_sibling_copy(&self) {
         let Follower { ep, v } = *self;
-        let peer_liveness = ep.liveness.peer_fd();
         if let Some(enclosing) = ep.passed.take_sibling_copy() {
+            // Looked up afterwards: a thread that finds the copy finds the peer liveness socket that was received before it.
+            let peer_liveness = ep.liveness.peer_fd();
             if peer_liveness >= 0 {
                 take_out(enclosing, |copy| patiently(|| pass_descriptors(peer_liveness, &[copy], None)));
             }

@@ -69,20 +69,26 @@ impl Users {
     }
 }
 
-/// A descriptor of the connection, which may lie under a number of the program's (number + 1; 0: there is none).
+/// A descriptor of the connection, which may lie under a number of the program's (number + 1; 0: there is none; negative:
+/// it is ours, was [retired](ProgramNumber::retire), and is still to be closed).
 #[derive(Debug)]
 pub(super) struct ProgramNumber(AtomicI32);
 
 impl ProgramNumber {
     /// The number, or -1.
     pub(super) fn fd(&self) -> i32 {
-        self.0.load(Ordering::Acquire) - 1
+        self.0.load(Ordering::Acquire).max(0) - 1
+    }
+
+    /// The number, also of a retired descriptor, or -1.
+    pub(super) fn open_fd(&self) -> i32 {
+        self.0.load(Ordering::Acquire).abs() - 1
     }
 
     /// Whether there is a number, for a decision that depends on no other data.
     #[inline]
     pub(super) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
+        self.0.load(Ordering::Relaxed) > 0
     }
 
     /// Stores a number.
@@ -97,7 +103,27 @@ impl ProgramNumber {
 
     /// Forgets the number and returns it, or -1.
     pub(super) fn take(&self) -> i32 {
-        if self.is_set() { self.0.swap(0, Ordering::AcqRel) - 1 } else { -1 }
+        if self.is_set() { self.0.swap(0, Ordering::AcqRel).max(0) - 1 } else { -1 }
+    }
+
+    /// Notes that the descriptor under number `fd` is not used any more. One of ours stays open until [`close`], since
+    /// another thread may be passing it to the peer. False: another thread has retired or replaced it, so what was found
+    /// under `fd` may belong to another file.
+    ///
+    /// [`close`]: ProgramNumber::close
+    pub(super) fn retire(&self, fd: i32) -> bool {
+        let retired = if reserved_fds::is(fd) { -fd - 1 } else { 0 };
+        // AcqRel: a thread that sees no number sees all uses of it.
+        self.0.compare_exchange(fd + 1, retired, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Forgets the number when the connection leaves the ring, and closes a descriptor of ours, also a retired one. The
+    /// caller holds both direction locks.
+    pub(super) fn close(&self) {
+        let fd = self.0.swap(0, Ordering::AcqRel).abs() - 1;
+        if fd >= 0 && reserved_fds::is(fd) {
+            reserved_fds::close(fd);
+        }
     }
 
     /// Replaces number `fd` by another one, or by -1. False: another thread has done so already.

@@ -15,7 +15,7 @@ use crate::shm::slot_side::{SlotSide, View};
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_ring::to_usize;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{raw, reserved_fds};
+use netacc_sys::raw;
 
 impl SlotSide {
     /// Server: tells the client how many bytes of the kernel's stream this side has read, while the connection may be the
@@ -84,13 +84,9 @@ impl OldSubflow {
         self.number.is_set()
     }
 
-    /// Ends the old subflow, which was read to its end or will not be read any more. If several threads notice this,
-    /// one of them closes our descriptor.
-    fn end(&self, fd: i32) {
-        // A thread that sees no old subflow reads the ring, after all reads of the old subflow.
-        if self.number.replace(fd, -1) && reserved_fds::is(fd) {
-            reserved_fds::close(fd);
-        }
+    /// The descriptor, also after the end was read, or -1.
+    pub(super) fn open_fd(&self) -> i32 {
+        self.number.open_fd()
     }
 
     /// Forgets the old subflow of the previous connection when a connection begins.
@@ -98,16 +94,14 @@ impl OldSubflow {
         self.number.forget();
     }
 
-    /// Ends the old subflow, which will not be read any more, if there is one.
+    /// Gives the old subflow up when the connection leaves the ring. The caller holds both direction locks.
     pub(super) fn close(&self) {
-        self.end(self.fd());
+        self.number.close();
     }
 
     /// Reads from the old subflow; `None`: it has ended.
     #[cold]
     pub(super) fn read(&self, side: &SlotSide, dst: &mut Iov<'_>, peek: bool) -> Option<Result<usize>> {
-        let _using = side.users.begin();
-        let fd = self.fd();
         let (mut spare, mut len) = (0u8, 1);
         let (p, skip) = match dst.space() {
             Some((p, n)) => {
@@ -119,9 +113,20 @@ impl OldSubflow {
         };
         let flags = libc::MSG_DONTWAIT | if peek || !skip { libc::MSG_PEEK } else { 0 };
         loop {
-            return match raw::recv(fd, p, len, flags) {
+            let using = side.users.begin();
+            // A thread that only looks has no lock, so another one may have ended the old subflow in between.
+            let fd = self.fd();
+            if fd < 0 {
+                return None;
+            }
+            let res = raw::recv(fd, p, len, flags);
+            drop(using);
+            return match res {
                 Ok(0) => {
-                    self.end(fd);
+                    // A thread that sees no old subflow reads the ring, after all reads of the old subflow.
+                    if !self.number.retire(fd) {
+                        continue;
+                    }
                     None
                 }
                 Ok(_) if !skip => Some(Ok(0)),
@@ -136,7 +141,9 @@ impl OldSubflow {
                 Err(e @ (Errno::AGAIN | Errno::FAULT)) => Some(Err(e)),
                 Err(e) => {
                     // An error of the old subflow is an error of the connection, which a peek leaves for the next call.
-                    self.end(fd);
+                    if !self.number.retire(fd) {
+                        continue;
+                    }
                     side.die(e);
                     match side.error.swap(0, Ordering::AcqRel) {
                         0 => None,
@@ -155,6 +162,9 @@ impl OldSubflow {
     fn left(&self, side: &SlotSide) -> (usize, bool) {
         let _using = side.users.begin();
         let fd = self.fd();
+        if fd < 0 {
+            return (0, true);
+        }
         let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
         let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // The end is checked first, so that all bytes before it are counted.
@@ -225,7 +235,7 @@ impl OldSubflow {
 
 impl SlotSide {
     /// Counts `n` bytes of the kernel's stream that were read.
-    pub fn count_read(&self, n: usize) {
+    fn count_read(&self, n: usize) {
         if let Some(v) = self.view() {
             line!(v, consumer, v.me).before.fetch_add(n as u64, Ordering::Release);
         }

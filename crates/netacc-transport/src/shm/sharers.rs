@@ -190,7 +190,7 @@ impl ShmEndpoint {
     /// The descriptors that belong to this connection alone; -1 where there is none.
     pub fn descriptors(&self) -> [i32; 7] {
         let (liveness, accepted, old_subflow) =
-            (self.liveness.fd(), self.liveness.accepted_fd(), self.old_subflow.fd());
+            (self.liveness.fd(), self.liveness.accepted_fd(), self.old_subflow.open_fd());
         let [kernel, sibling_copy, unread_return] = self.passed.descriptors();
         [self.liveness.peer_fd(), liveness, accepted, old_subflow, kernel, sibling_copy, unread_return]
     }
