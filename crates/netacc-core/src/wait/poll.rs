@@ -149,7 +149,9 @@ impl Fds {
                     p.revents = events;
                     found.ready += usize::from(events != 0);
                 }
-                None => found.foreign |= p.fd >= 0,
+                None if p.fd >= 0 => found.foreign = true,
+                // poll(2): an entry with a negative number is ignored.
+                None => p.revents = 0,
             });
         });
         found
