@@ -6,12 +6,9 @@ use crate::listen::{crowd, entrance};
 use crate::object::listener::{HELD, LISTENERS, Links, Listener, load_link, remote_names, reserved_back};
 use crate::object::reference::at;
 use crate::object::socket::ListenState;
-use crate::timeouts;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use netacc_sys::signals::Blocked;
-use netacc_sys::time::Deadline;
 use netacc_sys::{raw, reserved_fds};
-use netacc_transport::WaitSet;
 use netacc_transport::rdma::engine;
 use netacc_transport::shm::claim::take_slot;
 use netacc_transport::shm::segment::SERVER_CLOSED;
@@ -71,10 +68,9 @@ impl Listener {
     pub(crate) fn withdraw(&'static self, was: ListenState) {
         let sock = self.rendezvous_fd();
         if sock >= 0 {
-            // This ends the rendezvous socket for all processes that have it. Clients that have connected to it may have
-            // queued connects; those that cannot be taken up see its end.
+            // This ends the rendezvous socket for all processes that have it. Clients that have connected to it and
+            // were not taken up see its end.
             let _ = raw::shutdown(sock, libc::SHUT_RDWR);
-            self.take_last_links();
             dismiss_waiting(sock);
         }
         self.hand_on(was);
@@ -88,22 +84,6 @@ impl Listener {
             self.take_all_links();
         }
         self.end(was, hand_on);
-    }
-
-    /// Takes up the clients that have reached the rendezvous before its end. One that has not introduced itself yet is
-    /// waited for briefly: it would queue its connect at a link that no process has, and might not look at it for long.
-    fn take_last_links(&'static self) {
-        let end = Deadline::within(timeouts::LAST_HELLOS);
-        loop {
-            self.take_all_links();
-            let mut set = WaitSet::new();
-            self.hellos().for_each(|fd| {
-                set.add(fd, libc::POLLIN);
-            });
-            if set.is_empty() || end.passed() || set.sleep(end, core::ptr::null()).is_err() {
-                return;
-            }
-        }
     }
 
     /// Takes up all clients that wait at the rendezvous: they may have queued connects, which would be lost with a
