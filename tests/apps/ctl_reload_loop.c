@@ -77,8 +77,8 @@ int main(void)
 			before = used();
 			made_before = made;
 		}
-		// A thread that sleeps at the kernel's listener while another one brings it back makes a client wait, so that
-		// is rare.
+		// A client that reaches the rendezvous just as the listener is left to the kernel looks again at its next call
+		// only, so that is rare.
 		write_rules(conf, sets[n % 50 ? 1 + n % 2 : 0]);
 		reload(page, (unsigned char)(n + 1));
 	}

@@ -6,7 +6,7 @@
 //! there knows by the time stamp of the SYN whether the connection is its own ([`crate::switch::syn_stamp`]).
 
 use crate::conn::beliefs::Beliefs;
-use crate::conn::{pool, ports};
+use crate::conn::{neighbour_links, ports};
 use crate::host_directory;
 use crate::limits::{CALLS_BEFORE_SEARCH, ENTRANCES_TRIED};
 use crate::object::candidate::Stage;
@@ -68,7 +68,7 @@ pub fn claim(s: &Socket, target: SocketAddr) -> core::result::Result<Claim, Reas
     let dir = host_directory::usable().ok_or(Reason::OtherHost)?;
     loop {
         let Some(entrance) = next(dir, s, target) else { return Err(fail(s, target)) };
-        match pool::claim_neighbour(entrance, || host_dir::connect_link(dir, entrance)) {
+        match neighbour_links::claim_neighbour(entrance, || host_dir::connect_link(dir, entrance)) {
             Ok(claim) => return Ok(claim),
             Err(NoLink::Resources(_)) => return Err(Reason::NoMemory),
             Err(_) => {}
@@ -153,7 +153,7 @@ pub fn note_denied(s: &Socket) {
         Stage::SamePort => search.denied.store(1, Ordering::Relaxed),
         Stage::Others => {
             let port = u16::try_from(search.port.load(Ordering::Relaxed)).unwrap_or(0);
-            pool::release_neighbour(Entrance { id: search.tried.load(Ordering::Relaxed), port });
+            neighbour_links::release_neighbour(Entrance { id: search.tried.load(Ordering::Relaxed), port });
         }
         Stage::None | Stage::Remembered => {}
     }

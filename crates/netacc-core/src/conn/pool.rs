@@ -1,55 +1,19 @@
 //! The pool of links to servers, which later connections to the same destination use again.
 
 use crate::conn::reuseport::{Members, ReuseportGroup};
-use crate::conn::{current, kernel_queue, reuseport};
+use crate::conn::targets::{POOL, Target, add, check_liveness, links, links_to, retain, sweep, sweep_all, target};
+use crate::conn::{current, reuseport};
 use crate::fork::descendants;
 use crate::limits::LINKS_TRIED_FOR_IDLE;
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::errno::Errno;
-use netacc_sys::mem::Zeroed;
-use netacc_sys::slab::{Pooled, Slab};
-use netacc_sys::{Lock, cpu, lock_rank};
 use netacc_transport::shm::claim::{Claim, segment_lacks};
 use netacc_transport::shm::owner::Word;
 use netacc_transport::shm::rendezvous::NoLink;
 use netacc_transport::shm::segment::Segment;
 use netacc_transport::shm::{Link, owner, rendezvous};
-use netacc_wire::Entrance;
-
-/// A destination and our links to it.
-#[derive(Debug)]
-pub struct Target {
-    next_free: AtomicPtr<Target>,
-    next: AtomicPtr<Target>,
-    dest: crate::object::address::Addr,
-    /// Whether the destination is on another host. An address that moves to this host becomes another destination.
-    remote: AtomicBool,
-    links: AtomicPtr<Link>,
-    /// Counter for the rotation over the links of a listener that several processes serve, and over listeners that
-    /// share a port.
-    rotation: AtomicU32,
-    reuseport: ReuseportGroup,
-}
-
-#[allow(unsafe_code)]
-mod zeroed {
-    // SAFETY: the type consists of atomics and structs of them, for which zero is valid and a fresh object.
-    unsafe impl super::Zeroed for super::Target {}
-}
-
-impl Pooled for Target {
-    fn next_free(&self) -> &AtomicPtr<Target> {
-        &self.next_free
-    }
-}
-
-const BUCKETS: usize = 64;
-static BUCKET: [AtomicPtr<Target>; BUCKETS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; BUCKETS];
-static TARGETS: Slab<Target> = Slab::new();
-/// Guards the buckets, the targets' lists of links, and the order of connects on a link.
-static POOL: Lock<{ lock_rank::POOL }> = Lock::new();
 
 /// Number of links to a listener that several processes serve. Each of the first connects makes a link, which some idle
 /// process takes up; later ones rotate over these links, and sometimes make another one to find new processes.
@@ -58,101 +22,8 @@ const SPREAD: usize = 16;
 /// there.
 const STUCK: usize = 8;
 
-#[allow(unsafe_code)]
-fn target(dest: SocketAddr, remote: bool) -> Option<&'static Target> {
-    let head = BUCKET.get(usize::from(dest.port()) % BUCKETS)?;
-    let mut p = head.load(Ordering::Relaxed);
-    // SAFETY: the list holds type-stable objects; POOL is held.
-    while let Some(t) = unsafe { p.as_ref() } {
-        if t.dest.get() == Some(dest) && t.remote.load(Ordering::Relaxed) == remote {
-            return Some(t);
-        }
-        p = t.next.load(Ordering::Relaxed);
-    }
-    let t = TARGETS.alloc()?;
-    t.dest.set(dest);
-    t.remote.store(remote, Ordering::Relaxed);
-    t.links.store(core::ptr::null_mut(), Ordering::Relaxed);
-    t.reuseport.reset();
-    t.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
-    head.store(core::ptr::from_ref(t).cast_mut(), Ordering::Relaxed);
-    Some(t)
-}
-
-#[allow(unsafe_code)]
-fn load_link(p: &AtomicPtr<Link>) -> Option<&'static Link> {
-    // SAFETY: links are type-stable; the list is only changed under POOL.
-    unsafe { p.load(Ordering::Relaxed).as_ref() }
-}
-
-/// Time (ticks, some 20 microseconds) for which the kernel's answer that the peer lives is believed.
-///
-/// A connect to a server that has just died must be refused, and not be queued at a dead process. A client cannot learn
-/// of the death within this time: killing a process, its teardown by the kernel and the notification take longer. If a
-/// connect is queued at a dead process nevertheless, nothing hangs: the end of the control socket wakes every waiter,
-/// which finds the connect queued and makes it once more (`redispatch`), where it is refused.
-const ALIVE: u64 = 60_000;
-
-/// Asks the kernel whether the link's peer lives, unless it was asked lately.
-fn check_liveness(l: &'static Link) {
-    let now = cpu::ticks();
-    if now.wrapping_sub(l.checked.load(Ordering::Relaxed)) >= ALIVE {
-        l.checked.store(now, Ordering::Relaxed);
-        l.service_if_readable();
-    }
-}
-
-/// Removes the links that are known to carry no further connection from the list. True: there were some, and connects
-/// may still be queued at them.
-fn sweep(t: &'static Target) -> bool {
-    let mut any = false;
-    retain(t, |link| {
-        let accepting = link.accepting();
-        if !accepting && link.is_withdrawn() {
-            // A server process that closes its listener while others have it hands the queued connects on to the
-            // kernel.
-            t.dest.get().into_iter().for_each(kernel_queue::note);
-        }
-        any |= !accepting;
-        accepting
-    });
-    any
-}
-
-/// Removes the links for which `keep` is false from the list. Their connections go on.
-fn retain(t: &'static Target, mut keep: impl FnMut(&Link) -> bool) {
-    let mut cell: &'static AtomicPtr<Link> = &t.links;
-    while let Some(l) = load_link(cell) {
-        if keep(l) {
-            cell = &l.next;
-        } else {
-            cell.store(l.next.load(Ordering::Relaxed), Ordering::Relaxed);
-            // The link's open connections keep their own references to it.
-            l.put();
-        }
-    }
-}
-
-/// Sweeps every destination, so that a program that connects to many servers does not keep links to those that have
-/// ended. Under `POOL`.
-fn sweep_all() {
-    for head in &BUCKET {
-        let mut p = head.load(Ordering::Relaxed);
-        #[allow(unsafe_code)]
-        // SAFETY: the list holds type-stable objects; POOL is held.
-        while let Some(t) = unsafe { p.as_ref() } {
-            let mut l = load_link(&t.links);
-            while let Some(link) = l {
-                check_liveness(link);
-                l = load_link(&link.next);
-            }
-            sweep(t);
-            p = t.next.load(Ordering::Relaxed);
-        }
-    }
-}
-
-fn claim_on(
+/// Claims a slot on the link; returns the lock if it has none left.
+pub(super) fn claim_on(
     link: &'static Link,
     order: netacc_sys::Guard<'static>,
 ) -> core::result::Result<Claim, netacc_sys::Guard<'static>> {
@@ -180,15 +51,6 @@ struct View {
     stuck: [u32; STUCK],
     /// Whether the kernel does not tell which listener has the port: then servers of other users are not trusted.
     untold: bool,
-}
-
-fn links(t: &'static Target) -> impl Iterator<Item = &'static Link> {
-    core::iter::successors(load_link(&t.links), |l| load_link(&l.next))
-}
-
-/// The links to the listener with the cookie `member` (0: there is only one listener).
-fn links_to(t: &'static Target, member: u64) -> impl Iterator<Item = &'static Link> {
-    links(t).filter(move |l| l.listener.member.load(Ordering::Relaxed) == member)
 }
 
 impl View {
@@ -359,8 +221,7 @@ fn attempt(
     }
     // Tells the server to take up this link before it serves later connects of another one.
     links_to(t, link.listener.member.load(Ordering::Relaxed)).filter_map(Link::segment).for_each(Segment::set_more);
-    link.next.store(t.links.load(Ordering::Relaxed), Ordering::Relaxed);
-    t.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+    add(t, link);
     claim_on(link, order).map(Some).map_err(|_| Reason::NoMemory)
 }
 
@@ -372,8 +233,7 @@ pub fn claim_remote(dest: SocketAddr, link: &'static Link, only: bool) -> core::
     sweep(t);
     if !links(t).any(|l| core::ptr::eq(l, link)) {
         link.hold();
-        link.next.store(t.links.load(Ordering::Relaxed), Ordering::Relaxed);
-        t.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+        add(t, link);
     }
     if link.segment().is_some_and(|s| link.queue.is_full(s)) {
         return Err(Reason::BacklogFull);
@@ -389,78 +249,6 @@ pub fn claim_remote(dest: SocketAddr, link: &'static Link, only: bool) -> core::
         }
     }
     Err(Reason::NoMemory)
-}
-
-/// The destination that stands for an entrance of the host directory in the pool: an address of the block that is kept
-/// free for discarding packets (RFC 6666), to which nobody connects.
-fn stand_in(entrance: Entrance) -> SocketAddr {
-    let ip = DISCARD | u128::from(entrance.id);
-    SocketAddr::new(core::net::Ipv6Addr::from(ip).into(), entrance.port)
-}
-
-/// 100::/64.
-const DISCARD: u128 = 0x0100 << 112;
-
-fn is_stand_in(dest: SocketAddr) -> bool {
-    matches!(dest.ip(), core::net::IpAddr::V6(ip) if u128::from(ip) >> 64 == DISCARD >> 64)
-}
-
-/// The target that stands for an entrance. One without links is used again, since each server that starts has other
-/// entrances. Under `POOL`.
-fn neighbour(entrance: Entrance) -> Option<&'static Target> {
-    let dest = stand_in(entrance);
-    let head = BUCKET.get(usize::from(entrance.port) % BUCKETS)?;
-    let mut p = head.load(Ordering::Relaxed);
-    let mut free = None;
-    #[allow(unsafe_code)]
-    // SAFETY: the list holds type-stable objects; POOL is held.
-    while let Some(t) = unsafe { p.as_ref() } {
-        match t.dest.get() {
-            Some(of) if of == dest => return Some(t),
-            Some(of) if is_stand_in(of) && load_link(&t.links).is_none() => free = Some(t),
-            _ => {}
-        }
-        p = t.next.load(Ordering::Relaxed);
-    }
-    match free {
-        Some(t) => {
-            t.dest.set(dest);
-            Some(t)
-        }
-        None => target(dest, true),
-    }
-}
-
-/// Claims a slot on a link to the process behind an entrance of the host directory: on the one that there is, or on one
-/// that `connect` makes.
-pub fn claim_neighbour(
-    entrance: Entrance,
-    connect: impl FnOnce() -> core::result::Result<&'static Link, NoLink>,
-) -> core::result::Result<Claim, NoLink> {
-    let no_memory = NoLink::Resources(Errno::NOMEM);
-    let mut order = POOL.lock();
-    let t = neighbour(entrance).ok_or(no_memory)?;
-    sweep(t);
-    for link in links(t) {
-        match claim_on(link, order) {
-            Ok(claim) => return Ok(claim),
-            Err(o) => order = o,
-        }
-    }
-    sweep_all();
-    let link = connect()?;
-    link.next.store(t.links.load(Ordering::Relaxed), Ordering::Relaxed);
-    t.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
-    claim_on(link, order).map_err(|_| no_memory)
-}
-
-/// Gives up the links to the process behind an entrance, which does not have the connection that was offered there. The
-/// connections of a link go on.
-pub fn release_neighbour(entrance: Entrance) {
-    let _order = POOL.lock();
-    if let Some(t) = neighbour(entrance) {
-        retain(t, |_| false);
-    }
 }
 
 /// Index of a link to `member` whose process waits for connects, among the next [`LOOKS`] links from the `turn`th on.
@@ -528,28 +316,6 @@ fn why_not(e: NoLink, in_group: bool) -> Reason {
         // A security module (Landlock, AppArmor) forbids abstract names of other domains.
         NoLink::Resources(Errno(libc::EPERM | libc::EACCES)) => Reason::Unsupported,
         NoLink::Resources(e) => segment_lacks(e),
-    }
-}
-
-/// Called in the child of a fork: the links are the parent's; connections of the child make their own.
-#[allow(unsafe_code)]
-pub fn after_fork() {
-    POOL.reset();
-    TARGETS.reset_lock();
-    super::ports::after_fork();
-    super::kernel_queue::after_fork();
-    for b in &BUCKET {
-        let mut p = b.load(Ordering::Relaxed);
-        // SAFETY: the list holds type-stable objects, and the child has a single thread.
-        while let Some(t) = unsafe { p.as_ref() } {
-            let mut l = t.links.swap(core::ptr::null_mut(), Ordering::Relaxed);
-            // SAFETY: links are type-stable.
-            while let Some(link) = unsafe { l.as_ref() } {
-                l = link.next.load(Ordering::Relaxed);
-                link.inherit();
-            }
-            p = t.next.load(Ordering::Relaxed);
-        }
     }
 }
 

@@ -45,7 +45,9 @@ pub fn child(f: Forking) {
     crate::object::socket::reset_locks();
     crate::object::listener::reset_locks();
     netacc_transport::shm::reset_locks();
-    conn::pool::after_fork();
+    conn::targets::after_fork();
+    conn::ports::after_fork();
+    conn::kernel_queue::after_fork();
     conn::neighbours::after_fork();
     netacc_transport::rdma::engine::after_fork(&f.engines);
     queued::after_fork();

@@ -1,0 +1,199 @@
+//! The destinations of the [`pool`](crate::conn::pool), and the list of links to each.
+
+use crate::conn::kernel_queue;
+use crate::conn::reuseport::ReuseportGroup;
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use netacc_sys::mem::Zeroed;
+use netacc_sys::slab::{Pooled, Slab};
+use netacc_sys::{Lock, cpu, lock_rank};
+use netacc_transport::shm::Link;
+
+/// A destination and our links to it.
+#[derive(Debug)]
+pub struct Target {
+    next_free: AtomicPtr<Target>,
+    next: AtomicPtr<Target>,
+    pub(super) dest: crate::object::address::Addr,
+    /// Whether the destination is on another host. An address that moves to this host becomes another destination.
+    remote: AtomicBool,
+    links: AtomicPtr<Link>,
+    /// Counter for the rotation over the links of a listener that several processes serve, and over listeners that
+    /// share a port.
+    pub(super) rotation: AtomicU32,
+    pub(super) reuseport: ReuseportGroup,
+}
+
+#[allow(unsafe_code)]
+mod zeroed {
+    // SAFETY: the type consists of atomics and structs of them, for which zero is valid and a fresh object.
+    unsafe impl super::Zeroed for super::Target {}
+}
+
+impl Pooled for Target {
+    fn next_free(&self) -> &AtomicPtr<Target> {
+        &self.next_free
+    }
+}
+
+const BUCKETS: usize = 64;
+static BUCKET: [AtomicPtr<Target>; BUCKETS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; BUCKETS];
+static TARGETS: Slab<Target> = Slab::new();
+/// Guards the buckets, the targets' lists of links, and the order of connects on a link.
+pub(super) static POOL: Lock<{ lock_rank::POOL }> = Lock::new();
+
+/// The target for `dest`, which is made if there is none; `None`: no memory. Under [`POOL`].
+#[allow(unsafe_code)]
+pub(super) fn target(dest: SocketAddr, remote: bool) -> Option<&'static Target> {
+    let head = BUCKET.get(usize::from(dest.port()) % BUCKETS)?;
+    let mut p = head.load(Ordering::Relaxed);
+    // SAFETY: the list holds type-stable objects; POOL is held.
+    while let Some(t) = unsafe { p.as_ref() } {
+        if t.dest.get() == Some(dest) && t.remote.load(Ordering::Relaxed) == remote {
+            return Some(t);
+        }
+        p = t.next.load(Ordering::Relaxed);
+    }
+    let t = TARGETS.alloc()?;
+    t.dest.set(dest);
+    t.remote.store(remote, Ordering::Relaxed);
+    t.links.store(core::ptr::null_mut(), Ordering::Relaxed);
+    t.reuseport.reset();
+    t.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
+    head.store(core::ptr::from_ref(t).cast_mut(), Ordering::Relaxed);
+    Some(t)
+}
+
+#[allow(unsafe_code)]
+fn load_link(p: &AtomicPtr<Link>) -> Option<&'static Link> {
+    // SAFETY: links are type-stable; the list is only changed under POOL.
+    unsafe { p.load(Ordering::Relaxed).as_ref() }
+}
+
+/// Time (ticks, some 20 microseconds) for which the kernel's answer that the peer lives is believed.
+///
+/// A connect to a server that has just died must be refused, and not be queued at a dead process. A client cannot learn
+/// of the death within this time: killing a process, its teardown by the kernel and the notification take longer. If a
+/// connect is queued at a dead process nevertheless, nothing hangs: the end of the control socket wakes every waiter,
+/// which finds the connect queued and makes it once more (`redispatch`), where it is refused.
+const ALIVE: u64 = 60_000;
+
+/// Asks the kernel whether the link's peer lives, unless it was asked lately.
+pub(super) fn check_liveness(l: &'static Link) {
+    let now = cpu::ticks();
+    if now.wrapping_sub(l.checked.load(Ordering::Relaxed)) >= ALIVE {
+        l.checked.store(now, Ordering::Relaxed);
+        l.service_if_readable();
+    }
+}
+
+/// The target for `dest`, on another host; else one without links to a destination for which `stands_in` is true, which
+/// then gets this destination, so that the list does not grow with each server that starts. Under [`POOL`].
+pub(super) fn target_or_unused(dest: SocketAddr, stands_in: fn(SocketAddr) -> bool) -> Option<&'static Target> {
+    let head = BUCKET.get(usize::from(dest.port()) % BUCKETS)?;
+    let mut p = head.load(Ordering::Relaxed);
+    let mut free = None;
+    #[allow(unsafe_code)]
+    // SAFETY: the list holds type-stable objects; POOL is held.
+    while let Some(t) = unsafe { p.as_ref() } {
+        match t.dest.get() {
+            Some(of) if of == dest => return Some(t),
+            Some(of) if stands_in(of) && load_link(&t.links).is_none() => free = Some(t),
+            _ => {}
+        }
+        p = t.next.load(Ordering::Relaxed);
+    }
+    match free {
+        Some(t) => {
+            t.dest.set(dest);
+            Some(t)
+        }
+        None => target(dest, true),
+    }
+}
+
+/// Removes the links that are known to carry no further connection from the list. True: there were some, and connects
+/// may still be queued at them.
+pub(super) fn sweep(t: &'static Target) -> bool {
+    let mut any = false;
+    retain(t, |link| {
+        let accepting = link.accepting();
+        if !accepting && link.is_withdrawn() {
+            // A server process that closes its listener while others have it hands the queued connects on to the
+            // kernel.
+            t.dest.get().into_iter().for_each(kernel_queue::note);
+        }
+        any |= !accepting;
+        accepting
+    });
+    any
+}
+
+/// Adds a link to the list, which has a reference to it from now on. Under [`POOL`].
+pub(super) fn add(t: &'static Target, link: &'static Link) {
+    link.next.store(t.links.load(Ordering::Relaxed), Ordering::Relaxed);
+    t.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+}
+
+/// Removes the links for which `keep` is false from the list. Their connections go on.
+pub(super) fn retain(t: &'static Target, mut keep: impl FnMut(&Link) -> bool) {
+    let mut cell: &'static AtomicPtr<Link> = &t.links;
+    while let Some(l) = load_link(cell) {
+        if keep(l) {
+            cell = &l.next;
+        } else {
+            cell.store(l.next.load(Ordering::Relaxed), Ordering::Relaxed);
+            // The link's open connections keep their own references to it.
+            l.put();
+        }
+    }
+}
+
+/// Sweeps every destination, so that a program that connects to many servers does not keep links to those that have
+/// ended. Under `POOL`.
+pub(super) fn sweep_all() {
+    for head in &BUCKET {
+        let mut p = head.load(Ordering::Relaxed);
+        #[allow(unsafe_code)]
+        // SAFETY: the list holds type-stable objects; POOL is held.
+        while let Some(t) = unsafe { p.as_ref() } {
+            let mut l = load_link(&t.links);
+            while let Some(link) = l {
+                check_liveness(link);
+                l = load_link(&link.next);
+            }
+            sweep(t);
+            p = t.next.load(Ordering::Relaxed);
+        }
+    }
+}
+
+/// The links of a target, newest first. Under [`POOL`].
+pub(super) fn links(t: &'static Target) -> impl Iterator<Item = &'static Link> {
+    core::iter::successors(load_link(&t.links), |l| load_link(&l.next))
+}
+
+/// The links to the listener with the cookie `member` (0: there is only one listener).
+pub(super) fn links_to(t: &'static Target, member: u64) -> impl Iterator<Item = &'static Link> {
+    links(t).filter(move |l| l.listener.member.load(Ordering::Relaxed) == member)
+}
+
+/// Called in the child of a fork: the links are the parent's; connections of the child make their own.
+#[allow(unsafe_code)]
+pub fn after_fork() {
+    POOL.reset();
+    TARGETS.reset_lock();
+    for b in &BUCKET {
+        let mut p = b.load(Ordering::Relaxed);
+        // SAFETY: the list holds type-stable objects, and the child has a single thread.
+        while let Some(t) = unsafe { p.as_ref() } {
+            let mut l = t.links.swap(core::ptr::null_mut(), Ordering::Relaxed);
+            // SAFETY: links are type-stable.
+            while let Some(link) = unsafe { l.as_ref() } {
+                l = link.next.load(Ordering::Relaxed);
+                link.inherit();
+            }
+            p = t.next.load(Ordering::Relaxed);
+        }
+    }
+}
