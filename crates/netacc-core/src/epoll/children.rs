@@ -7,8 +7,9 @@ use crate::epoll::nested::enter_own;
 use crate::epoll::ready::{news, touch};
 use crate::epoll::registration::link;
 use crate::epoll::unlink::unlink;
-use crate::object::instance::{Epoll, FRESH, KERNEL, QUEUED, Registration, STRUCTURE, SUBSCRIBED};
+use crate::object::instance::{Epoll, FRESH, QUEUED, Registration, STRUCTURE};
 use crate::object::reference::{Ref, at};
+use crate::object::source::Source;
 use crate::outcome::Outcome;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -70,8 +71,7 @@ fn add_nested(e: &'static Epoll, fd: i32, child: Ref<Epoll>, ev: (u32, u64)) -> 
     // The kernel checks for loops and depth, and wakes us for the child's descriptors.
     e.enter(EPOLL_CTL_ADD, fd, ev.0 & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg))
         .inspect_err(|_| unlink(e, reg))?;
-    e.add_ours(1);
-    reg.flags.fetch_or(KERNEL | SUBSCRIBED, Ordering::Relaxed);
+    reg.set_source(e, Source::Nested);
     reg.child.store(core::ptr::from_ref(child.obj).cast_mut(), Ordering::Release);
     enter_own(e, reg, child.obj);
     touch(e, reg);

@@ -4,18 +4,18 @@ use crate::epoll::cookies::{Kind, cookie, looks_like_cookie};
 use crate::epoll::listeners::watch_listener;
 use crate::epoll::modify::modify;
 use crate::epoll::paths::listen_in;
-use crate::epoll::registration::{find, kernel_data, link, note_edges};
+use crate::epoll::registration::{find, link, note_edges, show_to_kernel};
 use crate::epoll::unlink::unlink;
 use crate::epoll::{children, shared, stash};
 use crate::fd::placeholder::materialize;
 use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::listen::adopt;
-use crate::object::instance::{Epoll, KERNEL, STRUCTURE, SUBSCRIBED};
+use crate::object::instance::{Epoll, STRUCTURE};
 use crate::object::reference::Ref;
 use crate::object::socket::{Path, Socket};
+use crate::object::source::Source;
 use crate::outcome::Outcome;
-use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLEXCLUSIVE, EPOLLIN};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
@@ -111,18 +111,8 @@ fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u3
 fn add(e: &'static Epoll, path: Path, fd: i32, s: &'static Socket, ev: (u32, u64)) -> Result<()> {
     match path {
         Path::New | Path::Tcp => {
-            note_edges(e, ev.0);
-            let data = ev.1;
             let reg = link(e, Some(s), fd, ev)?;
-            // The kernel's set gets the application's own value, unless that has the form of a cookie.
-            let in_kernel = kernel_data(s, reg, data);
-            if in_kernel != data {
-                e.add_ours(1);
-                reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed);
-            }
-            e.enter_plain(reg, EPOLL_CTL_ADD, ev.0, in_kernel).inspect_err(|_| unlink(e, reg))?;
-            reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
-            Ok(())
+            show_to_kernel(e, reg, s, EPOLL_CTL_ADD).inspect_err(|_| unlink(e, reg))
         }
         Path::Shm => {
             e.ensure_kick()?;
@@ -159,12 +149,9 @@ fn translated(e: &'static Epoll, op: i32, fd: i32, events: u32, data: u64) -> Ou
     };
     // Counted like a nested one by `unlink`; it is unlinked with the instance.
     e.nests();
+    reg.set_source(e, Source::Foreign);
     match raw::epoll_ctl(e.fd(), op, fd, events, cookie(Kind::Foreign, reg)) {
-        Ok(()) => {
-            e.add_ours(1);
-            reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed);
-            Outcome::Done(0)
-        }
+        Ok(()) => Outcome::Done(0),
         Err(err) => {
             unlink(e, reg);
             Outcome::Failed(err)

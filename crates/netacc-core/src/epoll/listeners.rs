@@ -2,13 +2,14 @@
 
 use crate::epoll::cookies::{Kind, cookie};
 use crate::epoll::ready::{enqueue, touch};
-use crate::epoll::registration::{each_registration, uncount};
+use crate::epoll::registration::each_registration;
 use crate::epoll::subscription;
 use crate::epoll::subscription::{Attached, attach};
-use crate::object::instance::{Epoll, KERNEL, LISTENED, POLLED, Registration, STRUCTURE, SUBSCRIBED};
+use crate::object::instance::{Epoll, Registration, STRUCTURE};
 use crate::object::listener::Listener;
 use crate::object::reference::at;
 use crate::object::socket::Socket;
+use crate::object::source::Source;
 use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLEXCLUSIVE, EPOLLIN};
 use netacc_sys::errno::{Errno, Result};
@@ -22,17 +23,15 @@ pub(super) fn listener_events(events: u32) -> u32 {
 
 /// Enters the kernel's listener and the rendezvous into the kernel's set; the links' queues report by subscriptions.
 pub(super) fn watch_listener(e: &'static Epoll, reg: &'static Registration, fd: i32, s: &'static Socket) -> Result<()> {
-    uncount(e, reg);
-    e.add_ours(1);
-    reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed);
     let Some(l) = s.listener() else {
         return Err(Errno::BADF);
     };
     l.note_polled(s);
     let events = listener_events(reg.events.load(Ordering::Relaxed));
     let exclusive = events & EPOLLEXCLUSIVE as u32;
-    e.enter(EPOLL_CTL_ADD, fd, events, cookie(Kind::TcpListener, reg))?;
-    reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
+    reg.set_source(e, Source::Listener);
+    e.enter(EPOLL_CTL_ADD, fd, events, cookie(Kind::TcpListener, reg))
+        .inspect_err(|_| reg.set_source(e, Source::Nothing))?;
     let rendezvous = EPOLLIN as u32 | exclusive;
     e.enter(EPOLL_CTL_ADD, l.rendezvous_fd(), rendezvous, cookie(Kind::Rendezvous, reg))
         // Another number of this listener is registered here, and its entry serves both numbers.
@@ -59,11 +58,10 @@ pub(super) fn watch_listener(e: &'static Epoll, reg: &'static Registration, fd: 
 /// reports to one instance by its subscription, in which perhaps no thread waits; or there are no resources for a
 /// subscription. So each instance checks the queues in every round, and a thread that sleeps in it registers with them.
 fn poll_queues(e: &'static Epoll, reg: &'static Registration) {
-    if reg.flags.fetch_or(POLLED | LISTENED, Ordering::Relaxed) & LISTENED != 0 {
+    if reg.source() == Source::Queues {
         return;
     }
-    e.polled.fetch_add(1, Ordering::Relaxed);
-    e.listened.fetch_add(1, Ordering::Relaxed);
+    reg.set_source(e, Source::Queues);
     // A thread that is already asleep there is not registered, so it is woken.
     e.kick();
 }

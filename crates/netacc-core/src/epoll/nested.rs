@@ -10,7 +10,7 @@ use crate::epoll::cookies::{Kind, cookie};
 use crate::epoll::ready::{arm, changed, look, news, note_hold};
 use crate::fd::table;
 use crate::fd::table::Entry;
-use crate::object::instance::{DISABLED, Epoll, FRESH, GONE, POLLED, QUEUED, Registration};
+use crate::object::instance::{DISABLED, Epoll, FRESH, GONE, QUEUED, Registration};
 use crate::object::reference::at;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLONESHOT};
@@ -46,7 +46,7 @@ pub(super) fn on_hint(e: &Epoll, reg: &'static Registration) {
     }
     // A listener has no edge counters, and without a subscription no hints either: its readiness itself is the event.
     let marked = at(reg.sock.load(Ordering::Relaxed)).is_none_or(|s| s.listener().is_none());
-    let looked_at = reg.flags.load(Ordering::Relaxed) & POLLED != 0 && !marked;
+    let looked_at = reg.source().is_polled() && !marked;
     let new = if looked_at { reg.queue() & FRESH == 0 && look(e, reg) != 0 } else { changed(reg, true) };
     if new {
         reg.set_queue_bits(FRESH);

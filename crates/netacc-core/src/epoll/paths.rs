@@ -3,15 +3,15 @@
 use crate::epoll::cookies::{Kind, cookie};
 use crate::epoll::listeners::{unhear_listener, watch_listener};
 use crate::epoll::ready::touch;
-use crate::epoll::registration::{each_registration, show_to_kernel, uncount};
+use crate::epoll::registration::{each_registration, show_to_kernel};
 use crate::epoll::subscription;
 use crate::epoll::subscription::{Attached, attach};
 use crate::object::instance::{
-    DISABLED, Epoll, KERNEL, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, POLLED, PROGRAMS,
-    Registration, STRUCTURE, SUBSCRIBED,
+    DISABLED, Epoll, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS, Registration, STRUCTURE,
 };
 use crate::object::reference::at;
 use crate::object::socket::Socket;
+use crate::object::source::Source;
 use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET};
 use netacc_transport::shm::ShmEndpoint;
@@ -49,9 +49,10 @@ pub fn switched(s: &'static Socket, old: &'static ShmEndpoint, change: impl FnOn
 
 /// Removes a registration that the kernel served alone from the kernel's set.
 fn hide_from_kernel(e: &Epoll, reg: &Registration) {
-    if reg.flags.load(Ordering::Relaxed) & KERNEL != 0 {
+    if reg.source().is_in_kernels_set() {
         let _ = e.enter_plain(reg, EPOLL_CTL_DEL, 0, 0);
-        reg.flags.fetch_and(!(KERNEL | PROGRAMS), Ordering::Relaxed);
+        reg.flags.fetch_and(!PROGRAMS, Ordering::Relaxed);
+        reg.set_source(e, Source::Nothing);
     }
 }
 
@@ -64,13 +65,13 @@ pub fn withdraw(s: &'static Socket, ep: &'static ShmEndpoint) {
     each_registration(s, |e, reg| {
         let _g = e.lock.lock();
         let flags = reg.flags.fetch_or(PEER_LIVENESS_WATCHED | ON_KERNEL | OLD_SUBFLOW_WATCHED, Ordering::Relaxed);
-        for (bit, fd) in [
-            (PEER_LIVENESS_WATCHED, ep.liveness.peer_fd()),
-            (ON_KERNEL, ep.passed.kernel_fd()),
-            (LIVENESS_WATCHED, ep.liveness.fd()),
-            (OLD_SUBFLOW_WATCHED, ep.old_subflow.fd()),
+        for (entered, fd) in [
+            (flags & PEER_LIVENESS_WATCHED != 0, ep.liveness.peer_fd()),
+            (flags & ON_KERNEL != 0, ep.passed.kernel_fd()),
+            (reg.source() == Source::Liveness, ep.liveness.fd()),
+            (flags & OLD_SUBFLOW_WATCHED != 0, ep.old_subflow.fd()),
         ] {
-            if flags & bit != 0 && fd >= 0 {
+            if entered && fd >= 0 {
                 let _ = e.enter(EPOLL_CTL_DEL, fd, 0, 0);
             }
         }
@@ -83,23 +84,25 @@ pub fn to_kernel(s: &'static Socket, old: &'static ShmEndpoint) {
     let _s = STRUCTURE.lock();
     each_registration(s, |e, reg| {
         subscription::detach(e, old, core::ptr::from_ref(reg) as usize);
-        let flags = uncount(e, reg);
-        if flags & LIVENESS_WATCHED != 0 {
-            e.with_liveness.fetch_sub(1, Ordering::Relaxed);
-        }
         {
             // A thread that finds the flags cleared finds the new path, too.
             let _g = e.lock.lock();
-            reg.flags.fetch_and(
-                !(PEER_LIVENESS_WATCHED | ON_KERNEL | LIVENESS_WATCHED | OLD_SUBFLOW_WATCHED),
-                Ordering::Relaxed,
-            );
+            reg.flags.fetch_and(!(PEER_LIVENESS_WATCHED | ON_KERNEL | OLD_SUBFLOW_WATCHED), Ordering::Relaxed);
         }
+        reg.set_source(e, Source::Nothing);
         // A registration that EPOLLONESHOT has disabled is entered when the application enables it again.
         if reg.queue() & DISABLED == 0 {
-            let _ = show_to_kernel(e, reg, EPOLL_CTL_ADD);
+            return_to_kernel(e, reg, s);
         }
     });
+}
+
+/// Enters a registration that listens to nothing in the kernel's set again. In a set that is a parent's it is entered
+/// when this process first uses the instance.
+fn return_to_kernel(e: &'static Epoll, reg: &'static Registration, s: &'static Socket) {
+    if !e.is_inherited() {
+        let _ = show_to_kernel(e, reg, s, EPOLL_CTL_ADD);
+    }
 }
 
 /// Adapts the registrations of a socket that was registered before listen(2) and is a listener now.
@@ -128,28 +131,23 @@ pub fn no_listener(s: &'static Socket) {
     let _s = STRUCTURE.lock();
     each_registration(s, |e, reg| {
         unhear_listener(e, reg, s);
-        uncount(e, reg);
         let _ = e.enter(EPOLL_CTL_DEL, reg.fd.load(Ordering::Relaxed), 0, 0);
-        reg.flags.fetch_and(!KERNEL, Ordering::Relaxed);
-        let _ = show_to_kernel(e, reg, EPOLL_CTL_ADD);
+        reg.set_source(e, Source::Nothing);
+        return_to_kernel(e, reg, s);
     });
 }
 
 /// Makes the registration of an accelerated connection report by our own ready queue.
 pub(crate) fn listen_in(e: &'static Epoll, reg: &'static Registration, s: &'static Socket) {
-    uncount(e, reg);
-    e.add_ours(1);
     let Some(ep) = s.endpoint() else { return };
     if attach(e, ep, core::ptr::from_ref(reg) as usize) == Attached::Here {
-        reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed);
+        reg.set_source(e, Source::ReadySet);
     } else {
-        reg.flags.fetch_or(POLLED, Ordering::Relaxed);
-        e.polled.fetch_add(1, Ordering::Relaxed);
+        reg.set_source(e, Source::Rounds);
         let liveness = if ep.side.link().is_inherited() { ep.liveness.to_poll(&ep.side) } else { -1 };
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP | EPOLLET) as u32;
         if liveness >= 0 && e.enter(EPOLL_CTL_ADD, liveness, events, cookie(Kind::Liveness, reg)).is_ok() {
-            reg.flags.fetch_or(LIVENESS_WATCHED, Ordering::Relaxed);
-            e.with_liveness.fetch_add(1, Ordering::Relaxed);
+            reg.set_source(e, Source::Liveness);
         }
     }
     touch(e, reg);
@@ -162,12 +160,8 @@ pub fn candidate(s: &'static Socket) {
     }
     let _s = STRUCTURE.lock();
     each_registration(s, |e, reg| {
-        let events = reg.events.load(Ordering::Relaxed);
-        if reg.flags.load(Ordering::Relaxed) & KERNEL != 0
-            && e.enter_plain(reg, EPOLL_CTL_MOD, events, cookie(Kind::Candidate, reg)).is_ok()
-            && reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed) & SUBSCRIBED == 0
-        {
-            e.add_ours(1);
+        if reg.source().is_in_kernels_set() {
+            let _ = show_to_kernel(e, reg, s, EPOLL_CTL_MOD);
         }
     });
 }

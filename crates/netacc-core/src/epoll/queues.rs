@@ -5,9 +5,10 @@
 //! registers with the queues themselves, as a thread in poll(2) does.
 
 use crate::epoll::ready::is_wanted;
-use crate::object::instance::{Epoll, LISTENED};
+use crate::object::instance::Epoll;
 use crate::object::listener::Listener;
 use crate::object::reference::at;
+use crate::object::source::Source;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use netacc_transport::WaitSet;
@@ -29,7 +30,7 @@ impl Queues {
             let mut p = e.registrations.load(Ordering::Relaxed);
             while let Some(reg) = at(p) {
                 p = reg.next_all.load(Ordering::Relaxed);
-                if reg.flags.load(Ordering::Relaxed) & LISTENED != 0
+                if reg.source() == Source::Queues
                     && let Some(l) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.listener())
                     && !found.iter().any(|x| core::ptr::eq(*x, l))
                 {
@@ -56,7 +57,7 @@ impl Queues {
         let mut p = e.registrations.load(Ordering::Relaxed);
         while let Some(reg) = at(p) {
             p = reg.next_all.load(Ordering::Relaxed);
-            if reg.flags.load(Ordering::Relaxed) & LISTENED != 0 && is_wanted(e, reg) {
+            if reg.source() == Source::Queues && is_wanted(e, reg) {
                 return true;
             }
         }

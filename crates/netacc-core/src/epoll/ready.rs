@@ -6,12 +6,12 @@ use crate::epoll::nested::{arm_children, on_hint};
 use crate::epoll::registration::release_registration;
 use crate::epoll::subscription;
 use crate::object::instance::{
-    ACCEPTED, DISABLED, Epoll, FRESH, GONE, LISTENED, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL,
-    PEER_LIVENESS_WATCHED, POLLED, QUEUED, Registration,
+    ACCEPTED, DISABLED, Epoll, FRESH, GONE, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, QUEUED, Registration,
 };
 use crate::object::listener::tcp_ready;
 use crate::object::reference::at;
 use crate::object::socket::Path;
+use crate::object::source::Source;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM};
@@ -115,7 +115,7 @@ pub(crate) fn collect(e: &Epoll) {
             let child = at(reg.child.load(Ordering::Relaxed))
                 // The readiness of an inner instance is EPOLLIN alone.
                 .filter(|_| reg.events.load(Ordering::Relaxed) & EPOLLIN as u32 != 0);
-            if reg.flags.load(Ordering::Relaxed) & POLLED == 0 && child.is_none() {
+            if !reg.source().is_polled() && child.is_none() {
                 continue;
             }
             if e.is_inner() {
@@ -141,7 +141,7 @@ pub(super) fn serve_polled(e: &Epoll) {
         let mut p = e.registrations.load(Ordering::Relaxed);
         while let Some(reg) = at(p) {
             p = reg.next_all.load(Ordering::Relaxed);
-            let polled = reg.flags.load(Ordering::Relaxed) & POLLED != 0;
+            let polled = reg.source().is_polled();
             let socket = at(reg.sock.load(Ordering::Relaxed)).filter(|s| polled && s.is_shm());
             let Some(link) = socket.and_then(|s| s.endpoint()).map(|ep| ep.side.link()) else { continue };
             let is_known = links.iter().any(|l| core::ptr::eq(*l, link));
@@ -258,7 +258,7 @@ pub(super) fn changed(reg: &'static Registration, take: bool) -> bool {
         now_rest = u64::from(m.edges) << 32 | u64::from(m.room);
         // Data below SO_RCVLOWAT is no event. After the end no data arrives, but setting that option is an event.
         lowat = ep.edges.lowat() > 1 && ep.unread() < ep.edges.lowat() && !ep.observed().has_peer_ended();
-    } else if reg.flags.load(Ordering::Relaxed) & LISTENED != 0
+    } else if reg.source() == Source::Queues
         && let Some(l) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.listener())
     {
         (now, now_rest, lowat) = (l.arrived(), 0, false);
@@ -327,7 +327,7 @@ pub(crate) fn arm_liveness(e: &Epoll) -> bool {
     let mut p = e.registrations.load(Ordering::Relaxed);
     while let Some(reg) = at(p) {
         p = reg.next_all.load(Ordering::Relaxed);
-        if reg.flags.load(Ordering::Relaxed) & LIVENESS_WATCHED != 0
+        if reg.source() == Source::Liveness
             && reg.queue() & DISABLED == 0
             && let Some(ep) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.endpoint())
         {

@@ -2,9 +2,10 @@
 
 use crate::epoll::cookies;
 use crate::epoll::cookies::{Kind, cookie, looks_like_cookie};
-use crate::object::instance::{Epoll, KERNEL, LISTENED, POLLED, Registration, SUBSCRIBED};
+use crate::object::instance::{Epoll, Registration};
 use crate::object::reference::at;
 use crate::object::socket::Socket;
+use crate::object::source::Source;
 use core::sync::atomic::Ordering;
 use libc::{EPOLLET, EPOLLONESHOT};
 use netacc_sys::errno::{Errno, Result};
@@ -15,11 +16,7 @@ static REGISTRATIONS: Slab<Registration> = Slab::new();
 pub(crate) fn new_registration() -> Result<&'static Registration> {
     let r = REGISTRATIONS.alloc().ok_or(Errno::NOMEM)?;
     cookies::enter(r).inspect_err(|_| REGISTRATIONS.release(r))?;
-    r.flags.store(0, Ordering::Relaxed);
-    r.queue.store(0, Ordering::Relaxed);
-    r.sock.store(core::ptr::null_mut(), Ordering::Relaxed);
-    r.child.store(core::ptr::null_mut(), Ordering::Relaxed);
-    r.alias.store(core::ptr::null_mut(), Ordering::Relaxed);
+    r.begin();
     Ok(r)
 }
 
@@ -28,24 +25,28 @@ pub(crate) fn release_registration(r: &'static Registration) {
     REGISTRATIONS.release(r);
 }
 
-/// Enters a registration into the kernel's set, with the application's value unless that looks like one of ours.
-pub(crate) fn show_to_kernel(e: &'static Epoll, reg: &'static Registration, op: i32) -> Result<()> {
+/// Enters the registration of a socket that the kernel serves into the kernel's set, or changes the entry (`op`). What
+/// stands there is the program's value, unless that looks like one of ours or we must see the events. Under
+/// `STRUCTURE`.
+pub(crate) fn show_to_kernel(e: &'static Epoll, reg: &'static Registration, s: &Socket, op: i32) -> Result<()> {
     let (events, data) = (reg.events.load(Ordering::Relaxed), reg.data.load(Ordering::Relaxed));
-    let mut in_kernel = data;
-    if looks_like_cookie(data) {
-        in_kernel = cookie(Kind::Foreign, reg);
-        if reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed) & SUBSCRIBED == 0 {
-            e.add_ours(1);
-        }
-    }
+    let (source, in_kernel) = if s.is_candidate() {
+        (Source::Translated, cookie(Kind::Candidate, reg))
+    } else if looks_like_cookie(data) {
+        (Source::Translated, cookie(Kind::Foreign, reg))
+    } else {
+        (Source::Kernel, data)
+    };
     note_edges(e, events);
-    if e.is_inherited() {
-        // It is entered when this process first uses the instance.
-        return Ok(());
+    // A cookie is counted before the kernel can report it, and until the kernel cannot any more: the calls of an
+    // instance without registrations of ours pass through.
+    let before = reg.source();
+    if source == Source::Translated {
+        reg.set_source(e, source);
     }
-    e.enter_plain(reg, op, events, in_kernel)?;
-    reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
-    Ok(())
+    let done = e.enter_plain(reg, op, events, in_kernel);
+    reg.set_source(e, if done.is_ok() { source } else { before });
+    done
 }
 
 pub(crate) fn each_registration(s: &'static Socket, mut f: impl FnMut(&'static Epoll, &'static Registration)) {
@@ -102,33 +103,6 @@ pub(crate) fn link(
     }
     e.registrations.store(p, Ordering::Release);
     Ok(reg)
-}
-
-/// What stands for an application's value in the kernel's set: itself, unless it looks like ours or we must see the
-/// event.
-pub(crate) fn kernel_data(s: &Socket, reg: &'static Registration, data: u64) -> u64 {
-    if s.is_candidate() {
-        cookie(Kind::Candidate, reg)
-    } else if looks_like_cookie(data) {
-        cookie(Kind::Foreign, reg)
-    } else {
-        data
-    }
-}
-
-/// Takes back what a registration was counted as, since it changes its kind.
-pub(crate) fn uncount(e: &Epoll, reg: &Registration) -> u32 {
-    let old = reg.flags.fetch_and(!(SUBSCRIBED | POLLED | LISTENED), Ordering::Relaxed);
-    if old & LISTENED != 0 {
-        e.listened.fetch_sub(1, Ordering::Relaxed);
-    }
-    if old & POLLED != 0 {
-        e.polled.fetch_sub(1, Ordering::Relaxed);
-    }
-    if old & (SUBSCRIBED | POLLED) != 0 {
-        e.add_ours(-1);
-    }
-    old
 }
 
 /// Called in the child of a fork: frees the lock, which another thread of the parent may have held.

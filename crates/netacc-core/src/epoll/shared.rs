@@ -22,11 +22,11 @@ use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::fork::descendants;
 use crate::object::instance::{
-    DISABLED, Epoll, KERNEL, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS,
-    Registration, STRUCTURE,
+    DISABLED, Epoll, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS, Registration, STRUCTURE,
 };
 use crate::object::reference::at;
 use crate::object::socket::{Path, Socket};
+use crate::object::source::Source;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
@@ -268,11 +268,11 @@ fn move_registration(e: &'static Epoll, reg: &'static Registration, from: Option
     };
     match s.path() {
         Path::New | Path::Tcp => {
-            if reg.flags.load(Ordering::Relaxed) & KERNEL != 0 {
+            if reg.source().is_in_kernels_set() {
                 // The entry stays in the program's set, as for any foreign descriptor.
                 reg.flags.fetch_or(PROGRAMS, Ordering::Relaxed);
             } else if reg.queue() & DISABLED == 0 {
-                let _ = show_to_kernel(e, reg, EPOLL_CTL_ADD);
+                let _ = show_to_kernel(e, reg, s, EPOLL_CTL_ADD);
             }
         }
         Path::Listener => {
@@ -300,13 +300,13 @@ fn move_registration(e: &'static Epoll, reg: &'static Registration, from: Option
 fn move_sockets(e: &'static Epoll, reg: &'static Registration, ep: &ShmEndpoint, from: i32) {
     let ends = (EPOLLIN | EPOLLRDHUP | EPOLLET) as u32;
     let flags = reg.flags.load(Ordering::Relaxed);
-    for (bit, fd, events) in [
-        (LIVENESS_WATCHED, ep.liveness.fd(), ends),
-        (PEER_LIVENESS_WATCHED, ep.liveness.peer_fd(), ends | EPOLLOUT as u32),
-        (OLD_SUBFLOW_WATCHED, ep.old_subflow.fd(), ends | EPOLLOUT as u32),
-        (ON_KERNEL, ep.passed.kernel_fd(), ends | EPOLLOUT as u32),
+    for (entered, fd, events) in [
+        (reg.source() == Source::Liveness, ep.liveness.fd(), ends),
+        (flags & PEER_LIVENESS_WATCHED != 0, ep.liveness.peer_fd(), ends | EPOLLOUT as u32),
+        (flags & OLD_SUBFLOW_WATCHED != 0, ep.old_subflow.fd(), ends | EPOLLOUT as u32),
+        (flags & ON_KERNEL != 0, ep.passed.kernel_fd(), ends | EPOLLOUT as u32),
     ] {
-        if flags & bit != 0 && fd >= 0 {
+        if entered && fd >= 0 {
             let _ = raw::epoll_ctl(from, EPOLL_CTL_DEL, fd, 0, 0);
             let _ = e.enter(EPOLL_CTL_ADD, fd, events, cookie(Kind::Liveness, reg));
         }
@@ -320,14 +320,7 @@ fn rewatch(e: &'static Epoll, reg: &'static Registration, s: &'static Socket, ep
         ep.registration.store(0, Ordering::Relaxed);
         reg.alias.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
-    if reg
-        .flags
-        .fetch_and(!(LIVENESS_WATCHED | PEER_LIVENESS_WATCHED | OLD_SUBFLOW_WATCHED | ON_KERNEL), Ordering::Relaxed)
-        & LIVENESS_WATCHED
-        != 0
-    {
-        e.with_liveness.fetch_sub(1, Ordering::Relaxed);
-    }
+    reg.flags.fetch_and(!(PEER_LIVENESS_WATCHED | OLD_SUBFLOW_WATCHED | ON_KERNEL), Ordering::Relaxed);
     listen_in(e, reg, s);
 }
 

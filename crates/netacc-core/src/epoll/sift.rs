@@ -6,9 +6,10 @@ use crate::epoll::cookies::{Named, Value, open};
 use crate::epoll::ready::{enqueue, hinted, tcp_waits};
 use crate::epoll::subscription;
 use crate::epoll::subscription::{activate_own, drop_if_useless};
-use crate::object::instance::{DISABLED, Epoll, FRESH, GONE, LISTENED, Registration, STRUCTURE};
+use crate::object::instance::{DISABLED, Epoll, FRESH, GONE, Registration, STRUCTURE};
 use crate::object::reference::{Ref, at};
 use crate::object::socket::Socket;
+use crate::object::source::Source;
 use crate::object::subscription::Subscription;
 use crate::operator::requests;
 use alloc::vec::Vec;
@@ -111,7 +112,7 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
                 l.tcp_waits.store(1, Ordering::Relaxed);
             }
             // The count of arrivals does not include TCP connections.
-            queue_as(reg, if reg.flags.load(Ordering::Relaxed) & LISTENED != 0 { FRESH } else { 0 });
+            queue_as(reg, if reg.source() == Source::Queues { FRESH } else { 0 });
         }
         Named::Rendezvous(reg) => {
             if let Some(l) = sock(reg).and_then(|s| s.listener()) {

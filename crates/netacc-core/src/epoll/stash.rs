@@ -3,7 +3,7 @@
 use crate::epoll::call::Call;
 use crate::epoll::cookies::open as open_value;
 use crate::epoll::cookies::{Kind, Named, Value, cookie};
-use crate::object::instance::{Epoll, KERNEL, Registration};
+use crate::object::instance::{Epoll, Registration};
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_sys::errno::Result;
 use netacc_sys::{raw, reserved_fds};
@@ -95,7 +95,7 @@ pub(super) fn forget(e: &Epoll, reg: &'static Registration) {
     }
     let ours = [cookie(Kind::Candidate, reg), cookie(Kind::Foreign, reg)];
     drop_kernel_data(e, &ours);
-    if reg.flags.load(Ordering::Relaxed) & KERNEL != 0 {
+    if reg.source().is_in_kernels_set() {
         drop_kernel_data(e, &[reg.data.load(Ordering::Relaxed)]);
     }
 }

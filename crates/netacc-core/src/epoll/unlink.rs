@@ -4,11 +4,12 @@ use crate::epoll::listeners::unhear_listener;
 use crate::epoll::registration::release_registration;
 use crate::epoll::{nested, stash, subscription};
 use crate::object::instance::{
-    ACCEPTED, Epoll, GONE, KERNEL, LISTENED, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED,
-    POLLED, PROGRAMS, QUEUED, Registration, STRUCTURE, SUBSCRIBED,
+    ACCEPTED, Epoll, GONE, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS, QUEUED, Registration,
+    STRUCTURE,
 };
 use crate::object::reference::at;
 use crate::object::socket::{Path, Socket};
+use crate::object::source::Source;
 use core::sync::atomic::Ordering;
 use libc::EPOLL_CTL_DEL;
 
@@ -39,7 +40,8 @@ fn remove(e: &'static Epoll, reg: &'static Registration, why: Removed) {
     let fd = reg.fd.load(Ordering::Relaxed);
     let s = at(reg.sock.load(Ordering::Relaxed));
     let flags = reg.flags.load(Ordering::Relaxed);
-    if flags & KERNEL != 0 {
+    let source = reg.source();
+    if source.is_in_kernels_set() {
         let plain = s.is_some_and(|s| matches!(s.path(), Path::New | Path::Tcp));
         if plain && why == Removed::Requested {
             let _ = e.enter_plain(reg, EPOLL_CTL_DEL, 0, 0);
@@ -70,14 +72,7 @@ fn remove(e: &'static Epoll, reg: &'static Registration, why: Removed) {
         nested::leave_own(e, reg);
         e.nested.fetch_sub(1, Ordering::Relaxed);
     }
-    if flags & LISTENED != 0 {
-        e.listened.fetch_sub(1, Ordering::Relaxed);
-    }
-    if flags & POLLED != 0 {
-        e.polled.fetch_sub(1, Ordering::Relaxed);
-    }
-    if flags & LIVENESS_WATCHED != 0 {
-        e.with_liveness.fetch_sub(1, Ordering::Relaxed);
+    if source == Source::Liveness {
         if let Some(liveness) = s.and_then(|s| s.endpoint()).map(|ep| ep.liveness.fd()).filter(|b| *b >= 0) {
             del(liveness);
         }
@@ -103,9 +98,7 @@ fn remove(e: &'static Epoll, reg: &'static Registration, why: Removed) {
     {
         del(w);
     }
-    if flags & (SUBSCRIBED | POLLED) != 0 {
-        e.add_ours(-1);
-    }
+    reg.set_source(e, Source::Nothing);
     let queued = {
         let _g = e.lock.lock();
         let (before, after) = (reg.prev_all.load(Ordering::Relaxed), reg.next_all.load(Ordering::Relaxed));
@@ -142,13 +135,11 @@ pub fn forget_socket(s: &'static Socket) {
     let _s = STRUCTURE.lock();
     let kernels = matches!(s.path(), Path::New | Path::Tcp);
     while let Some(reg) = at(s.registrations.load(Ordering::Relaxed)) {
+        let Some(e) = at(reg.epoll.load(Ordering::Relaxed)) else { break };
         if kernels {
             // The kernel removes a closed file itself, and the number may belong to another file by now.
-            reg.flags.fetch_and(!KERNEL, Ordering::Relaxed);
+            reg.set_source(e, Source::Nothing);
         }
-        match at(reg.epoll.load(Ordering::Relaxed)) {
-            Some(e) => unlink_closed(e, reg),
-            None => break,
-        }
+        unlink_closed(e, reg);
     }
 }

@@ -3,6 +3,7 @@
 use crate::object::name::Name;
 use crate::object::reference::Ref;
 use crate::object::socket::Socket;
+use crate::object::source::Source;
 use crate::object::subscription::Subscription;
 use crate::wait::spin::Spin;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -24,25 +25,14 @@ netacc_sys::flags! { RegFlag:
     /// Bit of [`Registration::queue`]: the registration was just added or changed, so it is reported at the next look
     /// whatever the edge counters say.
     pub(crate) const FRESH;
-    /// Bit of [`Registration::flags`]: the application's own event is in the kernel's set.
-    pub(crate) const KERNEL;
-    /// Bit of [`Registration::flags`]: hints come by a subscription.
-    pub(crate) const SUBSCRIBED;
-    /// Bit of [`Registration::flags`]: there is no subscription for it, so it is checked in every round.
-    pub(crate) const POLLED;
     /// Bit of [`Registration::flags`]: the connection's peer liveness socket is in the kernel's set.
     pub(crate) const PEER_LIVENESS_WATCHED;
-    /// Bit of [`Registration::flags`]: the connection's liveness socket is in the kernel's set, and hints come by it.
-    pub(crate) const LIVENESS_WATCHED;
     /// Bit of [`Registration::flags`]: the connection's old subflow is in the kernel's set.
     pub(crate) const OLD_SUBFLOW_WATCHED;
     /// Bit of [`Registration::flags`]: the kernel socket that the connection is switching to is in the kernel's set.
     pub(crate) const ON_KERNEL;
     /// Bit of [`Registration::flags`]: the application's own event is in its own set, though ours is another one.
     pub(crate) const PROGRAMS;
-    /// Bit of [`Registration::flags`]: it is a listener that other instances watch as well, counted in
-    /// [`Epoll::listened`].
-    pub(crate) const LISTENED;
     /// Bit of [`Registration::flags`]: the socket that was accepted at the connection's liveness socket is in the
     /// kernel's set.
     pub(crate) const ACCEPTED;
@@ -61,6 +51,9 @@ pub struct Registration {
     pub(crate) fd: AtomicI32,
     pub(crate) events: AtomicU32,
     pub(crate) data: AtomicU64,
+    /// The number of its [`Source`]. Written under `STRUCTURE`.
+    source: AtomicU32,
+    /// Which further sockets of its connection are in the kernel's set.
     pub(crate) flags: AtomicU32,
     /// Bits that concern the ready queue. Written under the instance's lock only, so without locked instructions.
     pub(crate) queue: AtomicU32,
@@ -79,6 +72,41 @@ pub struct Registration {
 }
 
 impl Registration {
+    /// Where its events come from. A thread without `STRUCTURE` may see the previous source still.
+    #[inline]
+    pub(crate) fn source(&self) -> Source {
+        Source::decode(self.source.load(Ordering::Relaxed))
+    }
+
+    /// Changes where its events come from, and what the instance counts it as. Under `STRUCTURE`.
+    pub(crate) fn set_source(&self, e: &Epoll, to: Source) {
+        let from = self.source();
+        debug_assert!(to.may_follow(from), "epoll {}: {from:?} does not become {to:?}", e.fd());
+        self.source.store(to as u32, Ordering::Relaxed);
+        let (was, is) = (from.counted(), to.counted());
+        e.add_ours(is.ours as i32 - was.ours as i32);
+        // Only written under `STRUCTURE`, so no locked instruction is needed. Relaxed: a thread that is about to sleep
+        // is woken by the caller.
+        for (cell, was, is) in [
+            (&e.polled, was.polled, is.polled),
+            (&e.with_liveness, was.with_liveness, is.with_liveness),
+            (&e.listened, was.listened, is.listened),
+        ] {
+            cell.store(cell.load(Ordering::Relaxed).wrapping_add(is).wrapping_sub(was), Ordering::Relaxed);
+        }
+        netacc_log::log!(Trace, "epoll {}: fd {}: {from:?} becomes {to:?}", e.fd(), self.fd.load(Ordering::Relaxed));
+    }
+
+    /// Begins with a registration that listens to nothing.
+    pub(crate) fn begin(&self) {
+        self.source.store(Source::Nothing as u32, Ordering::Relaxed);
+        self.flags.store(0, Ordering::Relaxed);
+        self.queue.store(0, Ordering::Relaxed);
+        self.sock.store(core::ptr::null_mut(), Ordering::Relaxed);
+        self.child.store(core::ptr::null_mut(), Ordering::Relaxed);
+        self.alias.store(core::ptr::null_mut(), Ordering::Relaxed);
+    }
+
     /// The bits of `queue`. This and the two functions that change them are called under the instance's lock.
     pub(crate) fn queue(&self) -> u32 {
         self.queue.load(Ordering::Relaxed)
@@ -118,11 +146,11 @@ pub struct Epoll {
     pub(crate) ready_len: AtomicU32,
     pub(crate) watches: AtomicPtr<Subscription>,
     pub(crate) active: AtomicPtr<Subscription>,
-    /// Number of registrations with POLLED, and of nested instances.
+    /// Number of registrations that are looked at in every round, apart from nested instances.
     pub(crate) polled: AtomicU32,
     /// Number of registrations that are woken by a liveness socket.
     pub(crate) with_liveness: AtomicU32,
-    /// Number of registrations of listeners with LISTENED: a sleeping thread registers with each of them.
+    /// Number of registrations of listeners whose queues a sleeping thread registers with.
     pub(crate) listened: AtomicU32,
     pub(crate) nested: AtomicU32,
     /// Set once the instance was registered in another one: its events are counted in `news` for that one.

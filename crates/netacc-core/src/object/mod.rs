@@ -11,5 +11,6 @@ pub mod listener;
 pub mod name;
 pub mod reference;
 pub mod socket;
+pub(crate) mod source;
 pub mod state;
 pub mod subscription;
