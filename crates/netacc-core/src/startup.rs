@@ -162,8 +162,7 @@ pub(crate) fn env(name: &str) -> Option<&'static [u8]> {
     found.map(|v| &*Box::leak(v.into_boxed_slice()))
 }
 
-/// Called in the child of a fork: frees the locks.
-pub fn reset_locks() {
-    STARTING.reset();
+/// Called in the child of a fork: the thread that was starting the library is the parent's.
+pub fn after_fork() {
     STARTER.store(0, Ordering::Relaxed);
 }

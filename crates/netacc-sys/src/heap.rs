@@ -136,7 +136,9 @@ pub fn in_child() {
     // Where no thread has the lock for the fork, a handler has forked that interrupted an allocation, which goes on.
     if FORKING.load(Ordering::Relaxed) != 0 {
         FORKING.store(0, Ordering::Relaxed);
-        LOCK.reset();
+        LOCK.release_uncounted();
+    } else {
+        LOCK.keep_in_child();
     }
 }
 

@@ -1,5 +1,8 @@
-//! A one-word lock on a futex: no allocation, no registration, usable in a signal handler's caller,
-//! and resettable in the child of a fork, where the thread that held it no longer exists.
+//! A one-word lock on a futex: no allocation, no registration, usable in a signal handler's caller.
+//!
+//! A lock that is held has the number of the holder's process, and the child of a fork has a number of its own. So a
+//! lock that a thread of the parent held, which does not exist in the child, is as good as free there, and nobody has
+//! to reset it.
 
 use crate::thread_state::{self, Place};
 use crate::{lock_rank, raw, time};
@@ -7,9 +10,22 @@ use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 const FREE: u32 = 0;
-const HELD: u32 = 1;
-/// The lock is held, and a thread may sleep on the word.
-const CONTENDED: u32 = 2;
+/// Bit of the word of a lock that is held: a thread may sleep on the word.
+const CONTENDED: u32 = 1;
+/// What the number of a process grows by in the child of a fork, so that it leaves the bit [`CONTENDED`] free.
+const NEXT_PROCESS: u32 = 2;
+/// In the place of a process's number: the holder goes on in the child of a fork.
+const KEPT: u32 = !CONTENDED;
+
+/// The number of this process, which none of its ancestors has. Written by [`begin_process`] alone, while there is one
+/// thread.
+static PROCESS: AtomicU32 = AtomicU32::new(NEXT_PROCESS);
+
+#[inline]
+fn process() -> u32 {
+    // Relaxed: no other thread writes it.
+    PROCESS.load(Ordering::Relaxed)
+}
 
 /// A mutual exclusion lock without data: the fields it protects are atomics used with `Relaxed`. `RANK` is its place in
 /// the order in which a thread takes locks ([`crate::lock_rank`]). Zeroed memory is a free lock.
@@ -84,16 +100,25 @@ impl<const RANK: u8> Lock<RANK> {
         self.word.unlock();
     }
 
-    /// Frees the lock, whichever thread held it. Only for the child of a fork, which has a single thread.
-    pub fn reset(&self) {
-        // The word is read first: hardly any lock is held, and every page that the child writes to is copied.
+    /// To be called in the child of a fork that a signal handler makes, before [`begin_process`]: the thread holds the
+    /// lock, or waits for it, below the handler, and goes on in the child.
+    pub(crate) fn keep_in_child(&self) {
+        // Relaxed: there is one thread.
         if self.word.0.load(Ordering::Relaxed) != FREE {
-            self.word.0.store(FREE, Ordering::Relaxed);
+            self.word.0.store(KEPT, Ordering::Relaxed);
         }
     }
 }
 
-/// The futex word of a lock: [`FREE`], [`HELD`] or [`CONTENDED`].
+/// Whether a word with this value can be taken: nobody holds the lock, or a thread of an ancestor does. `me` is the
+/// number of this process.
+#[inline]
+fn is_free(word: u32, me: u32) -> bool {
+    let holder = word & !CONTENDED;
+    word == FREE || (holder != me && holder != KEPT)
+}
+
+/// The futex word of a lock: [`FREE`], or the number of the holder's process, with [`CONTENDED`] if a thread may sleep.
 #[repr(transparent)]
 #[derive(Debug, Default)]
 struct Word(AtomicU32);
@@ -109,27 +134,49 @@ impl Word {
     #[inline]
     fn try_lock(&self) -> bool {
         // Acquire pairs with the Release in `unlock`: we see what the last holder wrote.
-        self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        match self.0.compare_exchange(FREE, process(), Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => true,
+            Err(word) => self.take_over(word),
+        }
+    }
+
+    /// Takes the lock if a thread of an ancestor holds it, with the value that was found. All threads of this process
+    /// see what that thread had written until the fork.
+    #[cold]
+    fn take_over(&self, word: u32) -> bool {
+        let me = process();
+        is_free(word, me) && self.0.compare_exchange(word, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     #[cold]
     fn lock_slow(&self) {
         for _ in 0..64 {
             core::hint::spin_loop();
-            if self.0.load(Ordering::Relaxed) == FREE && self.try_lock() {
+            if is_free(self.0.load(Ordering::Relaxed), process()) && self.try_lock() {
                 return;
             }
         }
-        // From here on we take it as CONTENDED: we cannot know whether others sleep, so the unlock
+        // From here on we take it as contended: we cannot know whether others sleep, so the unlock
         // wakes one too many at worst.
-        while self.0.swap(CONTENDED, Ordering::Acquire) != FREE {
-            raw::futex_wait(&self.0, CONTENDED);
+        let mut seen = self.0.load(Ordering::Relaxed);
+        loop {
+            let me = process();
+            let free = is_free(seen, me);
+            let wanted = if free { me | CONTENDED } else { seen | CONTENDED };
+            match self.0.compare_exchange(seen, wanted, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) if free => return,
+                Ok(_) => {
+                    raw::futex_wait(&self.0, wanted);
+                    seen = self.0.load(Ordering::Relaxed);
+                }
+                Err(now) => seen = now,
+            }
         }
     }
 
     #[inline]
     fn unlock(&self) {
-        if self.0.swap(FREE, Ordering::Release) == CONTENDED {
+        if self.0.swap(FREE, Ordering::Release) & CONTENDED != 0 {
             raw::futex_wake(&self.0, 1);
         }
     }
@@ -217,8 +264,12 @@ pub fn thread_mark() -> u64 {
     thread_state::thread_pointer() as u64 & !7
 }
 
-/// For the child of a fork, which holds none.
-pub fn forget_held() {
+/// To be called in the child of a fork, before its first lock: locks of the parent's threads are free, and this thread
+/// holds none.
+pub fn begin_process() {
+    let me = process().wrapping_add(NEXT_PROCESS);
+    // Neither of the two values that mean something else, after two thousand million generations.
+    PROCESS.store(if me == FREE || me == KEPT { NEXT_PROCESS } else { me }, Ordering::Relaxed);
     thread_state::forget();
 }
 
@@ -265,31 +316,54 @@ mod tests {
         assert_eq!(l.1.load(Ordering::Relaxed), 80_000);
     }
 
-    /// Whether a lock that is held during a fork can be taken again after it was reset.
-    fn is_free_after_reset() -> bool {
-        let l = Lock::<{ lock_rank::LEAF }>::new();
-        let Some(g) = l.try_lock() else { return false };
-        let held = l.try_lock().is_none() && interrupted();
-        core::mem::forget(g);
-        l.reset();
-        forget_held();
-        held && !interrupted() && l.try_lock().is_some()
+    /// Whether the locks that a process holds at a fork are as they should be in the child, where this is called.
+    /// `waited_for` was marked as contended.
+    fn are_free_in_child(locks: [&Lock<{ lock_rank::LEAF }>; 3], kept: &Lock<{ lock_rank::LEAF }>) -> bool {
+        let [tried, locked, waited_for] = locks;
+        let held = tried.try_lock().is_none() && interrupted();
+        kept.keep_in_child();
+        begin_process();
+        let forgotten = !interrupted();
+        let Some(guard) = tried.try_lock() else { return false };
+        // Taken once, it excludes as ever.
+        let excludes = tried.try_lock().is_none() && interrupted();
+        drop(guard);
+        let _all = (tried.lock(), locked.lock_out_of_order(), waited_for.lock_out_of_order());
+        let all_held = locks.iter().all(|l| l.try_lock().is_none());
+        held && forgotten && excludes && all_held && kept.try_lock().is_none()
     }
 
     #[test]
     #[allow(unsafe_code)]
-    fn try_lock_and_reset() {
+    fn a_lock_of_the_parents_is_free_in_the_child() {
+        let locks: [Lock<{ lock_rank::LEAF }>; 4] = Default::default();
+        let [tried, locked, waited_for, kept] = &locks;
+        let held = locks.each_ref().map(|l| l.lock_out_of_order());
+        waited_for.word.0.fetch_or(CONTENDED, Ordering::Relaxed);
         let mut status = 0;
-        // SAFETY: the child neither allocates nor locks anything but a lock of its own, and ends by _exit(2). It is a
-        // process of its own, since the counts of all threads are forgotten, and other tests run meanwhile.
+        // SAFETY: the child neither allocates nor locks anything but the locks of this test, and ends by _exit(2). It
+        // is a process of its own, since the counts of all threads are forgotten, and other tests run meanwhile.
         let pid = unsafe {
             let pid = libc::fork();
             if pid == 0 {
-                libc::_exit(i32::from(!is_free_after_reset()));
+                // In a debug build a lock of the same rank is not waited for.
+                let free = are_free_in_child([tried, locked, waited_for], kept);
+                libc::_exit(i32::from(!free));
             }
             libc::waitpid(pid, &raw mut status, 0)
         };
         assert!(pid > 0 && status == 0, "{status}");
+        drop(held);
+        assert!(locks.iter().all(|l| l.try_lock().is_some()), "the parent's are free again");
+    }
+
+    #[test]
+    fn who_holds_a_lock_decides_whether_it_is_free() {
+        for contended in [0, CONTENDED] {
+            assert!(is_free(4 | contended, 6) && is_free(8 | contended, 6), "another process of the line");
+            assert!(!is_free(6 | contended, 6) && !is_free(KEPT | contended, 6));
+        }
+        assert!(is_free(FREE, 6));
     }
 
     #[test]

@@ -72,11 +72,6 @@ impl<T: Pooled> Slab<T> {
         self.push(obj);
     }
 
-    /// Called in the child of a fork, where the thread that held the lock may not exist.
-    pub fn reset_lock(&self) {
-        self.lock.reset();
-    }
-
     fn push(&self, obj: &'static T) {
         obj.next_free().store(self.free.load(Ordering::Relaxed), Ordering::Relaxed);
         self.free.store(core::ptr::from_ref(obj).cast_mut(), Ordering::Relaxed);

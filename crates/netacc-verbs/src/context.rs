@@ -19,11 +19,6 @@ use netacc_sys::{Errno, Lock, lock_rank, reserved_fds};
 /// Lock of the thread that changes the numbers of a context's descriptors.
 static RAISING: Lock<{ lock_rank::LEAF }> = Lock::new();
 
-/// Called in the child of a fork, where the thread that held the lock may not exist.
-pub fn after_fork() {
-    RAISING.reset();
-}
-
 /// The protocol by which a device's messages travel (`enum ibv_transport_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {

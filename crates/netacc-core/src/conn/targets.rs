@@ -181,8 +181,6 @@ pub(super) fn links_to(t: &'static Target, member: u64) -> impl Iterator<Item = 
 /// Called in the child of a fork: the links are the parent's; connections of the child make their own.
 #[allow(unsafe_code)]
 pub fn after_fork() {
-    POOL.reset();
-    TARGETS.reset_lock();
     for b in &BUCKET {
         let mut p = b.load(Ordering::Relaxed);
         // SAFETY: the list holds type-stable objects, and the child has a single thread.

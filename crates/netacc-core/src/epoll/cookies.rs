@@ -194,7 +194,6 @@ pub(crate) fn enter<T: Nameable>(obj: &'static T) -> Result<()> {
 /// Called in the child of a fork: begins a new series of stamps, so that cookies of parent and child cannot be
 /// confused.
 pub(super) fn after_fork() {
-    LOCK.reset();
     LAST_STAMP.store(0, Ordering::Relaxed);
 }
 

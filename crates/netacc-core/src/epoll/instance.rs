@@ -53,8 +53,3 @@ pub fn put(e: &'static Epoll) {
     }
     EPOLLS.release(e);
 }
-
-/// Called in the child of a fork: frees the lock, which another thread of the parent may have held.
-pub(crate) fn reset_locks() {
-    EPOLLS.reset_lock();
-}

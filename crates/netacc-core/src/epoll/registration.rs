@@ -104,8 +104,3 @@ pub(crate) fn link(
     e.registrations.store(p, Ordering::Release);
     Ok(reg)
 }
-
-/// Called in the child of a fork: frees the lock, which another thread of the parent may have held.
-pub(crate) fn reset_locks() {
-    REGISTRATIONS.reset_lock();
-}

@@ -17,7 +17,7 @@ use crate::epoll::listeners::watch_listener;
 use crate::epoll::paths::listen_in;
 use crate::epoll::ready::enqueue;
 use crate::epoll::registration::show_to_kernel;
-use crate::epoll::{cookies, instance, nested, registration, subscription};
+use crate::epoll::{cookies, nested, subscription};
 use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::fork::descendants;
@@ -99,8 +99,7 @@ pub fn before_fork() -> bool {
 }
 
 /// Called in the child of a fork: marks the instance's set as the parent's.
-fn after_fork(e: &'static Epoll) {
-    e.lock.reset();
+fn inherit(e: &'static Epoll) {
     if e.is_inherited() {
         return;
     }
@@ -373,16 +372,12 @@ fn poll_apart(
     Ok(n + more)
 }
 
-/// Called in the child of a fork: frees the locks.
-pub fn reset_locks() {
-    STRUCTURE.reset();
+/// Called in the child of a fork: the kernel's sets are the parent's.
+pub fn after_fork() {
     cookies::after_fork();
-    instance::reset_locks();
-    registration::reset_locks();
-    subscription::reset_locks();
     table::each(0, usize::MAX, |_, e| {
         if let Entry::Epoll(r) = e {
-            after_fork(r.obj);
+            inherit(r.obj);
         }
     });
 }

@@ -283,7 +283,3 @@ pub fn link_gone(link: &'static Link) {
         }
     }
 }
-
-pub(crate) fn reset_locks() {
-    WATCHES.reset_lock();
-}

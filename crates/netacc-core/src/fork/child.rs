@@ -3,9 +3,8 @@
 use crate::conn;
 use crate::fd::table::Entry;
 use crate::fd::{later, placeholder, table};
-use crate::fork::descendants::{CONNECTED, FORKING, LOCK, WAITING, hold};
-use crate::fork::prepare::{FORK_LOCK, Forking, NewSpaces};
-use crate::listen::adopt;
+use crate::fork::descendants::{CONNECTED, FORKING, WAITING, hold};
+use crate::fork::prepare::{Forking, NewSpaces};
 use crate::object::socket::SHARED;
 use crate::switch::{queued, redispatch};
 use core::sync::atomic::Ordering;
@@ -21,13 +20,12 @@ pub fn child_in(f: Forking, new: NewSpaces) {
     }
 }
 
-/// To be called in the child, where no other thread exists, locks may be in any state, and the links are the parent's.
+/// To be called in the child, where no other thread exists, and the links are the parent's. All that a fork must reset
+/// is reset from here; locks need not be, since each knows the process that holds it.
 /// Nothing here allocates: in the child of _Fork(3) another thread of the parent may have held the allocator's lock.
 pub fn child(f: Forking) {
-    lock::forget_held();
+    lock::begin_process();
     netacc_sys::cancel::forget();
-    LOCK.reset();
-    FORK_LOCK.reset();
     CONNECTED.after_fork();
     WAITING.after_fork();
     FORKING.store(0, Ordering::Relaxed);
@@ -36,15 +34,13 @@ pub fn child(f: Forking) {
         reserved_fds::close(reading);
         hold(writing);
     }
-    crate::startup::reset_locks();
-    crate::epoll::shared::reset_locks();
+    crate::startup::after_fork();
+    crate::epoll::shared::after_fork();
     placeholder::drop_ready_sockets();
     later::after_fork();
     crate::wait::held::after_fork();
     crate::wait::bell::after_fork();
-    crate::object::socket::reset_locks();
-    crate::object::listener::reset_locks();
-    netacc_transport::shm::reset_locks();
+    netacc_transport::shm::after_fork();
     conn::targets::after_fork();
     conn::ports::after_fork();
     conn::kernel_queue::after_fork();
@@ -52,14 +48,10 @@ pub fn child(f: Forking) {
     netacc_transport::rdma::engine::after_fork(&f.engines);
     queued::after_fork();
     redispatch::after_fork();
-    adopt::after_fork();
     netacc_transport::shm::promote::after_fork();
     table::forget_leaving();
     table::each(0, usize::MAX, |_, e| {
         let Entry::Socket(r) = e else { return };
-        r.obj.rx.reset();
-        r.obj.tx.reset();
-        r.obj.meta.reset();
         if let Some(l) = r.obj.listener() {
             l.after_fork();
         }
@@ -74,7 +66,7 @@ pub fn child(f: Forking) {
             }
         }
     });
-    // These locks were reset already, and after _Fork(3) no memory may be freed.
+    // The locks among them are free in this process, and after _Fork(3) no memory may be freed.
     core::mem::forget((f.unread, f.engines, f.guard));
     reserved_fds::fill_gaps();
     crate::runtime::after_fork(table::numbers());

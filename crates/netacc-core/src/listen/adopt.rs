@@ -22,11 +22,6 @@ use rustix::fs::{Mode, OFlags, RawDir, open};
 /// Lock that the thread holds which opens the rendezvous of an adopted listener.
 static WAKING: Lock<{ lock_rank::ADOPTION }> = Lock::new();
 
-/// Called in the child of a fork: frees the lock, which another thread of the parent may have held.
-pub fn after_fork() {
-    WAKING.reset();
-}
-
 /// To be called before the program begins: notes the listeners, and the bound sockets that may become listeners, among
 /// its descriptors.
 pub fn inherited() {

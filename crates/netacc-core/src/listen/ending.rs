@@ -158,7 +158,6 @@ impl Listener {
 
     /// Called in the child of a fork: drops the links, which belong to the parent, and marks the rendezvous as shared.
     pub fn after_fork(&'static self) {
-        self.lock.reset();
         self.waits.store(0, Ordering::Relaxed);
         // Relaxed: the child has one thread.
         self.inherited.store(1, Ordering::Relaxed);

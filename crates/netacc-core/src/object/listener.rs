@@ -404,8 +404,3 @@ pub fn owner_of(link: &'static Link) -> Option<&'static Listener> {
     // SAFETY: 0 or a listener object, which is never freed.
     unsafe { (link.owner.load(Ordering::Acquire) as *const Listener).as_ref() }
 }
-
-/// Called in the child of a fork: frees the lock, which another thread of the parent may have held.
-pub fn reset_locks() {
-    LISTENERS.reset_lock();
-}

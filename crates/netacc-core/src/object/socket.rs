@@ -433,11 +433,6 @@ impl Ref<Socket> {
     }
 }
 
-/// Called in the child of a fork: frees the lock, which another thread of the parent may have held.
-pub fn reset_locks() {
-    SOCKETS.reset_lock();
-}
-
 impl Socket {
     /// Applies all options of the socket to the kernel socket that replaces it.
     pub fn apply_options(&self, fd: i32) {

@@ -139,6 +139,5 @@ pub(super) fn parts() -> impl Iterator<Item = &'static [QueuedConnect]> {
 
 /// Called in the child of a fork: empties the list, since the parent watches the queued connects.
 pub fn after_fork() {
-    LOCK.reset();
     parts().flatten().for_each(QueuedConnect::forget);
 }

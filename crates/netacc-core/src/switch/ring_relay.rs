@@ -88,17 +88,16 @@ fn fork_relay(ep: &'static ShmEndpoint, peer_end: i32, others: Others) -> Result
     done
 }
 
-/// Runs the relay from its first instruction to its end. Threads of the copied process may have held any lock, the
-/// allocator's too: so nothing here allocates, and every lock that is taken here was reset before.
+/// Runs the relay from its first instruction to its end. A thread of the copied process may have been in the middle of
+/// an allocation, so nothing here allocates.
 fn live(ep: &'static ShmEndpoint, peer_end: i32, others: Others, heir: &Heir) {
     raw::set_name(b"netacc-relay\0\0\0\0");
-    lock::forget_held();
+    lock::begin_process();
     cancel::forget();
     let link = ep.side.link();
     link.inherit();
-    link.reset_locks();
     link.close_descriptors();
-    netacc_transport::shm::reset_locks();
+    netacc_transport::shm::after_fork();
     ep.forget_sleepers();
     ep.forget_missing();
     close_all_but(ep, peer_end, heir);

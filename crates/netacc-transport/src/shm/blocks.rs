@@ -62,11 +62,6 @@ static ALL: Slab<Blocks> = Slab::new();
 /// Bytes of segments that the process has mapped.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// Called in the child of a fork: frees the pool's lock, whose holder does not exist here.
-pub(super) fn reset_after_fork() {
-    ALL.reset_lock();
-}
-
 /// Allocates the object of a segment that is about to be mapped. `ENOMEM`: there is no memory for it.
 pub(super) fn alloc() -> Result<&'static Blocks> {
     ALL.alloc().ok_or(Errno::NOMEM)

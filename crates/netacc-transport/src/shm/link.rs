@@ -329,13 +329,6 @@ impl Link {
         core::iter::once(self.control.fd()).chain(self.wakers().descriptors()).filter(|fd| *fd >= 0).for_each(f);
     }
 
-    /// Frees the locks in a process with one thread, such as the child of a fork, where their holders do not exist.
-    pub fn reset_locks(&self) {
-        self.lock.reset();
-        self.control.reader.reset();
-        self.slots.reset_lock();
-    }
-
     /// Whether this process has the link by a fork: the control socket and our wakers are the parent's.
     #[inline]
     pub fn is_inherited(&self) -> bool {
@@ -349,7 +342,6 @@ impl Link {
             return;
         }
         self.stats.forget();
-        self.reset_locks();
         self.control.leave_to_parent();
         self.wakers().leave_to_parent();
         self.idle_wakers.forget();
@@ -367,9 +359,4 @@ impl Link {
         self.peer.distrust();
         self.publish_trust();
     }
-}
-
-/// Called in the child of a fork: frees the pool's lock, whose holder does not exist here.
-pub(super) fn reset_after_fork() {
-    LINKS.reset_lock();
 }

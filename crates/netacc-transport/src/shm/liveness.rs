@@ -42,11 +42,6 @@ const LIVENESS_ACCEPT: u64 = time::ns(timeouts::LIVENESS_ACCEPT);
 /// Lock of the thread that accepts connections, so that no other thread reads a descriptor that it may close.
 static ACCEPTING: Lock<{ lock_rank::NONE }> = Lock::new();
 
-/// Called in the child of a fork: frees the lock.
-pub(super) fn reset_after_fork() {
-    ACCEPTING.reset();
-}
-
 fn unix_socket() -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

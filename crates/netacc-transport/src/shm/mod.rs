@@ -88,7 +88,7 @@ mod wake;
 mod wake_peer;
 mod waker;
 
-pub use after_fork::reset_locks;
+pub use after_fork::after_fork;
 pub use control_socket::ControlSocket;
 pub use edges::{EdgeSeq, Edges};
 pub use endpoint::ShmEndpoint;

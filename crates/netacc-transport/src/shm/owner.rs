@@ -119,8 +119,7 @@ static SOCK_DIAG_LOCK: Lock<{ lock_rank::NONE }> = Lock::new();
 static ANSWERS: AtomicBool = AtomicBool::new(false);
 
 /// Called in the child of a fork, which would receive answers to its parent's queries: closes the socket.
-pub(super) fn reset_after_fork() {
-    SOCK_DIAG_LOCK.reset();
+pub fn after_fork() {
     let kept = CACHED_SOCKET.swap(0, Ordering::Relaxed);
     if kept != 0 {
         reserved_fds::close(kept - 1);

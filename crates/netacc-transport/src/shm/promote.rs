@@ -251,7 +251,6 @@ pub(crate) fn forget(link: &'static Link) {
 
 /// Called in the child of a fork: forgets the offers, which are the parent's.
 pub fn after_fork() {
-    LOCK.reset();
     for o in &OFFERS {
         o.link.store(core::ptr::null_mut(), Ordering::Relaxed);
         o.busy.store(0, Ordering::Relaxed);

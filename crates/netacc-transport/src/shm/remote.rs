@@ -23,11 +23,6 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 /// Guards `Link::mate`. It is taken last.
 static PAIRS: Lock<{ lock_rank::LEAF }> = Lock::new();
 
-/// Called in the child of a fork: frees the lock.
-pub(super) fn reset_after_fork() {
-    PAIRS.reset();
-}
-
 impl Link {
     /// Makes both sides of a link: the client's, and the server's for the RDMA engine with this number.
     pub fn pair(engine: usize) -> Result<(&'static Link, &'static Link)> {

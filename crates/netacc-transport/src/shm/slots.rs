@@ -67,11 +67,6 @@ impl Slots {
         self.open.store(0, Ordering::Relaxed);
     }
 
-    /// Called in the child of a fork: frees the lock.
-    pub fn reset_lock(&self) {
-        self.lock.reset();
-    }
-
     /// Number of connections that are open on this side.
     pub fn open(&self) -> u32 {
         self.open.load(Ordering::Relaxed)

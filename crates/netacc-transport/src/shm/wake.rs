@@ -94,7 +94,6 @@ impl ShmEndpoint {
     pub fn forget_sleepers(&self) {
         self.waiters.forget();
         self.side.users.forget();
-        self.liveness.draining.reset();
     }
 
     /// Sets which of our ready sets gets this connection's bits; 0: none.

@@ -156,10 +156,8 @@ impl Drop for AtRest {
 /// was not at rest may be in any state: nothing of it is looked at, and its descriptors stay open until the child
 /// executes or ends.
 pub(super) fn abandon(stopped: &AtRest) -> bool {
-    STARTING.reset();
     let count = status::forget();
     for (n, place) in PLACES.iter().enumerate().take(count) {
-        place.lock.reset();
         place.status.clear();
         if let Some(engine) = place.put(None) {
             if stopped.has(n) {

@@ -160,9 +160,8 @@ fn live_on(reading: i32) -> ! {
         }
     }
     order::after_fork();
-    crate::shm::reset_locks();
+    crate::shm::after_fork();
     crate::shm::promote::after_fork();
-    links.iter().for_each(|link| link.reset_locks());
     // On a link that is kept, the end of these endpoints with their process would not be noticed.
     each_endpoint(|shared, ep| {
         if !shared && is_kept(ep.side.link()) {

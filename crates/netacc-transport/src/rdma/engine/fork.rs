@@ -35,8 +35,6 @@ pub fn before_fork(in_handler: bool) -> AtRest {
 pub fn after_fork(stopped: &AtRest) {
     order::after_fork();
     own_port::after_fork();
-    manager::after_fork();
-    netacc_verbs::context::after_fork();
     if cell::abandon(&stopped.engines) {
         process::inherit();
     }

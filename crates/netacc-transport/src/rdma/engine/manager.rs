@@ -32,11 +32,6 @@ pub(super) fn at_rest(in_handler: bool) -> Option<Guard<'static>> {
     LOADING.lock_within(if in_handler { 0 } else { LIBRARY_LOAD })
 }
 
-/// In the child of a fork, whose parent may have held the lock: frees it.
-pub(super) fn after_fork() {
-    LOADING.reset();
-}
-
 fn make() -> Result<EventChannel> {
     let _g = LOADING.lock();
     let events = EventChannel::create()?;

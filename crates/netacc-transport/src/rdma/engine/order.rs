@@ -98,7 +98,6 @@ pub(super) fn forget_others(engine: usize, waits: impl Fn(SocketAddr) -> bool) {
 
 /// In the child of a fork: the connects that wait are the parent's.
 pub(super) fn after_fork() {
-    SHARED.lock.reset();
     // Another thread may have been in the middle of a change: the tickets are not looked at again.
     with(|tickets| core::mem::forget(core::mem::take(tickets)));
 }
