@@ -10,8 +10,8 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use netacc_sys::signals::Blocked;
 use netacc_sys::{raw, reserved_fds};
 use netacc_transport::rdma::engine;
+use netacc_transport::shm::ServerState;
 use netacc_transport::shm::claim::take_slot;
-use netacc_transport::shm::segment::SERVER_CLOSED;
 use netacc_transport::shm::slots::SLOTS;
 use netacc_transport::shm::{Link, guard};
 
@@ -52,8 +52,7 @@ impl Listener {
         self.end(was, |links| {
             for link in links {
                 let Some(seg) = link.segment() else { continue };
-                // SeqCst: a client pushes and then looks at this word; we mark and then drain.
-                seg.header().server.store(SERVER_CLOSED, Ordering::SeqCst);
+                seg.set_server(ServerState::Closed);
                 // The number is limited, since a client may keep queueing connects.
                 for slot in core::iter::from_fn(|| link.pop()).take(SLOTS) {
                     if let Some(ep) = take_slot(link, slot) {

@@ -15,9 +15,8 @@ use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{addr, raw};
 use netacc_transport::Endpoint;
-use netacc_transport::shm::segment::SERVER_WITHDRAWN;
 use netacc_transport::shm::slots::SLOTS;
-use netacc_transport::shm::{Link, ShmEndpoint};
+use netacc_transport::shm::{Link, ServerState, ShmEndpoint};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Closes these links of a listener for further connects. The queued ones go to the kernel's listener in the order in
@@ -26,8 +25,7 @@ pub(crate) fn hand_on(links: impl Iterator<Item = &'static Link> + Clone) {
     let mut count = 0;
     for link in links.clone() {
         let Some(seg) = link.segment() else { continue };
-        // SeqCst: a client pushes and then looks at this word; this process marks and then drains.
-        seg.header().server.store(SERVER_WITHDRAWN, Ordering::SeqCst);
+        seg.set_server(ServerState::Withdrawn);
         count += 1;
     }
     let mut able = true;

@@ -122,7 +122,7 @@ impl Listener {
         let _g = self.lock.lock();
         self.backlog.store(limit, Ordering::Relaxed);
         for seg in self.links().filter_map(Link::segment) {
-            seg.header().backlog.store(limit, Ordering::Relaxed);
+            seg.set_backlog(limit);
         }
     }
 
@@ -282,7 +282,7 @@ impl Listener {
             self.links().for_each(note_filled);
         }
         self.oldest().and_then(|(_, l)| Some((l, l.segment()?))).is_some_and(|(link, segment)| {
-            let taken = segment.header().popped.load(Ordering::Relaxed);
+            let taken = segment.connects_taken();
             !precedes_count(taken, link.queue.filled_at_count.load(Ordering::Relaxed))
         })
     }

@@ -126,7 +126,7 @@ fn shed_memory(ep: &'static ShmEndpoint) {
     static DATA: AtomicU32 = AtomicU32::new(0);
     let (stack, [own, table]) = (0u8, cpu::thread_memory());
     let page = core::ptr::from_ref(netacc_stats::page()).addr();
-    let segment = ep.side.link().segment().map_or(0, |seg| core::ptr::from_ref(seg.header()).addr());
+    let segment = ep.side.link().segment().map_or(0, |seg| seg.as_ptr().addr());
     let (ours, link) = (core::ptr::from_ref(ep).addr(), core::ptr::from_ref(ep.side.link()).addr());
     shed(&[(&raw const stack).addr(), (&raw const DATA).addr(), own, table, page, segment, ours, link]);
 }

@@ -9,7 +9,8 @@ use crate::shm::mapping::Mapped;
 use crate::shm::peer_listener::PeerListener;
 use crate::shm::peer_process::PeerProcess;
 use crate::shm::queue::ConnectQueue;
-use crate::shm::segment::{READY_SETS, SERVER_OPEN, SERVER_PENDING, SERVER_WITHDRAWN, Segment};
+use crate::shm::segment::{READY_SETS, Segment};
+use crate::shm::server_state::ServerState;
 use crate::shm::side::Side;
 use crate::shm::slots::Slots;
 use crate::shm::stats::StatsPlace;
@@ -230,19 +231,18 @@ impl Link {
 
     /// Whether the listener at the other end takes new connections.
     pub fn accepting(&self) -> bool {
-        // SeqCst: see [`Link::refuse_connects`].
-        let open = self.segment().is_some_and(|s| s.header().server.load(Ordering::SeqCst) <= SERVER_OPEN);
+        let open = self.segment().is_some_and(|s| matches!(s.server(), ServerState::Pending | ServerState::Open));
         open && !self.is_lost() && self.inherited.load(Ordering::Relaxed) == 0
     }
 
     /// Whether the listener lives on in other processes only.
     pub fn is_withdrawn(&self) -> bool {
-        self.segment().is_some_and(|s| s.header().server.load(Ordering::SeqCst) == SERVER_WITHDRAWN)
+        self.segment().is_some_and(|s| s.server() == ServerState::Withdrawn)
     }
 
     /// Client: whether the link ended before the server had taken it up, as when the server refuses it.
     pub fn was_refused(&self) -> bool {
-        let pending = |s: Segment| s.header().server.load(Ordering::SeqCst) == SERVER_PENDING;
+        let pending = |s: Segment| s.server() == ServerState::Pending;
         self.is_lost() && self.segment().is_some_and(pending)
     }
 
@@ -264,7 +264,7 @@ impl Link {
 
     /// Whether the server has not taken the link up yet, and is this process itself.
     pub fn waits_for_ourselves(&self) -> bool {
-        let pending = |s: Segment| s.header().server.load(Ordering::Relaxed) == SERVER_PENDING;
+        let pending = |s: Segment| s.server() == ServerState::Pending;
         self.segment().is_some_and(pending) && self.peer.pid() == netacc_sys::raw::getpid()
     }
 

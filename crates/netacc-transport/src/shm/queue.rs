@@ -1,7 +1,8 @@
 //! The connect queue of a link: claiming, queueing and taking connects.
 
 use crate::shm::Link;
-use crate::shm::segment::{BATCH, CONNECT_QUEUED, SERVER_PENDING, Segment};
+use crate::shm::segment::{BATCH, CONNECT_QUEUED, Segment};
+use crate::shm::server_state::ServerState;
 use crate::shm::side::Side;
 use crate::shm::slot_side::SlotSide;
 use crate::shm::slots::{CONTROL_SLOT, Claimed, SLOTS};
@@ -84,7 +85,7 @@ impl Segment {
 
     /// Whether the server has announced that several processes serve the listener, or has not announced anything yet.
     pub fn may_be_served_by_many(self) -> bool {
-        self.served_by_many() || self.header().server.load(Ordering::Relaxed) == SERVER_PENDING
+        self.served_by_many() || self.server() == ServerState::Pending
     }
 
     /// Client: announces another link to this listener to the server.

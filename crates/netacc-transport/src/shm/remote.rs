@@ -6,7 +6,8 @@ use crate::shm::Link;
 use crate::shm::ShmEndpoint;
 use crate::shm::liveness::Liveness;
 use crate::shm::mapping::Mapped;
-use crate::shm::segment::{SERVER_OPEN, SERVER_WITHDRAWN, Segment};
+use crate::shm::segment::Segment;
+use crate::shm::server_state::ServerState;
 use crate::shm::side::Side;
 use crate::shm::side_machines::PEER_GONE;
 use crate::shm::side_state::SideState;
@@ -44,8 +45,8 @@ impl Link {
         }
         client.remote.store(num::small(engine) + 1, Ordering::Relaxed);
         if let Some(seg) = server.segment() {
-            seg.header().backlog.store(const { num::constant(SLOTS) + 1 }, Ordering::Relaxed);
-            seg.header().server.store(SERVER_OPEN, Ordering::SeqCst);
+            seg.set_backlog(const { num::constant(SLOTS) + 1 });
+            seg.set_server(ServerState::Open);
         }
         Ok((client, server))
     }
@@ -93,8 +94,7 @@ impl Link {
     /// Accepts no more connects, and has the clients make the queued ones again by TCP (server side).
     pub fn refuse_connects(&'static self) {
         let Some(seg) = self.segment() else { return };
-        // SeqCst: a client pushes and then loads this word; this thread stores it and then drains the queue.
-        seg.header().server.store(SERVER_WITHDRAWN, Ordering::SeqCst);
+        seg.set_server(ServerState::Withdrawn);
         for slot in core::iter::from_fn(|| self.pop()).take(SLOTS) {
             if let Some(ep) = self.endpoint(slot as usize) {
                 ep.stir_peer();

@@ -11,7 +11,8 @@ use crate::shm::mapping;
 use crate::shm::mapping::Mapped;
 use crate::shm::owner::{self, Word};
 use crate::shm::procfs;
-use crate::shm::segment::{SEGMENT, SERVER_OPEN, Segment};
+use crate::shm::segment::{SEGMENT, Segment};
+use crate::shm::server_state::ServerState;
 use crate::shm::side::Side;
 use crate::shm::users::{is_one_user, trusted};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -167,16 +168,16 @@ fn refused(e: Errno) -> Taken {
 /// Makes the server's side of a link whose segment is mapped. `pid` is the process id according to the client; `seen`
 /// and `uid` are the kernel's values.
 fn server_link(fd: OwnedFd, mapped: Mapped, (pid, seen, uid): (u32, u32, u32), backlog: u32) -> Result<&'static Link> {
-    let h = mapped.seg.header();
-    h.backlog.store(backlog, Ordering::Relaxed);
+    let seg = mapped.seg;
+    seg.set_backlog(backlog);
     // Our process id is valid at the client if both agree on the client's; otherwise the client is in another PID
     // namespace.
     let ours = if seen == pid { raw::getpid() } else { 0 };
-    h.server_pid.store(ours, Ordering::Relaxed);
+    seg.header().server_pid.store(ours, Ordering::Relaxed);
     let control = reserved_fds::adopt(fd)?;
     let link = Link::new(Side::Server, mapped, control, trusted(uid), seen)?;
     link.peer.set_uid(uid);
-    h.server.store(SERVER_OPEN, Ordering::SeqCst);
+    seg.set_server(ServerState::Open);
     Ok(link)
 }
 
@@ -391,7 +392,7 @@ pub(super) fn greet(fd: &OwnedFd, uid: u32, backlog: Option<u32>) -> core::resul
         refuse_descriptors(fd.as_fd());
     }
     if let (Ok(mapped), Some(backlog)) = (&mapped, backlog) {
-        mapped.seg.header().backlog.store(backlog, Ordering::Relaxed);
+        mapped.seg.set_backlog(backlog);
     }
     let hello = Message::Hello { pid: raw::getpid(), segment: SEGMENT as u64 };
     let sent = mapped.and_then(|mapped| {

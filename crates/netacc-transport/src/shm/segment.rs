@@ -29,7 +29,7 @@ pub const BATCH: usize = 32;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Header {
-    /// State of the link at the server: a `SERVER_` value. Written by the server.
+    /// State of the link at the server ([`ServerState`](crate::shm::ServerState)). Written by the server.
     pub server: AtomicU32,
     /// Largest number of connects that may wait at the listener, one more than its backlog; 0: not known. Written by
     /// the server, and before that by the client, which asks the kernel.
@@ -75,16 +75,6 @@ pub const LENDING_UNKNOWN: u32 = 0;
 pub const TAKES_LENT: u32 = 1;
 /// Value of [`Header::lending`]: the side does not trust the other one.
 pub const REFUSES_LENT: u32 = 2;
-
-/// Value of [`Header::server`]: the server has not taken the link up yet.
-pub const SERVER_PENDING: u32 = 0;
-/// Value of [`Header::server`]: the listener accepts connections.
-pub const SERVER_OPEN: u32 = 1;
-/// Value of [`Header::server`]: no new connections are accepted; the existing ones go on.
-pub const SERVER_CLOSED: u32 = 2;
-/// Value of [`Header::server`]: the listener lives on in other processes, and connects that this one did not accept are
-/// made again.
-pub const SERVER_WITHDRAWN: u32 = 3;
 
 /// Value of [`Open::outcome`]: the connect waits in the queue.
 pub const CONNECT_QUEUED: u32 = 0;
@@ -444,7 +434,7 @@ mod tests {
         }
         assert!(s.push(5, &client));
         assert_eq!(pop(), Some(5));
-        s.header().backlog.store(4, Ordering::Relaxed);
+        s.set_backlog(4);
         for i in 0..4 {
             assert!(!s.backlog_full(&client), "{i} wait");
             assert!(s.push(i, &client));

@@ -1,0 +1,64 @@
+//! What the server of a link has decided about new connects, as both sides see it.
+
+use crate::shm::segment::Segment;
+use core::sync::atomic::Ordering;
+
+/// State of a link at the server, which alone writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ServerState {
+    /// The server has not taken the link up yet.
+    Pending = 0,
+    /// The listener accepts connections.
+    Open = 1,
+    /// No new connections are accepted; the existing ones go on.
+    Closed = 2,
+    /// The listener lives on in other processes, and connects that this one did not accept are made again.
+    Withdrawn = 3,
+}
+
+impl ServerState {
+    /// Decodes the header's word. A peer that writes another number accepts nothing.
+    fn decode(word: u32) -> ServerState {
+        match word {
+            0 => ServerState::Pending,
+            1 => ServerState::Open,
+            3 => ServerState::Withdrawn,
+            _ => ServerState::Closed,
+        }
+    }
+}
+
+impl Segment {
+    /// The server's state.
+    pub fn server(self) -> ServerState {
+        // SeqCst: a client pushes a connect and then looks at this word; a server that leaves stores the word and then
+        // empties the queue. One of the two sees the other.
+        ServerState::decode(self.header().server.load(Ordering::SeqCst))
+    }
+
+    /// Server: sets its state. One that accepts no more connects takes what is queued after that.
+    pub fn set_server(self, to: ServerState) {
+        // SeqCst: see [`Segment::server`].
+        self.header().server.store(to as u32, Ordering::SeqCst);
+    }
+
+    /// Sets the largest number of connects that may wait at the listener, one more than its backlog.
+    pub fn set_backlog(self, most: u32) {
+        // Relaxed: the number stands for itself.
+        self.header().backlog.store(most, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_one_state() {
+        for state in [ServerState::Pending, ServerState::Open, ServerState::Closed, ServerState::Withdrawn] {
+            assert_eq!(ServerState::decode(state as u32), state);
+        }
+        assert_eq!(ServerState::decode(u32::MAX), ServerState::Closed);
+    }
+}
