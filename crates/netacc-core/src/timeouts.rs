@@ -78,6 +78,10 @@ pub const UPGRADE_RETRY_LONGEST: Duration = Duration::from_secs(1);
 /// How long a host is believed not to be reachable by RDMA. Until then connects to it go by TCP without a probe.
 pub const UNREACHABLE_BELIEVED: Duration = Duration::from_secs(1);
 
+/// How long a process that leaves a listener to the kernel waits for clients that have reached its rendezvous and have
+/// not introduced themselves. A client that takes longer makes its connect once more at its next call.
+pub const LAST_HELLOS: Duration = Duration::from_millis(20);
+
 /// How long a listener is believed to refuse links. Until then connects to it go by TCP without an attempt.
 pub const REFUSING_BELIEVED: Duration = Duration::from_millis(200);
 

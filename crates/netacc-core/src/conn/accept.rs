@@ -12,7 +12,7 @@ use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, Upgrade};
 use crate::operator::requests;
 use crate::outcome::Outcome;
-use crate::switch::{demote, promote, upgrade};
+use crate::switch::{demote, promote, queued_connects, upgrade};
 use crate::wait::bell::Bell;
 use crate::wait::sleep;
 use crate::{process_mode, timeouts};
@@ -347,7 +347,8 @@ fn sleep_while_kernels(fd: i32, r: Ref<Socket>) -> Answer<bool> {
         let at = set.add(fd, libc::POLLIN);
         bell.watch(&mut set);
         let all = progress::ProgressScope::All;
-        let slept = sleep::sleep(&mut set, all, Deadline::Never, core::ptr::null(), |_| {});
+        let until = queued_connects::within(Deadline::Never);
+        let slept = sleep::sleep(&mut set, all, until, core::ptr::null(), |_| {});
         bell.silence();
         match slept {
             Ok(_) if set.revents(at) != 0 || table::is_replaced(r, fd) => return Ok(false),
@@ -369,6 +370,8 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Answer<
         return Err(Fail::INTR);
     }
     loop {
+        // The program may have connects that wait for it at a listener that was left meanwhile, or for another process.
+        let until = queued_connects::within(deadline);
         let number = l.kernel_fd(fd);
         let mut set = WaitSet::new();
         set.add(number, libc::POLLIN);
@@ -377,7 +380,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Answer<
             l.disarm(&set);
             Ok(1)
         } else {
-            sleep::sleep(&mut set, progress::ProgressScope::All, deadline, core::ptr::null(), |set| l.disarm(set))
+            sleep::sleep(&mut set, progress::ProgressScope::All, until, core::ptr::null(), |set| l.disarm(set))
         };
         match slept {
             Ok(_) if is_left(r.obj, l) => return Ok(()),

@@ -6,9 +6,12 @@ use crate::listen::{crowd, entrance};
 use crate::object::listener::{HELD, LISTENERS, Links, Listener, load_link, remote_names, reserved_back};
 use crate::object::reference::at;
 use crate::object::socket::ListenState;
+use crate::timeouts;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use netacc_sys::signals::Blocked;
+use netacc_sys::time::Deadline;
 use netacc_sys::{raw, reserved_fds};
+use netacc_transport::WaitSet;
 use netacc_transport::rdma::engine;
 use netacc_transport::shm::ServerState;
 use netacc_transport::shm::claim::take_slot;
@@ -67,22 +70,45 @@ impl Listener {
     pub(crate) fn withdraw(&'static self, was: ListenState) {
         let sock = self.rendezvous_fd();
         if sock >= 0 {
-            // This ends the rendezvous socket for all processes that have it. Clients that have connected to it and
-            // were not taken up see its end.
+            // This ends the rendezvous socket for all processes that have it. Clients that have connected to it may have
+            // queued connects; those that cannot be taken up see its end.
             let _ = raw::shutdown(sock, libc::SHUT_RDWR);
+            if self.has_clients_here() {
+                self.take_last_links();
+            }
             dismiss_waiting(sock);
         }
         self.hand_on(was);
     }
 
-    /// Passes the queued connects to the other processes that have the listener. The clients that wait at the
-    /// rendezvous are left to them if they share its socket and this process has served no client, such as the child of
-    /// a server that forks for each connection.
+    /// Passes the queued connects to the other processes that have the listener.
     fn hand_on(&'static self, was: ListenState) {
-        if self.inherited.load(Ordering::Relaxed) == 0 || self.serves_here() {
+        if self.has_clients_here() {
             self.take_all_links();
         }
         self.end(was, hand_on);
+    }
+
+    /// Whether the clients that wait at the rendezvous are this process's. They are those of the other processes that
+    /// share its socket if this one has served no client, such as the child of a server that forks for each connection.
+    fn has_clients_here(&'static self) -> bool {
+        self.inherited.load(Ordering::Relaxed) == 0 || self.serves_here()
+    }
+
+    /// Takes up the clients that have reached the rendezvous before its end. One that has not introduced itself yet is
+    /// waited for briefly: it would queue its connect at a link that no process has, and might not look at it for long.
+    fn take_last_links(&'static self) {
+        let end = Deadline::within(timeouts::LAST_HELLOS);
+        loop {
+            self.take_all_links();
+            let mut set = WaitSet::new();
+            self.hellos().for_each(|fd| {
+                set.add(fd, libc::POLLIN);
+            });
+            if set.is_empty() || end.passed() || set.sleep(end, core::ptr::null()).is_err() {
+                return;
+            }
+        }
     }
 
     /// Takes up all clients that wait at the rendezvous: they may have queued connects, which would be lost with a

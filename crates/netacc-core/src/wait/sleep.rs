@@ -1,6 +1,7 @@
 //! Sleeping in the kernel, with the work that is due before and after a sleep.
 
 use crate::operator::requests;
+use crate::switch::queued_connects;
 use crate::timeouts;
 use crate::wait::held::Held;
 use core::ffi::c_void;
@@ -72,7 +73,7 @@ pub(crate) fn for_kernel(ours: Option<&Held>, fd: i32, deadline: Deadline) -> An
             set.wake_at(time::now().saturating_add(NUMBER_CHECK));
         }
         let wake_pipe = requests::watch(&mut set);
-        let slept = set.sleep(deadline, core::ptr::null());
+        let slept = set.sleep(queued_connects::within(deadline), core::ptr::null());
         requests::after_sleep(&set, wake_pipe);
         match slept {
             Ok(0) if deadline.passed() => return Err(Fail::AGAIN),
