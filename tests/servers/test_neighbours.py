@@ -1,6 +1,8 @@
 """Programs in different network namespaces of one host, which find each other by a directory (NACC_HOST_DIR)."""
 
+import json
 import os
+import pathlib
 import re
 import signal
 import socket
@@ -14,6 +16,7 @@ from host import wait_until
 from hosts import Host, Peer, cable, need_root, possible
 from matrix import case
 from operators import ctl_any, real
+from terminals import Terminal
 from test_hosts import CONTAINERS, container
 
 MODES = ("plain", "both")
@@ -36,8 +39,8 @@ class World:
     def env(self, **more):
         return {"NACC_HOST_DIR": str(self.dir), "NACC_LOG_PATH": str(self.ctx.dir / "log"), "NACC_LOG_LEVEL": "2", **more}
 
-    def serve(self, kind, address="0.0.0.0", port=PORT, within=None, **spawn):
-        return Talker(self, "server", "serve", kind, address, port, within=within or self.b.within, **spawn)
+    def serve(self, kind, address="0.0.0.0", port=PORT, within=None, role="server", **spawn):
+        return Talker(self, role, "serve", kind, address, port, within=within or self.b.within, **spawn)
 
     def talk(self, address="10.77.0.2", port=PORT, connections=1, rounds=ROUNDS, within=None, **spawn):
         return Talker(self, "client", "talk", address, port, connections, rounds, within=within or self.a.within, **spawn)
@@ -47,9 +50,9 @@ class World:
 
 
 class Talker(Peer):
-    def __init__(self, world, role, *argv, **spawn):
-        proc = world.ctx.spawn(world.ctx.script("neighbour_peer.py", *argv), role, stdin=subprocess.PIPE, env=world.env(),
-                               **spawn)
+    def __init__(self, world, role, *argv, env=None, **spawn):
+        proc = world.ctx.spawn(world.ctx.script("neighbour_peer.py", *argv), role, stdin=subprocess.PIPE,
+                               env=world.env(**(env or {})), **spawn)
         self.proc, self.lines, self.mode = proc, 0, world.ctx.mode
         self.first = self.heard("the first line")
 
@@ -316,7 +319,78 @@ def another_user(ctx):
     client = world.talk(within=[*world.a.within, *nobody], readable=True)
     with ended(server, client):
         client.again()
-        client.expect(("TCP", "other-host"))
+        client.expect(("TCP", "peer-uid"))
+
+
+def shown(*args, columns=None):
+    """What netacc_ss prints, on a terminal of so many columns."""
+    if columns is None:
+        return subprocess.run([monitor.command(), *map(str, args)], capture_output=True, text=True, check=True).stdout
+    terminal = Terminal(columns)
+    subprocess.run([monitor.command(), *map(str, args)], stdout=terminal.slave, check=True, env={**os.environ, "NO_COLOR": "1"})
+    return terminal.text()
+
+
+@case(modes=("both",))
+def the_other_end(ctx):
+    """netacc_ss names the process at the other end and its container, also where neither end can see the other."""
+    world = World(ctx)
+    within = container(*CONTAINERS["pid"])
+    if not possible(*within, "true"):
+        raise Skipped("no PID namespace can be made")
+    server, client = world.serve("threads", within=[*world.b.within, *within]), None
+    client = world.talk(within=[*world.a.within, *within])
+    with ended(server, client):
+        client.expect(("SHM", None))
+        near, far = real(client.proc), real(server.proc)
+        network = re.search(r"\d+", os.readlink(f"/proc/{far}/ns/net")).group()
+        [mine] = json.loads(shown("-p", near, "-s", "sock", "--json"))["sock"]
+        equal((mine["peer_pid"], mine["peer_container"]), (far, f"net:{network}"), "the other end in JSON")
+        wide = shown("-p", near, "-s", "sock", columns=200)
+        check(f"net:{network}" in wide and "Container" in wide, f"on a wide terminal:\n{wide}")
+        narrow = shown("-p", near, "-s", "sock", columns=60)
+        check(all(len(line) <= 60 for line in narrow.splitlines()), f"on a narrow terminal:\n{narrow}")
+        said = shown("--explain", near)
+        check(f"process {far} (" in said and f"in container net:{network} over shared memory" in said, said)
+        # With a cgroup that a container engine would make.
+        group = next((g for g in map(pathlib.Path, ("/sys/fs/cgroup", "/sys/fs/cgroup/pids")) if (g / "cgroup.procs").exists()),
+                     None)
+        group = group and group / f"docker-{'5eed' * 16}.scope"
+        try:
+            group.mkdir()
+        except (AttributeError, OSError):
+            return
+        try:
+            (group / "cgroup.procs").write_text(str(far))
+            [mine] = json.loads(shown("-p", near, "-s", "sock", "--json"))["sock"]
+            equal(mine["peer_container"], "docker-5eed5eed5eed", "the container by its cgroup")
+        finally:
+            (group.parent / "cgroup.procs").write_text(str(far))
+            group.rmdir()
+
+
+@case(modes=("both",))
+def why_not(ctx):
+    """netacc_ss --explain says what a connection between two containers lacks."""
+    world = World(ctx)
+    other = world.dir.with_name("other")
+    other.mkdir()
+
+    def explained(reason, words, rounds=ROUNDS, server=None, client=None):
+        server, client = world.serve("threads", **(server or {})), world.talk(rounds=rounds, **(client or {}))
+        with ended(server, client):
+            client.expect(("TCP", reason))
+            said = " ".join(shown("--explain", real(client.proc)).split())
+            check(f"The other end is process {real(server.proc)} (" in said and words in said, f"{words!r} is not in: {said}")
+
+    absent = {"env": {"NACC_HOST_DIR": "/nonexistent/netacc"}}
+    explained("no-neighbour", "which runs without NetACC", server={"role": None})
+    explained("other-host", "/nonexistent/netacc of this process is not there", client=absent)
+    explained("no-neighbour", "/nonexistent/netacc of that process is not there", server=absent)
+    explained("no-neighbour", "different directories", server={"env": {"NACC_HOST_DIR": str(other)}})
+    other.chmod(0o777)
+    explained("no-neighbour", "of that process is not used: others may write", server={"env": {"NACC_HOST_DIR": str(other)}})
+    explained("short-lived", "is looked for only once a connection has made some 20 requests", rounds=2)
 
 
 @case(modes=("both",))

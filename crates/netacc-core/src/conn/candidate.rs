@@ -1,8 +1,8 @@
 //! Reads and writes of a connection on kernel TCP that may be promoted or upgraded (a *candidate*). They are made here
 //! and not passed to libc, so that the ring's first byte follows the last byte of the kernel's stream.
 
-use crate::conn::transfer;
 use crate::conn::transfer::deadline;
+use crate::conn::{neighbours, transfer};
 use crate::limits::PROMOTION_TAIL;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, NONBLOCK, Path, Socket, Upgrade};
@@ -13,6 +13,7 @@ use crate::switch::{promote, upgrade, upgrade_client};
 use crate::wait::held::Held;
 use crate::wait::sleep;
 use core::sync::atomic::Ordering;
+use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, time};
 use netacc_transport::Iov;
@@ -135,7 +136,11 @@ fn expired(fd: i32, r: Ref<Socket>, upgrade: Upgrade) -> bool {
     r.obj.calls.store(n, Ordering::Relaxed);
     // A client in another network namespace may have other processes to ask first.
     let awaited = || time::coarse() < r.obj.upgrade.when.load(Ordering::Relaxed);
-    n > CALLS && !upgrade.is_client() && !awaited() && !cancel(fd, r)
+    if n <= CALLS || upgrade.is_client() || awaited() {
+        return false;
+    }
+    neighbours::note_reason(r.obj, Reason::NoNeighbour);
+    !cancel(fd, r)
 }
 
 /// Continues a read over shared memory. It uses the object, since the number may be closed.

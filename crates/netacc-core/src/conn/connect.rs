@@ -230,7 +230,7 @@ fn search(s: &'static Socket, dest: SocketAddr, reason: Reason, begun: u64) {
         return;
     }
     if let Some(why) = neighbours::begin(s, target, reason, begun)
-        && let Some(e) = s.stats().filter(|_| reason == Reason::OtherHost)
+        && let Some(e) = s.stats()
     {
         e.set_reason(why);
     }

@@ -39,12 +39,14 @@ pub fn after_fork() {
 }
 
 /// Begins the search for the neighbour that has the other end of `s`, which the kernel connects to `target` since
-/// `begun` ([`time::now`]) for this reason. Returns why there will be none, if that is known.
+/// `begun` ([`time::now`]) for this reason. Returns why it is on TCP meanwhile, or why there will be no search if that is
+/// known; `None`: the reason stays.
 pub fn begin(s: &Socket, target: SocketAddr, reason: Reason, begun: u64) -> Option<Reason> {
     host_directory::usable()?;
     let now = time::coarse();
     if NOBODY.holds(target, now, NO_NEIGHBOUR_BELIEVED) {
-        return TRANSLATED.holds(target, now, NO_NEIGHBOUR_BELIEVED).then_some(Reason::Translated);
+        let translated = TRANSLATED.holds(target, now, NO_NEIGHBOUR_BELIEVED);
+        return Some(if translated { Reason::Translated } else { Reason::NoNeighbour });
     }
     // The other reasons say already that the destination is not in this network namespace, and the kernel was asked.
     if reason != Reason::PeerPlain || ports::local_source(target.ip(), now).is_none() {
@@ -52,6 +54,7 @@ pub fn begin(s: &Socket, target: SocketAddr, reason: Reason, begun: u64) -> Opti
         s.calls.store(0, Ordering::Relaxed);
         s.upgrade.search.stage.store(Stage::Remembered as u32, Ordering::Relaxed);
         s.change(ConnState::Tcp, ConnState::Candidate(Upgrade::ToOffer));
+        return Some(Reason::ShortLived);
     }
     None
 }
@@ -71,6 +74,9 @@ pub fn claim(s: &Socket, target: SocketAddr) -> core::result::Result<Claim, Reas
         match neighbour_links::claim_neighbour(entrance, || host_dir::connect_link(dir, entrance)) {
             Ok(claim) => return Ok(claim),
             Err(NoLink::Resources(_)) => return Err(Reason::NoMemory),
+            Err(NoLink::Stranger) if s.upgrade.search.stage() != Stage::Others => {
+                s.upgrade.search.strange.store(1, Ordering::Relaxed);
+            }
             Err(_) => {}
         }
     }
@@ -138,7 +144,19 @@ fn fail(s: &Socket, target: SocketAddr) -> Reason {
             TRANSLATED.note(target, now);
         }
     }
-    if denied { Reason::Translated } else { Reason::OtherHost }
+    match () {
+        () if search.matched.load(Ordering::Relaxed) != 0 => Reason::Unproven,
+        () if denied => Reason::Translated,
+        () if search.strange.load(Ordering::Relaxed) != 0 => Reason::PeerUid,
+        () => Reason::NoNeighbour,
+    }
+}
+
+/// Notes why a connection that was a neighbour's candidate stays on TCP, unless another reason is known already.
+pub fn note_reason(s: &Socket, why: Reason) {
+    if let Some(e) = s.stats().filter(|e| e.reason() == Reason::ShortLived) {
+        e.set_reason(why);
+    }
 }
 
 /// Notes that the process behind the entrance that was tried last does not have the connection. A link to a process that

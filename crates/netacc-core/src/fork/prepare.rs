@@ -1,5 +1,6 @@
 //! The parent's work before a fork, so that parent and child can share their objects, and after it.
 
+use crate::conn::neighbours;
 use crate::fd::table::Entry;
 use crate::fd::{placeholder, table};
 use crate::fork::descendants::{CONNECTED, FORKING, WAITING, end_of_life};
@@ -68,6 +69,7 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     table::each(0, usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
         if r.obj.is_candidate() {
+            neighbours::note_reason(r.obj, Reason::Fork);
             promote::cancel(fd, r);
         }
         if r.obj.is_shm() && *splits.get_or_insert_with(namespace::splits_sharers) {

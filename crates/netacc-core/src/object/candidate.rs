@@ -49,6 +49,8 @@ pub struct Search {
     pub(crate) confirmed: AtomicU64,
     /// Set once a process that listens at the destination's port has said that the connection is not its own.
     pub(crate) denied: AtomicU32,
+    /// Set once the socket of such a process was not ours to connect to.
+    pub(crate) strange: AtomicU32,
 }
 
 /// Which entrances a client tries.
@@ -94,6 +96,7 @@ impl Candidate {
             &search.stage,
             &search.tries,
             &search.denied,
+            &search.strange,
             &search.proofs,
             &search.watched,
             &search.matched,

@@ -73,9 +73,7 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
                 && s.change(ConnState::Candidate(Upgrade::ToOffer), ConnState::Candidate(Upgrade::Linking))
                 && let Err(why) = offer(fd, r)
             {
-                if let Some(e) = s.stats().filter(|_| why == Reason::Translated) {
-                    e.set_reason(why);
-                }
+                neighbours::note_reason(s, why);
                 decide(fd, r, Otherwise::GiveUp);
             }
             s.is_shm()
@@ -197,7 +195,7 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
     let target = core::net::SocketAddr::new(ip(target.ip()), target.port());
     let across = s.upgrade.search.is_on();
     let stamp = if across {
-        Some(syn_stamp::of_client(fd, s.upgrade.when.load(Ordering::Relaxed)).ok_or(Reason::OtherHost)?)
+        Some(syn_stamp::of_client(fd, s.upgrade.when.load(Ordering::Relaxed)).ok_or(Reason::NoTimeStamps)?)
     } else {
         None
     };
@@ -299,6 +297,7 @@ fn decide(fd: i32, r: Ref<Socket>, otherwise: Otherwise) -> bool {
                     }
                     Otherwise::GoOn => {}
                     Otherwise::GiveUp => {
+                        neighbours::note_reason(s, Reason::Unsupported);
                         s.set_state(ConnState::Tcp);
                         s.detach();
                     }

@@ -64,13 +64,18 @@ pub fn check(dir: &str) -> core::result::Result<(), Unfit> {
         return Err(Unfit::Long);
     }
     let Ok(found) = statat(CWD, dir, AtFlags::SYMLINK_NOFOLLOW) else { return Err(Unfit::Absent) };
-    if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
+    judge(found.st_mode, found.st_uid, geteuid().as_raw())
+}
+
+/// Judges a file of this mode and owner, for a program of the user `uid`.
+pub fn judge(mode: u32, owner: u32, uid: u32) -> core::result::Result<(), Unfit> {
+    if FileType::from_raw_mode(mode) != FileType::Directory {
         return Err(Unfit::Kind);
     }
-    if found.st_uid != 0 && found.st_uid != geteuid().as_raw() {
-        return Err(Unfit::Owner(found.st_uid));
+    if owner != 0 && owner != uid {
+        return Err(Unfit::Owner(owner));
     }
-    let mode = found.st_mode & 0o7777;
+    let mode = mode & 0o7777;
     if mode & 0o022 != 0 && mode & 0o1000 == 0 {
         return Err(Unfit::Mode(mode));
     }

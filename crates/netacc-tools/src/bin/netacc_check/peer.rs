@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddr
 
 use netacc_conf::Config;
 use netacc_stats::Reason;
+use netacc_tools::holders::holders;
 use netacc_transport::shm::owner;
 use netacc_transport::shm::rendezvous::{self, NoLink};
 use netacc_wire::{Name, Scope};
@@ -174,7 +175,7 @@ fn answer(dest: SocketAddr, config: &Config, there: &Rendezvous, host: &Host) ->
 
 /// There is a rendezvous; what remains is whether it is believed.
 fn shared_memory(dest: SocketAddr, target: SocketAddr, inode: u64, config: &Config) -> Answer {
-    let holders = sockets::holders(inode);
+    let holders = holders(inode);
     let named: Vec<String> = holders.iter().take(4).map(|holder| format!("{} ({})", holder.pid, holder.name)).collect();
     let who = match (named.is_empty(), holders.len()) {
         (true, _) => "a process that you may not look into".to_owned(),
