@@ -13,7 +13,7 @@ import host
 import monitor
 from harness import ROOT, Skipped, check, equal, need
 from host import wait_until
-from hosts import Host, Peer, cable, need_root, possible
+from hosts import Host, Peer, cable, command, need_root, possible
 from matrix import case
 from operators import ctl_any, real
 from terminals import Terminal
@@ -391,6 +391,35 @@ def why_not(ctx):
     other.chmod(0o777)
     explained("no-neighbour", "of that process is not used: others may write", server={"env": {"NACC_HOST_DIR": str(other)}})
     explained("short-lived", "is looked for only once a connection has made some 20 requests", rounds=2)
+
+
+@case(modes=("both",))
+def predicted(ctx):
+    """netacc_check HOST:PORT says beforehand what a connection will come to."""
+    world = World(ctx)
+    program = pathlib.Path(monitor.command()).with_name("netacc_check")
+
+    def predicts(level, words, within=(), address=f"10.77.0.2:{PORT}", **env):
+        done = subprocess.run([*world.a.within, *within, program, "--json", address], capture_output=True, text=True,
+                              env={**os.environ, **world.env(**env)})
+        found = [f for f in json.loads(done.stdout)["findings"] if words in f["text"]]
+        check(found and found[0]["level"] == level, f"no {level} with {words!r}: {done.stdout} {done.stderr}")
+
+    predicts("note", "has none at all")
+    server, client = world.serve("threads"), None
+    predicts("ok", f"process {real(server.proc)} in container net:")
+    predicts("note", "cannot be seen from here", within=container(*CONTAINERS["pid"]))
+    predicts("note", "is not there", NACC_HOST_DIR="/nonexistent/netacc")
+    predicts("note", "if the network leads there to one of the 1", address="10.77.0.2:80")
+    world.dir.chmod(0o1777)
+    predicts("warn", "belongs to another user", within=[need("setpriv"), "--reuid=nobody", "--clear-groups"])
+    command(*world.a.within, need("sysctl"), "-qw", "net.ipv4.tcp_timestamps=2")
+    predicts("warn", "time stamps")
+    command(*world.a.within, need("sysctl"), "-qw", "net.ipv4.tcp_timestamps=1")
+    # A prediction disturbs nobody, and is right.
+    client = world.talk()
+    with ended(server, client):
+        client.expect(("SHM", None))
 
 
 @case(modes=("both",))

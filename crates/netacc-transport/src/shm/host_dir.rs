@@ -201,6 +201,15 @@ pub fn connect_link(dir: &str, entrance: Entrance) -> core::result::Result<&'sta
     }
 }
 
+/// Asks who is behind an entrance: the number of the process, 0 if it has none here, and the user.
+pub fn ask(dir: &str, entrance: Entrance) -> core::result::Result<(u32, u32), NoLink> {
+    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
+        .map_err(|e| NoLink::Resources(Errno::from(e)))?;
+    let found = dial(&fd, dir, entrance);
+    dismiss(fd);
+    found
+}
+
 /// Connects `fd` to an entrance. Returns the process and the user behind it.
 fn dial(fd: &OwnedFd, dir: &str, entrance: Entrance) -> core::result::Result<(u32, u32), NoLink> {
     let name = entrance.unpublished();
@@ -336,6 +345,8 @@ mod tests {
     fn an_entrance_is_found_and_a_dead_one_removed() {
         let dir = Fresh::new("dead");
         let (fd, entrance) = open_entrance(dir.name(), 80).unwrap();
+        let me = (std::process::id(), geteuid().as_raw());
+        assert_eq!(ask(dir.name(), entrance), Ok(me));
         let mut seen = None;
         each(dir.name(), |e| seen = Some(e)).unwrap();
         assert_eq!(seen, Some(entrance));
@@ -344,7 +355,7 @@ mod tests {
         std::fs::write(dir.0.join(Entrance { id: 1, port: 80 }.unpublished().published()), "").unwrap();
         assert_eq!(connect_link(dir.name(), Entrance { id: 1, port: 80 }).map(drop), Err(NoLink::Nobody));
         drop(fd);
-        assert_eq!(connect_link(dir.name(), entrance).map(drop), Err(NoLink::Nobody));
+        assert_eq!(ask(dir.name(), entrance), Err(NoLink::Nobody));
         assert_eq!(dir.files(), 2, "who finds it dead removes it");
         drop(open_entrance(dir.name(), 81).unwrap());
         assert_eq!(clear(dir.name()).unwrap(), Cleared { removed: 1, left: 0, used: 1 });

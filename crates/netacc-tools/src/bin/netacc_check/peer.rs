@@ -13,6 +13,7 @@ use netacc_wire::{Name, Scope};
 
 use crate::facts::Host;
 use crate::finding::{Level, Report};
+use crate::neighbour::{self, Prospect};
 use crate::rdma_probe::{self, Verdict};
 use crate::sockets::{self, Rendezvous};
 
@@ -248,7 +249,16 @@ fn other_host(dest: SocketAddr, target: SocketAddr, config: &Config, host: &Host
             Some(remedy(Reason::PercentDraw).into()),
         ),
         Ok(from) => {
-            let (Verdict { level, text, advice }, beside) = rdma_probe::judge(target, config, host);
+            let (mut verdict, mut beside) = rdma_probe::judge(target, config, host);
+            // RDMA is tried before a neighbour is looked for.
+            if verdict.level != Level::Ok {
+                match neighbour::judge(target, config) {
+                    Prospect::Way(of) => verdict = of,
+                    Prospect::None(why) => beside.push(("host-dir", why)),
+                    Prospect::Off => {}
+                }
+            }
+            let Verdict { level, text, advice } = verdict;
             let answer = make(level, format!("{text}; connections leave from {}", from.ip()), advice);
             Answer { beside, ..answer }
         }
