@@ -388,6 +388,8 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Answer<
             Ok(_) if is_left(r.obj, l) => return Ok(()),
             Ok(0) if deadline.passed() => return Err(Fail::AGAIN),
             Ok(0) => {}
+            // Only the kernel has a connection, and nobody asks for a link.
+            Ok(_) if set.only_reported(number) && !table::is_replaced(r, number) => return Ok(()),
             Ok(_) => {
                 l.sweep();
                 // No other thread of this process may be awake to answer a neighbour.
