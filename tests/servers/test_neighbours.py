@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import pwd
 import re
 import signal
 import socket
@@ -18,6 +19,7 @@ from matrix import case
 from operators import ctl_any, real
 from terminals import Terminal
 from test_hosts import CONTAINERS, container
+from test_postgres import program
 
 MODES = ("plain", "both")
 PORT = 7100
@@ -282,12 +284,79 @@ def a_killed_server(ctx):
 
 @case(modes=MODES)
 def forking(ctx):
-    """A child per connection: it has the connection by fork, which stays on TCP; nothing is lost."""
+    """A child per connection: the parent gives it up, and it goes over in the child."""
     world = World(ctx)
     server, client = world.serve("forking"), None
     client = world.talk(connections=3)
     with ended(server, client):
+        client.expect(*[("SHM", None)] * 3)
+        if ctx.mode == "both":
+            check(not any(".0." in name for name in world.names()), f"names in the directory: {world.names()}")
         client.again()
+    equal(world.names(), [], "names that are left")
+
+
+@case(modes=MODES)
+def forking_and_shared(ctx):
+    """A child per connection whose parent keeps the connection, or uses it, too: that stays on TCP, and nothing is lost."""
+    world = World(ctx)
+    for kind in ("forking-kept", "forking-both"):
+        server, client = world.serve(kind), None
+        client = world.talk()
+        with ended(server, client):
+            client.again()
+            client.again()
+            if ctx.mode == "both":
+                equal({transport for transport, _ in client.paths()}, {"TCP"}, kind)
+
+
+@case(modes=MODES)
+def postgres(ctx):
+    """PostgreSQL forks a process for each connection, which goes over there."""
+    world = World(ctx, mode=0o1777)
+    # Not nobody, whose number stands for every user without one.
+    user, (_, home) = pwd.getpwnam("daemon"), ctx.stranger()
+    os.chown(home, user.pw_uid, user.pw_gid)
+    data = home / "data"
+    ctx.run([program("initdb"), "-D", data, "-U", "tester", "-A", "trust", "-N", "--no-locale", "-E", "UTF8"],
+            role=None, user=user, cwd=home)
+    (data / "pg_hba.conf").write_text("host all all all trust\n")
+    options = {"listen_addresses": "*", "unix_socket_directories": "", "fsync": "off", "max_connections": 60}
+    words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
+    own = [need("setpriv"), f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+    server = ctx.spawn([program("postgres"), "-D", data, "-p", PORT, *words], "server", cwd=home, readable=True,
+                       env=world.env(NACC_LOG_PATH=home / "log"), within=[*world.b.within, *own])
+    wait_until(lambda: "ready to accept" in server.text() or not server.running(), 60, "postgres is ready")
+
+    def client(*argv, wait=True):
+        env = world.env(PGHOST="10.77.0.2", PGPORT=PORT, PGUSER="tester", PGDATABASE="postgres", PGSSLMODE="disable",
+                        NACC_LOG_PATH=home / "log")
+        one = ctx.spawn([program(argv[0]), *argv[1:]], "client", env=env, cwd=home, readable=True,
+                        within=[*world.a.within, *own])
+        return one.result() if wait else one
+
+    client("pgbench", "-i", "-q", "-s", "1")
+    text = client("pgbench", "-n", "-S", "-c", "8", "-j", "2", "-t", "2000")
+    check("actually processed: 16000/16000" in text and "failed transactions: 0" in text, text)
+    bench = client("pgbench", "-n", "-c", "4", "-j", "2", "-T", "60", wait=False)
+    if ctx.mode == "both":
+        def over():
+            found = []
+            for pid in host.tree(bench.pid):
+                try:
+                    found += [s["transport"] for s in monitor.show(pid, "sock")["sock"] if s["state"] == "ESTAB"]
+                except monitor.NoAnswer:
+                    pass
+            return len(found) >= 4 and set(found) == {"SHM"}
+        wait_until(over, 50, "pgbench's connections go over")
+        names = [name for name in world.names() if ".0." in name]
+        check(not names, f"entrances of connections that have gone over: {names}")
+    os.kill(host.tree(bench.pid)[-1], signal.SIGKILL)
+    # A connection for each transaction, and many of them.
+    text = client("pgbench", "-n", "-S", "-C", "-c", "4", "-j", "2", "-t", "30")
+    check("actually processed: 120/120" in text and "failed transactions: 0" in text, text)
+    equal(client("psql", "-X", "-A", "-t", "-c", "select count(*), sum(aid) from pgbench_accounts").strip(),
+          "100000|5000050000", "the accounts")
 
 
 @case(modes=MODES)

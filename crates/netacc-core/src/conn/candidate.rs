@@ -72,6 +72,10 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
                 // The stream goes on in another kernel socket.
                 return Outcome::Pass;
             }
+            if !s.upgrade.held_by.may_use() {
+                drop(_g);
+                return if cancel(fd, r) { reread(r, dst, flags) } else { Outcome::Pass };
+            }
             let ready = if upgrade.is_remote() { upgrade::before_read(fd, s) } else { Ok(()) };
             // Our own number for the file keeps this call going if another thread closes the program's number meanwhile.
             let there = ours.as_ref().map(Held::fd).filter(|own| *own >= 0).unwrap_or(fd);
@@ -195,6 +199,14 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
                 drop(_g);
                 return rewrite(r, src, flags, sent);
             }
+            if !s.upgrade.held_by.may_use() {
+                drop(_g);
+                return match cancel(fd, r) {
+                    true => rewrite(r, src, flags, sent),
+                    false if sent > 0 => Outcome::Done(sent as isize),
+                    false => Outcome::Pass,
+                };
+            }
             let res = send_by_kernel(fd, src, flags_there | libc::MSG_DONTWAIT, most);
             // The bytes are counted under the same lock: a connection is upgraded to RDMA at an exact byte.
             if let Ok(n) = res {
@@ -213,6 +225,10 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
             // The send needs no lock: bytes that the kernel accepts precede the end of stream with which the switch
             // marks the byte, and after that end it accepts none.
             _sending = Some(upgrade_client::Sending::begin(s));
+            // A fork may have come since the lock was released: it has counted the holders, or sees this thread.
+            if s.upgrade.held_by.is_counted() {
+                s.upgrade.held_by.spoil();
+            }
             res = send_by_kernel(fd, src, flags_there, most);
             if res == Err(Errno::PIPE) && advance(fd, r) {
                 return rewrite(r, src, flags, sent);

@@ -106,7 +106,19 @@ pub fn open_entrance(dir: &str, port: u16) -> Result<(OwnedFd, Entrance)> {
     if rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty()) != Ok(id.len()) {
         return Err(Errno::AGAIN);
     }
-    let entrance = Entrance { id: u64::from_ne_bytes(id), port };
+    open_as(dir, Entrance { id: u64::from_ne_bytes(id), port })
+}
+
+/// Makes the entrance of one connection, for a process that was forked for it. `client` is the address of its client.
+pub fn open_for(dir: &str, client: core::net::SocketAddr) -> Result<(OwnedFd, Entrance)> {
+    let mut random = [0u8; 4];
+    if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()) != Ok(random.len()) {
+        return Err(Errno::AGAIN);
+    }
+    open_as(dir, Entrance::of_connection(client, u32::from_ne_bytes(random)))
+}
+
+fn open_as(dir: &str, entrance: Entrance) -> Result<(OwnedFd, Entrance)> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
     let made = publish(&fd, dir, entrance);
     match made {
