@@ -1,6 +1,9 @@
 """Programs in different network namespaces of one host, which find each other by a directory (NACC_HOST_DIR)."""
 
+import json
 import os
+import pathlib
+import pwd
 import re
 import signal
 import socket
@@ -11,10 +14,12 @@ import host
 import monitor
 from harness import ROOT, Skipped, check, equal, need
 from host import wait_until
-from hosts import Host, Peer, cable, need_root, possible
+from hosts import Host, Peer, cable, command, need_root, possible
 from matrix import case
 from operators import ctl_any, real
+from terminals import Terminal
 from test_hosts import CONTAINERS, container
+from test_postgres import program
 
 MODES = ("plain", "both")
 PORT = 7100
@@ -36,8 +41,8 @@ class World:
     def env(self, **more):
         return {"NACC_HOST_DIR": str(self.dir), "NACC_LOG_PATH": str(self.ctx.dir / "log"), "NACC_LOG_LEVEL": "2", **more}
 
-    def serve(self, kind, address="0.0.0.0", port=PORT, within=None, **spawn):
-        return Talker(self, "server", "serve", kind, address, port, within=within or self.b.within, **spawn)
+    def serve(self, kind, address="0.0.0.0", port=PORT, within=None, role="server", **spawn):
+        return Talker(self, role, "serve", kind, address, port, within=within or self.b.within, **spawn)
 
     def talk(self, address="10.77.0.2", port=PORT, connections=1, rounds=ROUNDS, within=None, **spawn):
         return Talker(self, "client", "talk", address, port, connections, rounds, within=within or self.a.within, **spawn)
@@ -47,9 +52,9 @@ class World:
 
 
 class Talker(Peer):
-    def __init__(self, world, role, *argv, **spawn):
-        proc = world.ctx.spawn(world.ctx.script("neighbour_peer.py", *argv), role, stdin=subprocess.PIPE, env=world.env(),
-                               **spawn)
+    def __init__(self, world, role, *argv, env=None, **spawn):
+        proc = world.ctx.spawn(world.ctx.script("neighbour_peer.py", *argv), role, stdin=subprocess.PIPE,
+                               env=world.env(**(env or {})), **spawn)
         self.proc, self.lines, self.mode = proc, 0, world.ctx.mode
         self.first = self.heard("the first line")
 
@@ -279,12 +284,79 @@ def a_killed_server(ctx):
 
 @case(modes=MODES)
 def forking(ctx):
-    """A child per connection: it has the connection by fork, which stays on TCP; nothing is lost."""
+    """A child per connection: the parent gives it up, and it goes over in the child."""
     world = World(ctx)
     server, client = world.serve("forking"), None
     client = world.talk(connections=3)
     with ended(server, client):
+        client.expect(*[("SHM", None)] * 3)
+        if ctx.mode == "both":
+            check(not any(".0." in name for name in world.names()), f"names in the directory: {world.names()}")
         client.again()
+    equal(world.names(), [], "names that are left")
+
+
+@case(modes=MODES)
+def forking_and_shared(ctx):
+    """A child per connection whose parent keeps the connection, or uses it, too: that stays on TCP, and nothing is lost."""
+    world = World(ctx)
+    for kind in ("forking-kept", "forking-both"):
+        server, client = world.serve(kind), None
+        client = world.talk()
+        with ended(server, client):
+            client.again()
+            client.again()
+            if ctx.mode == "both":
+                equal({transport for transport, _ in client.paths()}, {"TCP"}, kind)
+
+
+@case(modes=MODES)
+def postgres(ctx):
+    """PostgreSQL forks a process for each connection, which goes over there."""
+    world = World(ctx, mode=0o1777)
+    # Not nobody, whose number stands for every user without one.
+    user, (_, home) = pwd.getpwnam("daemon"), ctx.stranger()
+    os.chown(home, user.pw_uid, user.pw_gid)
+    data = home / "data"
+    ctx.run([program("initdb"), "-D", data, "-U", "tester", "-A", "trust", "-N", "--no-locale", "-E", "UTF8"],
+            role=None, user=user, cwd=home)
+    (data / "pg_hba.conf").write_text("host all all all trust\n")
+    options = {"listen_addresses": "*", "unix_socket_directories": "", "fsync": "off", "max_connections": 60}
+    words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
+    own = [need("setpriv"), f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+    server = ctx.spawn([program("postgres"), "-D", data, "-p", PORT, *words], "server", cwd=home, readable=True,
+                       env=world.env(NACC_LOG_PATH=home / "log"), within=[*world.b.within, *own])
+    wait_until(lambda: "ready to accept" in server.text() or not server.running(), 60, "postgres is ready")
+
+    def client(*argv, wait=True):
+        env = world.env(PGHOST="10.77.0.2", PGPORT=PORT, PGUSER="tester", PGDATABASE="postgres", PGSSLMODE="disable",
+                        NACC_LOG_PATH=home / "log")
+        one = ctx.spawn([program(argv[0]), *argv[1:]], "client", env=env, cwd=home, readable=True,
+                        within=[*world.a.within, *own])
+        return one.result() if wait else one
+
+    client("pgbench", "-i", "-q", "-s", "1")
+    text = client("pgbench", "-n", "-S", "-c", "8", "-j", "2", "-t", "2000")
+    check("actually processed: 16000/16000" in text and "failed transactions: 0" in text, text)
+    bench = client("pgbench", "-n", "-c", "4", "-j", "2", "-T", "60", wait=False)
+    if ctx.mode == "both":
+        def over():
+            found = []
+            for pid in host.tree(bench.pid):
+                try:
+                    found += [s["transport"] for s in monitor.show(pid, "sock")["sock"] if s["state"] == "ESTAB"]
+                except monitor.NoAnswer:
+                    pass
+            return len(found) >= 4 and set(found) == {"SHM"}
+        wait_until(over, 50, "pgbench's connections go over")
+        names = [name for name in world.names() if ".0." in name]
+        check(not names, f"entrances of connections that have gone over: {names}")
+    os.kill(host.tree(bench.pid)[-1], signal.SIGKILL)
+    # A connection for each transaction, and many of them.
+    text = client("pgbench", "-n", "-S", "-C", "-c", "4", "-j", "2", "-t", "30")
+    check("actually processed: 120/120" in text and "failed transactions: 0" in text, text)
+    equal(client("psql", "-X", "-A", "-t", "-c", "select count(*), sum(aid) from pgbench_accounts").strip(),
+          "100000|5000050000", "the accounts")
 
 
 @case(modes=MODES)
@@ -316,7 +388,107 @@ def another_user(ctx):
     client = world.talk(within=[*world.a.within, *nobody], readable=True)
     with ended(server, client):
         client.again()
-        client.expect(("TCP", "other-host"))
+        client.expect(("TCP", "peer-uid"))
+
+
+def shown(*args, columns=None):
+    """What netacc_ss prints, on a terminal of so many columns."""
+    if columns is None:
+        return subprocess.run([monitor.command(), *map(str, args)], capture_output=True, text=True, check=True).stdout
+    terminal = Terminal(columns)
+    subprocess.run([monitor.command(), *map(str, args)], stdout=terminal.slave, check=True, env={**os.environ, "NO_COLOR": "1"})
+    return terminal.text()
+
+
+@case(modes=("both",))
+def the_other_end(ctx):
+    """netacc_ss names the process at the other end and its container, also where neither end can see the other."""
+    world = World(ctx)
+    within = container(*CONTAINERS["pid"])
+    if not possible(*within, "true"):
+        raise Skipped("no PID namespace can be made")
+    server, client = world.serve("threads", within=[*world.b.within, *within]), None
+    client = world.talk(within=[*world.a.within, *within])
+    with ended(server, client):
+        client.expect(("SHM", None))
+        near, far = real(client.proc), real(server.proc)
+        network = re.search(r"\d+", os.readlink(f"/proc/{far}/ns/net")).group()
+        [mine] = json.loads(shown("-p", near, "-s", "sock", "--json"))["sock"]
+        equal((mine["peer_pid"], mine["peer_container"]), (far, f"net:{network}"), "the other end in JSON")
+        wide = shown("-p", near, "-s", "sock", columns=200)
+        check(f"net:{network}" in wide and "Container" in wide, f"on a wide terminal:\n{wide}")
+        narrow = shown("-p", near, "-s", "sock", columns=60)
+        check(all(len(line) <= 60 for line in narrow.splitlines()), f"on a narrow terminal:\n{narrow}")
+        said = shown("--explain", near)
+        check(f"process {far} (" in said and f"in container net:{network} over shared memory" in said, said)
+        # With a cgroup that a container engine would make.
+        group = next((g for g in map(pathlib.Path, ("/sys/fs/cgroup", "/sys/fs/cgroup/pids")) if (g / "cgroup.procs").exists()),
+                     None)
+        group = group and group / f"docker-{'5eed' * 16}.scope"
+        try:
+            group.mkdir()
+        except (AttributeError, OSError):
+            return
+        try:
+            (group / "cgroup.procs").write_text(str(far))
+            [mine] = json.loads(shown("-p", near, "-s", "sock", "--json"))["sock"]
+            equal(mine["peer_container"], "docker-5eed5eed5eed", "the container by its cgroup")
+        finally:
+            (group.parent / "cgroup.procs").write_text(str(far))
+            group.rmdir()
+
+
+@case(modes=("both",))
+def why_not(ctx):
+    """netacc_ss --explain says what a connection between two containers lacks."""
+    world = World(ctx)
+    other = world.dir.with_name("other")
+    other.mkdir()
+
+    def explained(reason, words, rounds=ROUNDS, server=None, client=None):
+        server, client = world.serve("threads", **(server or {})), world.talk(rounds=rounds, **(client or {}))
+        with ended(server, client):
+            client.expect(("TCP", reason))
+            said = " ".join(shown("--explain", real(client.proc)).split())
+            check(f"The other end is process {real(server.proc)} (" in said and words in said, f"{words!r} is not in: {said}")
+
+    absent = {"env": {"NACC_HOST_DIR": "/nonexistent/netacc"}}
+    explained("no-neighbour", "which runs without NetACC", server={"role": None})
+    explained("other-host", "/nonexistent/netacc of this process is not there", client=absent)
+    explained("no-neighbour", "/nonexistent/netacc of that process is not there", server=absent)
+    explained("no-neighbour", "different directories", server={"env": {"NACC_HOST_DIR": str(other)}})
+    other.chmod(0o777)
+    explained("no-neighbour", "of that process is not used: others may write", server={"env": {"NACC_HOST_DIR": str(other)}})
+    explained("short-lived", "is looked for only once a connection has made some 20 requests", rounds=2)
+
+
+@case(modes=("both",))
+def predicted(ctx):
+    """netacc_check HOST:PORT says beforehand what a connection will come to."""
+    world = World(ctx)
+    program = pathlib.Path(monitor.command()).with_name("netacc_check")
+
+    def predicts(level, words, within=(), address=f"10.77.0.2:{PORT}", **env):
+        done = subprocess.run([*world.a.within, *within, program, "--json", address], capture_output=True, text=True,
+                              env={**os.environ, **world.env(**env)})
+        found = [f for f in json.loads(done.stdout)["findings"] if words in f["text"]]
+        check(found and found[0]["level"] == level, f"no {level} with {words!r}: {done.stdout} {done.stderr}")
+
+    predicts("note", "has none at all")
+    server, client = world.serve("threads"), None
+    predicts("ok", f"process {real(server.proc)} in container net:")
+    predicts("note", "cannot be seen from here", within=container(*CONTAINERS["pid"]))
+    predicts("note", "is not there", NACC_HOST_DIR="/nonexistent/netacc")
+    predicts("note", "if the network leads there to one of the 1", address="10.77.0.2:80")
+    world.dir.chmod(0o1777)
+    predicts("warn", "belongs to another user", within=[need("setpriv"), "--reuid=nobody", "--clear-groups"])
+    command(*world.a.within, need("sysctl"), "-qw", "net.ipv4.tcp_timestamps=2")
+    predicts("warn", "time stamps")
+    command(*world.a.within, need("sysctl"), "-qw", "net.ipv4.tcp_timestamps=1")
+    # A prediction disturbs nobody, and is right.
+    client = world.talk()
+    with ended(server, client):
+        client.expect(("SHM", None))
 
 
 @case(modes=("both",))

@@ -85,6 +85,14 @@ numbered! {
         GoOtherHost = 38, "go-other-host";
         /// The other end may be in another container, and no process there knows the client's address.
         Translated = 39, "translated";
+        /// The other end may be in another container, and the connection has not lived long enough to look for it.
+        ShortLived = 40, "short-lived";
+        /// No process with the host directory has the other end.
+        NoNeighbour = 41, "no-neighbour";
+        /// A process in another container may have the other end, and it could not be shown.
+        Unproven = 42, "unproven";
+        /// The kernel gives TCP no random time stamps, by which a connection between containers is recognised.
+        NoTimeStamps = 43, "no-time-stamps";
     }
 }
 
@@ -244,6 +252,23 @@ impl Reason {
                 "The other end may be in another container of this host, but no program there has a connection from \
                  this address: the network translates it, or a proxy is in between; use a network without source \
                  address translation between the two, or one program without NetACC is at the other end."
+            }
+            Self::ShortLived => {
+                "The other end may be in another container of this host, which is looked for only once a connection has made \
+                 some 20 requests; a connection that lives longer goes over to shared memory, if the other end is there."
+            }
+            Self::NoNeighbour => {
+                "No program with NetACC that uses the host directory (NACC_HOST_DIR) has the other end, which may also be on \
+                 another host; if it is in another container of this host, start it with netacc_run, and mount one \
+                 directory into both containers."
+            }
+            Self::Unproven => {
+                "A program in another container of this host may have the other end, but did not follow this one's bytes \
+                 quickly enough to show it; a later connection tries again, on a host that is less busy it succeeds."
+            }
+            Self::NoTimeStamps => {
+                "A connection between containers is recognised by TCP's time stamps, which the kernel does not give here or \
+                 which are not random; set net.ipv4.tcp_timestamps to 1 in both containers."
             }
             Self::Musl => {
                 "The other end is on another host, and the program has musl for its C library, but the libraries of RDMA \

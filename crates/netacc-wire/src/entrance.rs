@@ -10,7 +10,7 @@ use crate::VERSION;
 pub struct Entrance {
     /// A random number, which tells the entrances of one port apart.
     pub id: u64,
-    /// The port of the listener.
+    /// The port of the listener; 0: the entrance is that of one connection ([`Entrance::of_connection`]).
     pub port: u16,
 }
 
@@ -46,6 +46,32 @@ impl core::fmt::Write for FileName {
 }
 
 impl Entrance {
+    /// The entrance of a process that was forked for one connection, whose client has this address. `random` tells it
+    /// from others whose clients have the same address in another network.
+    pub fn of_connection(client: core::net::SocketAddr, random: u32) -> Entrance {
+        Entrance { id: u64::from(Self::mark(client)) << 32 | u64::from(random), port: 0 }
+    }
+
+    /// Whether the entrance is that of one connection.
+    pub fn is_of_one_connection(self) -> bool {
+        self.port == 0
+    }
+
+    /// Whether the entrance may be that of the connection of the client with this address.
+    pub fn is_of(self, client: core::net::SocketAddr) -> bool {
+        self.is_of_one_connection() && self.id >> 32 == u64::from(Self::mark(client))
+    }
+
+    /// A number for an address (FNV-1a), which need not be secret: who finds the entrance proves that it is the client.
+    fn mark(client: core::net::SocketAddr) -> u32 {
+        let ip = match client.ip() {
+            core::net::IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            core::net::IpAddr::V6(ip) => ip,
+        };
+        let bytes = ip.octets().into_iter().chain(client.port().to_be_bytes());
+        bytes.fold(0x811c_9dc5, |mark, byte| (mark ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+    }
+
     /// The name under which the socket is made, with the leading dot.
     pub fn unpublished(self) -> FileName {
         use core::fmt::Write;
@@ -82,6 +108,16 @@ impl Entrance {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn the_entrance_of_a_connection_has_its_clients_mark() {
+        let (four, six) = ("10.0.0.1:40000".parse().unwrap(), "[::ffff:10.0.0.1]:40000".parse().unwrap());
+        let entrance = Entrance::of_connection(four, 7);
+        assert!(entrance.is_of(four) && entrance.is_of(six) && entrance.is_of_one_connection());
+        assert!(!entrance.is_of("10.0.0.1:40001".parse().unwrap()));
+        assert_eq!(Entrance::parse(entrance.unpublished().published().as_bytes()), Some(entrance));
+        assert!(!Entrance { id: entrance.id, port: 1 }.is_of(four));
+    }
 
     proptest! {
         #[test]

@@ -3,7 +3,8 @@
 Requests and answers, compared.
 
 A request is a size and so many bytes; the answer is the same with every bit turned round, so that a byte of the wrong
-direction or connection is seen. KIND: threads, epoll, prefork (three processes), forking (a child per connection).
+direction or connection is seen. KIND: threads, epoll, prefork (three processes), forking (a child per connection;
+-kept: which the parent keeps, -both: and uses before the child).
 A client takes its connections in turns. It prints a line (JSON) after the first ROUNDS of each, and after as many
 again for each line of its standard input. Both end with that.
 """
@@ -35,11 +36,14 @@ def exactly(connection, size):
     return bytes(data)
 
 
-def answer(connection):
-    with connection:
-        while head := exactly(connection, 4):
-            [size] = struct.unpack("!I", head)
-            connection.sendall(head + exactly(connection, size).translate(TURNED))
+def answer(connection, most=None):
+    """Answers all requests and closes the connection, or answers so many and leaves it open."""
+    while most != 0 and (head := exactly(connection, 4)):
+        [size] = struct.unpack("!I", head)
+        connection.sendall(head + exactly(connection, size).translate(TURNED))
+        most = most and most - 1
+    if most is None:
+        connection.close()
 
 
 def threads(listener):
@@ -100,13 +104,28 @@ def prefork(listener):
     os.wait()
 
 
-def forking(listener):
+KEPT = []
+
+
+def forking(listener, kept=False, both=False):
+    """A child per connection. The parent closes its copy, keeps it, or answers the first five requests by it."""
     while True:
         connection, _ = listener.accept()
+        turn, given = os.pipe()
         if os.fork() == 0:
+            os.close(given)
+            if both:
+                os.read(turn, 1)
             answer(connection)
             os._exit(0)
-        connection.close()
+        os.close(turn)
+        if both:
+            answer(connection, most=5)
+        if kept:
+            KEPT.append(connection)
+        else:
+            connection.close()
+        os.close(given)
 
 
 def end(*_):
@@ -137,7 +156,9 @@ def serve(kind, address, port):
     print("ready", flush=True)
     if kind != "prefork":
         end_with_input()
-    {"threads": threads, "epoll": epoll, "prefork": prefork, "forking": forking}[kind](listener)
+    {"threads": threads, "epoll": epoll, "prefork": prefork, "forking": forking,
+     "forking-kept": lambda listener: forking(listener, kept=True),
+     "forking-both": lambda listener: forking(listener, both=True)}[kind](listener)
 
 
 def talk(address, port, connections, rounds):

@@ -203,6 +203,7 @@ fn plain(s: &'static Socket, new: i32, peer: Option<SocketAddr>, flags: i32) {
     let local_end = local.zip(peer).filter(|(l, p)| ip(p.ip()).is_loopback() || ip(p.ip()) == ip(l.ip()));
     let reason = if local_end.is_some() { Reason::PlainClient } else { Reason::OtherHost };
     page().fallback(reason);
+    let mut shown = reason;
     let nonblock = if flags & libc::SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
     // A client on this host may offer to switch to shared memory later, and one on another host to RDMA.
     let peer_end =
@@ -228,6 +229,7 @@ fn plain(s: &'static Socket, new: i32, peer: Option<SocketAddr>, flags: i32) {
         if neighbour.is_some() {
             let until = time::coarse().saturating_add(time::ns(timeouts::NEIGHBOUR_CANDIDATE));
             r.obj.upgrade.when.store(until, Ordering::Relaxed);
+            shown = Reason::ShortLived;
         }
     }
     let entered = enter(new, r).is_ok();
@@ -236,7 +238,7 @@ fn plain(s: &'static Socket, new: i32, peer: Option<SocketAddr>, flags: i32) {
         engine::accepted();
     }
     if entered && let Some(e) = r.obj.stats() {
-        e.open(State::Established, Transport::Tcp, reason, time::realtime());
+        e.open(State::Established, Transport::Tcp, shown, time::realtime());
         if let Some(local) = local {
             e.set_addrs(&local.into(), &peer.map(Into::into).unwrap_or_default());
         }
@@ -386,6 +388,8 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Answer<
             Ok(_) if is_left(r.obj, l) => return Ok(()),
             Ok(0) if deadline.passed() => return Err(Fail::AGAIN),
             Ok(0) => {}
+            // Only the kernel has a connection, and nobody asks for a link.
+            Ok(_) if set.only_reported(number) && !table::is_replaced(r, number) => return Ok(()),
             Ok(_) => {
                 l.sweep();
                 // No other thread of this process may be awake to answer a neighbour.

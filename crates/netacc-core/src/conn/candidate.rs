@@ -1,8 +1,8 @@
 //! Reads and writes of a connection on kernel TCP that may be promoted or upgraded (a *candidate*). They are made here
 //! and not passed to libc, so that the ring's first byte follows the last byte of the kernel's stream.
 
-use crate::conn::transfer;
 use crate::conn::transfer::deadline;
+use crate::conn::{neighbours, transfer};
 use crate::limits::PROMOTION_TAIL;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, NONBLOCK, Path, Socket, Upgrade};
@@ -13,6 +13,7 @@ use crate::switch::{promote, upgrade, upgrade_client};
 use crate::wait::held::Held;
 use crate::wait::sleep;
 use core::sync::atomic::Ordering;
+use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, time};
 use netacc_transport::Iov;
@@ -70,6 +71,10 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
             if s.is(ConnState::Demoted) {
                 // The stream goes on in another kernel socket.
                 return Outcome::Pass;
+            }
+            if !s.upgrade.held_by.may_use() {
+                drop(_g);
+                return if cancel(fd, r) { reread(r, dst, flags) } else { Outcome::Pass };
             }
             let ready = if upgrade.is_remote() { upgrade::before_read(fd, s) } else { Ok(()) };
             // Our own number for the file keeps this call going if another thread closes the program's number meanwhile.
@@ -135,7 +140,11 @@ fn expired(fd: i32, r: Ref<Socket>, upgrade: Upgrade) -> bool {
     r.obj.calls.store(n, Ordering::Relaxed);
     // A client in another network namespace may have other processes to ask first.
     let awaited = || time::coarse() < r.obj.upgrade.when.load(Ordering::Relaxed);
-    n > CALLS && !upgrade.is_client() && !awaited() && !cancel(fd, r)
+    if n <= CALLS || upgrade.is_client() || awaited() {
+        return false;
+    }
+    neighbours::note_reason(r.obj, Reason::NoNeighbour);
+    !cancel(fd, r)
 }
 
 /// Continues a read over shared memory. It uses the object, since the number may be closed.
@@ -190,6 +199,14 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
                 drop(_g);
                 return rewrite(r, src, flags, sent);
             }
+            if !s.upgrade.held_by.may_use() {
+                drop(_g);
+                return match cancel(fd, r) {
+                    true => rewrite(r, src, flags, sent),
+                    false if sent > 0 => Outcome::Done(sent as isize),
+                    false => Outcome::Pass,
+                };
+            }
             let res = send_by_kernel(fd, src, flags_there | libc::MSG_DONTWAIT, most);
             // The bytes are counted under the same lock: a connection is upgraded to RDMA at an exact byte.
             if let Ok(n) = res {
@@ -208,6 +225,10 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
             // The send needs no lock: bytes that the kernel accepts precede the end of stream with which the switch
             // marks the byte, and after that end it accepts none.
             _sending = Some(upgrade_client::Sending::begin(s));
+            // A fork may have come since the lock was released: it has counted the holders, or sees this thread.
+            if s.upgrade.held_by.is_counted() {
+                s.upgrade.held_by.spoil();
+            }
             res = send_by_kernel(fd, src, flags_there, most);
             if res == Err(Errno::PIPE) && advance(fd, r) {
                 return rewrite(r, src, flags, sent);

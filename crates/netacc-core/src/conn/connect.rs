@@ -230,7 +230,7 @@ fn search(s: &'static Socket, dest: SocketAddr, reason: Reason, begun: u64) {
         return;
     }
     if let Some(why) = neighbours::begin(s, target, reason, begun)
-        && let Some(e) = s.stats().filter(|_| reason == Reason::OtherHost)
+        && let Some(e) = s.stats()
     {
         e.set_reason(why);
     }
@@ -287,7 +287,14 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
     }
     let source = match ports::source_of_connect(target.ip(), now) {
         Ok(source) if choice.transports.shm => source,
-        Err(probe) if choice.transports.rdma => return reach(fd, r, target, probe),
+        Err(probe) if choice.transports.rdma => {
+            let asked = probe.is_some();
+            return reach(fd, r, target, probe).inspect_err(|_| {
+                if asked {
+                    ports::note_elsewhere(target.ip(), now);
+                }
+            });
+        }
         _ => return Err(Reason::Rule),
     };
     if kernel_queue::holds_ours(target) {

@@ -39,12 +39,14 @@ pub fn after_fork() {
 }
 
 /// Begins the search for the neighbour that has the other end of `s`, which the kernel connects to `target` since
-/// `begun` ([`time::now`]) for this reason. Returns why there will be none, if that is known.
+/// `begun` ([`time::now`]) for this reason. Returns why it is on TCP meanwhile, or why there will be no search if that is
+/// known; `None`: the reason stays.
 pub fn begin(s: &Socket, target: SocketAddr, reason: Reason, begun: u64) -> Option<Reason> {
     host_directory::usable()?;
     let now = time::coarse();
     if NOBODY.holds(target, now, NO_NEIGHBOUR_BELIEVED) {
-        return TRANSLATED.holds(target, now, NO_NEIGHBOUR_BELIEVED).then_some(Reason::Translated);
+        let translated = TRANSLATED.holds(target, now, NO_NEIGHBOUR_BELIEVED);
+        return Some(if translated { Reason::Translated } else { Reason::NoNeighbour });
     }
     // The other reasons say already that the destination is not in this network namespace, and the kernel was asked.
     if reason != Reason::PeerPlain || ports::local_source(target.ip(), now).is_none() {
@@ -52,6 +54,7 @@ pub fn begin(s: &Socket, target: SocketAddr, reason: Reason, begun: u64) -> Opti
         s.calls.store(0, Ordering::Relaxed);
         s.upgrade.search.stage.store(Stage::Remembered as u32, Ordering::Relaxed);
         s.change(ConnState::Tcp, ConnState::Candidate(Upgrade::ToOffer));
+        return Some(Reason::ShortLived);
     }
     None
 }
@@ -61,24 +64,27 @@ pub fn is_due(s: &Socket) -> bool {
     !s.upgrade.search.is_on() || s.calls.load(Ordering::Relaxed) >= CALLS_BEFORE_SEARCH
 }
 
-/// Claims a slot on a link to the next entrance at which `s`, connected to `target`, may be known. `Err`: no entrance is
+/// Claims a slot on a link to the next entrance at which `s`, connected from `local` to `target`, may be known. `Err`: no entrance is
 /// left, or there are no resources.
 #[inline(never)]
-pub fn claim(s: &Socket, target: SocketAddr) -> core::result::Result<Claim, Reason> {
+pub fn claim(s: &Socket, local: SocketAddr, target: SocketAddr) -> core::result::Result<Claim, Reason> {
     let dir = host_directory::usable().ok_or(Reason::OtherHost)?;
     loop {
-        let Some(entrance) = next(dir, s, target) else { return Err(fail(s, target)) };
+        let Some(entrance) = next(dir, s, local, target) else { return Err(fail(s, target)) };
         match neighbour_links::claim_neighbour(entrance, || host_dir::connect_link(dir, entrance)) {
             Ok(claim) => return Ok(claim),
             Err(NoLink::Resources(_)) => return Err(Reason::NoMemory),
+            Err(NoLink::Stranger) if s.upgrade.search.stage() != Stage::Others => {
+                s.upgrade.search.strange.store(1, Ordering::Relaxed);
+            }
             Err(_) => {}
         }
     }
 }
 
-/// The next entrance to try. The order of identifiers is as good as any.
+/// The next entrance to try: first those of servers that have forked for just this connection. The order of identifiers is as good as any.
 #[inline(never)]
-fn next(dir: &str, s: &Socket, target: SocketAddr) -> Option<Entrance> {
+fn next(dir: &str, s: &Socket, local: SocketAddr, target: SocketAddr) -> Option<Entrance> {
     let search = &s.upgrade.search;
     if search.tries.fetch_add(1, Ordering::Relaxed) >= ENTRANCES_TRIED {
         return None;
@@ -87,14 +93,18 @@ fn next(dir: &str, s: &Socket, target: SocketAddr) -> Option<Entrance> {
     let (stage, tried) = (search.stage(), search.tried.load(Ordering::Relaxed));
     // The identifier from which a stage goes on.
     let after = |of: Stage| if stage == of { Some(tried) } else { None };
-    let (mut known, mut same, mut other) = (None, None::<Entrance>, None::<Entrance>);
+    let (mut known, mut own, mut same, mut other) = (None, None::<Entrance>, None::<Entrance>, None::<Entrance>);
     let first = |best: &mut Option<Entrance>, e: Entrance| {
         if best.is_none_or(|b| e.id < b.id) {
             *best = Some(e);
         }
     };
     let listed = host_dir::each(dir, |e| {
-        if Some(e.id) == remembered {
+        if e.is_of_one_connection() {
+            if e.is_of(local) && after(Stage::Own).is_none_or(|id| e.id > id) {
+                first(&mut own, e);
+            }
+        } else if Some(e.id) == remembered {
             known = Some(e);
         } else if e.port == target.port() {
             if after(Stage::SamePort).is_none_or(|id| e.id > id) {
@@ -105,10 +115,12 @@ fn next(dir: &str, s: &Socket, target: SocketAddr) -> Option<Entrance> {
         }
     });
     listed.ok()?;
+    let own = own.filter(|_| stage == Stage::Own || search.tries.load(Ordering::Relaxed) == 1);
     let known = known.filter(|_| stage == Stage::Remembered && search.tries.load(Ordering::Relaxed) == 1);
     let same = same.filter(|_| stage != Stage::Others);
-    let (entrance, stage) = known
-        .map(|e| (e, Stage::Remembered))
+    let (entrance, stage) = own
+        .map(|e| (e, Stage::Own))
+        .or_else(|| known.map(|e| (e, Stage::Remembered)))
         .or_else(|| same.map(|e| (e, Stage::SamePort)))
         .or_else(|| other.map(|e| (e, Stage::Others)))?;
     search.tried.store(entrance.id, Ordering::Relaxed);
@@ -138,7 +150,19 @@ fn fail(s: &Socket, target: SocketAddr) -> Reason {
             TRANSLATED.note(target, now);
         }
     }
-    if denied { Reason::Translated } else { Reason::OtherHost }
+    match () {
+        () if search.matched.load(Ordering::Relaxed) != 0 => Reason::Unproven,
+        () if denied => Reason::Translated,
+        () if search.strange.load(Ordering::Relaxed) != 0 => Reason::PeerUid,
+        () => Reason::NoNeighbour,
+    }
+}
+
+/// Notes why a connection that was a neighbour's candidate stays on TCP, unless another reason is known already.
+pub fn note_reason(s: &Socket, why: Reason) {
+    if let Some(e) = s.stats().filter(|e| e.reason() == Reason::ShortLived) {
+        e.set_reason(why);
+    }
 }
 
 /// Notes that the process behind the entrance that was tried last does not have the connection. A link to a process that
@@ -151,7 +175,7 @@ pub fn note_denied(s: &Socket) {
     }
     match search.stage() {
         Stage::SamePort => search.denied.store(1, Ordering::Relaxed),
-        Stage::Others => {
+        Stage::Others | Stage::Own => {
             let port = u16::try_from(search.port.load(Ordering::Relaxed)).unwrap_or(0);
             neighbour_links::release_neighbour(Entrance { id: search.tried.load(Ordering::Relaxed), port });
         }
@@ -162,7 +186,10 @@ pub fn note_denied(s: &Socket) {
 /// Notes that the process behind the entrance that was tried last has the connection.
 pub fn note_found(s: &Socket) {
     if let Some(target) = s.peer.get() {
-        ENTRANCE.note(target, s.upgrade.search.tried.load(Ordering::Relaxed));
+        // No other connection is found there.
+        if s.upgrade.search.stage() != Stage::Own {
+            ENTRANCE.note(target, s.upgrade.search.tried.load(Ordering::Relaxed));
+        }
         NOBODY.forget(target);
     }
 }

@@ -1,6 +1,7 @@
 //! References to a socket object, and the end of the connection with the last of them.
 
 use crate::conn::held_port;
+use crate::listen::heirs;
 use crate::object::reference::Ref;
 use crate::object::socket::{HANDED, HOLDS_PORT, KEEPABLE, LINGER_RESET, ListenState, PLACEHOLDER, SHARED, Socket};
 use core::sync::atomic::Ordering;
@@ -46,6 +47,8 @@ fn retire(s: &'static Socket) -> bool {
         e.close();
     }
     s.end_life();
+    heirs::done(s);
+    s.upgrade.held_by.leave();
     crate::fork::ownership::unshare_if_alone(s);
     let ep = s.take_endpoint();
     let listener = s.listener();

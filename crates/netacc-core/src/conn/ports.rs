@@ -14,6 +14,9 @@ const REFUSING_BELIEVED: u64 = time::ns(timeouts::REFUSING_BELIEVED);
 const UNREACHABLE_BELIEVED: u64 = time::ns(timeouts::UNREACHABLE_BELIEVED);
 /// Time (ns) for which an address is believed to belong to this host, or to another one.
 const ADDRESS_BELIEVED: u64 = 1_000_000_000;
+/// Time (ns) for which that is believed of an address to which connects go by TCP: long enough for a program that makes a
+/// connection per request, and no longer than it takes to give the address to this host.
+const ELSEWHERE_BELIEVED: u64 = 2_000_000;
 const CELLS: usize = 64;
 
 type Table = Beliefs<CELLS>;
@@ -30,6 +33,8 @@ static REFUSED: Table = Table::new();
 static LOCAL: Table = Table::new();
 /// Hosts that have answered a probe and could not be reached by RDMA.
 static DOUBTED: Table = Table::new();
+/// Addresses that lately were no address of this host.
+static ELSEWHERE: Table = Table::new();
 /// Addresses that belong to another host.
 static REMOTE_HOSTS: Table = Table::new();
 
@@ -67,12 +72,12 @@ pub fn note_absent(dest: SocketAddr, why: Reason, now: u64) {
 
 /// Forgets all absent listeners, since our own process has opened one.
 pub fn forget_absent() {
-    [&ABSENT, &OTHER_VERSION, &REFUSING, &REFUSED, &REMOTE_HOSTS].into_iter().for_each(Table::clear);
+    [&ABSENT, &OTHER_VERSION, &REFUSING, &REFUSED, &REMOTE_HOSTS, &ELSEWHERE].into_iter().for_each(Table::clear);
 }
 
 /// Called in the child of a fork: drops the entries that another thread of the parent was just changing.
 pub fn after_fork() {
-    [&ABSENT, &OTHER_VERSION, &REFUSING, &REFUSED, &LOCAL, &DOUBTED, &REMOTE_HOSTS]
+    [&ABSENT, &OTHER_VERSION, &REFUSING, &REFUSED, &LOCAL, &DOUBTED, &REMOTE_HOSTS, &ELSEWHERE]
         .into_iter()
         .for_each(Table::after_fork);
 }
@@ -84,12 +89,12 @@ pub fn local_source(ip: IpAddr, now: u64) -> Option<IpAddr> {
 
 /// The source address of a connect to `ip` when `ip` is an address of this host. A destination that was reached by RDMA
 /// is believed to be on another host for a while as well, since asking the kernel costs more than the rest of such a
-/// connect. `Err`: another host; with the probe of the source address if the kernel was asked just now.
+/// connect; one that was not, for a moment. `Err`: another host; with the probe of the source address if the kernel was asked just now.
 pub fn source_of_connect(ip: IpAddr, now: u64) -> Result<IpAddr, Option<SourceProbe>> {
     if let Some(source) = believed_source(ip, now) {
         return Ok(source);
     }
-    if REMOTE_HOSTS.holds(host(ip), now, ADDRESS_BELIEVED) {
+    if REMOTE_HOSTS.holds(host(ip), now, ADDRESS_BELIEVED) || ELSEWHERE.holds(host(ip), now, ELSEWHERE_BELIEVED) {
         return Err(None);
     }
     let probe = SourceProbe::new(ip);
@@ -100,6 +105,11 @@ pub fn source_of_connect(ip: IpAddr, now: u64) -> Result<IpAddr, Option<SourcePr
 /// Notes that a connect to `ip` goes to another host by RDMA.
 pub fn note_remote(ip: IpAddr, now: u64) {
     REMOTE_HOSTS.note(host(ip), now);
+}
+
+/// Notes that `ip` was found to be no address of this host, and the connect goes by TCP.
+pub fn note_elsewhere(ip: IpAddr, now: u64) {
+    ELSEWHERE.note(host(ip), now);
 }
 
 /// Notes that a host that has answered a probe was not reached by RDMA: later connects to it wait for a queue pair
@@ -166,6 +176,17 @@ mod tests {
         note_refused(d, Reason::PeerPlain, t);
         assert_eq!(known_absent(d, t + UNREACHABLE_BELIEVED / 2), Some(Reason::PeerPlain));
         assert_eq!(known_absent(d, t + UNREACHABLE_BELIEVED + 1000), None);
+    }
+
+    #[test]
+    fn another_hosts_address_is_believed_for_a_moment() {
+        let ip = "192.0.2.9".parse().unwrap();
+        let now = netacc_sys::time::coarse();
+        assert!(matches!(source_of_connect(ip, now), Err(Some(_) | None)));
+        note_elsewhere(ip, now);
+        assert!(matches!(source_of_connect(ip, now + ELSEWHERE_BELIEVED / 2), Err(None)));
+        note_elsewhere("127.0.0.1".parse().unwrap(), now);
+        assert!(source_of_connect("127.0.0.1".parse().unwrap(), now + 2 * ELSEWHERE_BELIEVED).is_ok());
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use crate::fd::table;
 use crate::fd::table::Entry;
-use crate::listen::entrance;
 use crate::listen::withdrawal::hand_on;
+use crate::listen::{entrance, heirs};
 use crate::object::reference::Ref;
 use crate::object::socket::{SHARED, Socket};
 use crate::switch::redispatch;
@@ -45,6 +45,7 @@ pub fn hand_on_all() {
 /// Removes the names of the process's listeners from the host directory, before the process ends.
 pub fn leave_host_directory() {
     each_socket(|r| r.obj.listener().into_iter().for_each(entrance::leave));
+    heirs::leave();
 }
 
 /// Redispatches the process's own connects whose server has ended, before the process ends: the kernel would deliver

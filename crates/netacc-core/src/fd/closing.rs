@@ -99,7 +99,12 @@ fn set_aside(fd: i32) -> bool {
 /// Does the part of a close that needs the number while it is still valid.
 fn before(fd: i32, r: Ref<Socket>) {
     if r.obj.is_candidate() {
-        promote::cancel(fd, r);
+        // Another process that has the connection by fork goes on, and may be alone with it after this.
+        if r.obj.upgrade.held_by.is_counted() && table::number_of(r, fd).is_none() {
+            promote::cancel_here(fd, r);
+        } else {
+            promote::cancel(fd, r);
+        }
     }
     if redispatch::is_in_doubt(r.obj) || redispatch::is_moving_any() {
         redispatch::settle_before_close(fd, r);

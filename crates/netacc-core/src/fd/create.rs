@@ -108,10 +108,12 @@ fn still(e: Entry) -> Option<(Guard<'static>, Guard<'static>)> {
 fn before_dup(old: i32) -> Result<Option<Entry>> {
     let e = table::get(old);
     fd_cache::close_all();
-    if let Some(Entry::Socket(r)) = e
-        && r.obj.path() == Path::New
-    {
-        materialize(old, r.obj)?;
+    if let Some(Entry::Socket(r)) = e {
+        // What is done by the new number is not followed.
+        r.obj.upgrade.held_by.spoil();
+        if r.obj.path() == Path::New {
+            materialize(old, r.obj)?;
+        }
     }
     Ok(e)
 }

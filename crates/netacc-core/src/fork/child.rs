@@ -5,6 +5,7 @@ use crate::fd::table::Entry;
 use crate::fd::{later, placeholder, table};
 use crate::fork::descendants::{CONNECTED, FORKING, WAITING, hold};
 use crate::fork::prepare::{Forking, NewSpaces};
+use crate::listen::heirs;
 use crate::object::socket::SHARED;
 use crate::switch::{queued, redispatch};
 use core::sync::atomic::Ordering;
@@ -48,10 +49,12 @@ pub fn child(f: Forking) {
     netacc_transport::rdma::engine::after_fork(&f.engines);
     queued::after_fork();
     redispatch::after_fork();
+    heirs::after_fork();
     netacc_transport::shm::promote::after_fork();
     table::forget_leaving();
     table::each(0, usize::MAX, |_, e| {
         let Entry::Socket(r) = e else { return };
+        r.obj.upgrade.held_by.inherit();
         if let Some(l) = r.obj.listener() {
             l.after_fork();
         }

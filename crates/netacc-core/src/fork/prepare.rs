@@ -1,11 +1,12 @@
 //! The parent's work before a fork, so that parent and child can share their objects, and after it.
 
+use crate::conn::neighbours;
 use crate::fd::table::Entry;
 use crate::fd::{placeholder, table};
 use crate::fork::descendants::{CONNECTED, FORKING, WAITING, end_of_life};
 use crate::fork::namespace;
 use crate::object::reference::Ref;
-use crate::object::socket::{KEEPABLE, NONBLOCK, Path, SHARED, Socket};
+use crate::object::socket::{ConnState, KEEPABLE, NONBLOCK, Path, SHARED, Socket, Upgrade};
 use crate::switch::{demote, promote, queued_connects};
 use crate::timeouts;
 use core::sync::atomic::Ordering;
@@ -67,7 +68,8 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     let timeout = WaitBudget::of_a_fork();
     table::each(0, usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
-        if r.obj.is_candidate() {
+        if r.obj.is_candidate() && !hold_in_both(r) {
+            neighbours::note_reason(r.obj, Reason::Fork);
             promote::cancel(fd, r);
         }
         if r.obj.is_shm() && *splits.get_or_insert_with(namespace::splits_sharers) {
@@ -106,6 +108,20 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     // Done last: the engine is the peer of its connections, and first has to read the liveness sockets that they sent.
     forking.engines = netacc_transport::rdma::engine::before_fork(in_handler);
     forking
+}
+
+/// Lets the child go on with a candidate whose client is in another network namespace: a server that forks for each
+/// connection. False: it is none.
+fn hold_in_both(r: Ref<Socket>) -> bool {
+    let s = r.obj;
+    if !s.is(ConnState::Candidate(Upgrade::AwaitOffer)) || s.upgrade.when.load(Ordering::Relaxed) == 0 {
+        return false;
+    }
+    // With both locks held no other thread is in a call that counts what it reads and sends.
+    let _g = (s.rx.lock(), s.tx.lock());
+    let there = r.valid() && s.is(ConnState::Candidate(Upgrade::AwaitOffer));
+    // SeqCst: see `HeldBy::is_counted`.
+    there && s.upgrade.held_by.fork() && s.upgrade.sending.load(Ordering::SeqCst) == 0
 }
 
 fn each_shared(mut f: impl FnMut(&'static ShmEndpoint)) {

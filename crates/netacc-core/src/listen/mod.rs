@@ -4,6 +4,7 @@ pub mod adopt;
 pub mod crowd;
 pub mod ending;
 pub mod entrance;
+pub mod heirs;
 pub mod opening;
 pub mod taking;
 pub mod withdrawal;

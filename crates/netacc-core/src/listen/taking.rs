@@ -24,6 +24,15 @@ struct Sweep {
     gone: Option<&'static Link>,
 }
 
+/// Those of the two sockets (or -1) at which a client waits, by one question to the kernel for both.
+fn knocked(rendezvous: i32, entrance: i32) -> [i32; 2] {
+    let mut asked = [rendezvous, entrance].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    let many = if entrance < 0 { 1 } else { 2 };
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let any = raw::ppoll(asked.as_mut_ptr(), many, &raw mut ts, core::ptr::null()).is_ok_and(|ready| ready > 0);
+    asked.map(|p| if any && p.revents != 0 { p.fd } else { -1 })
+}
+
 impl Listener {
     /// Takes up every client that waits at the rendezvous; returns whether there was one.
     pub fn take_links(&'static self) -> bool {
@@ -81,7 +90,11 @@ impl Listener {
                 }
             }
         }
-        for door in self.doors() {
+        let asked = knocked(self.rendezvous_fd(), self.entrance.fd());
+        if asked == [-1; 2] {
+            self.starved.store(0, Ordering::Relaxed);
+        }
+        for door in asked.into_iter().filter(|door| *door >= 0) {
             #[allow(unsafe_code)]
             // SAFETY: `door` is our open descriptor, which is closed only under `lock`.
             let sock = unsafe { BorrowedFd::borrow_raw(door) };

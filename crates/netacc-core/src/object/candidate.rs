@@ -1,6 +1,7 @@
 //! A socket's data about its switch to a ring whose other end is on another host ([`crate::switch::upgrade`]) or in
 //! another network namespace ([`crate::conn::neighbours`]).
 
+use crate::object::held_by::HeldBy;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_wire::companion::TOKEN;
 
@@ -24,6 +25,8 @@ pub struct Candidate {
     pub(crate) watched: AtomicU32,
     /// An error that the kernel returned to a look of ours; the next call of the program reports it.
     pub(crate) error: AtomicI32,
+    /// At a server, the processes that have the connection after forks.
+    pub(crate) held_by: HeldBy,
 }
 
 /// How far a client is in its search among the entrances in the host directory.
@@ -49,6 +52,8 @@ pub struct Search {
     pub(crate) confirmed: AtomicU64,
     /// Set once a process that listens at the destination's port has said that the connection is not its own.
     pub(crate) denied: AtomicU32,
+    /// Set once the socket of such a process was not ours to connect to.
+    pub(crate) strange: AtomicU32,
 }
 
 /// Which entrances a client tries.
@@ -63,6 +68,8 @@ pub enum Stage {
     SamePort = 2,
     /// All others: the port may be a published one, which the network translates.
     Others = 3,
+    /// Those of processes that were forked for this connection.
+    Own = 4,
 }
 
 impl Search {
@@ -71,6 +78,7 @@ impl Search {
             1 => Stage::Remembered,
             2 => Stage::SamePort,
             3 => Stage::Others,
+            4 => Stage::Own,
             _ => Stage::None,
         }
     }
@@ -94,6 +102,7 @@ impl Candidate {
             &search.stage,
             &search.tries,
             &search.denied,
+            &search.strange,
             &search.proofs,
             &search.watched,
             &search.matched,
@@ -102,6 +111,7 @@ impl Candidate {
             w.store(0, Ordering::Relaxed);
         }
         self.error.store(0, Ordering::Relaxed);
+        self.held_by.reset();
     }
 
     pub(crate) fn set_token(&self, token: [u8; TOKEN]) {

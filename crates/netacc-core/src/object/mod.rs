@@ -5,6 +5,7 @@
 pub mod address;
 pub mod candidate;
 pub mod entrance;
+pub mod held_by;
 pub mod instance;
 pub mod kernel_turn;
 pub mod listener;

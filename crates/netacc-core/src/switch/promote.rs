@@ -29,6 +29,8 @@ use crate::conn::{neighbours, pool};
 use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::limits::CALLS_BEFORE_SEARCH;
+use crate::listen::heirs;
+use crate::object::held_by::Standing;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, Socket, Upgrade};
 use crate::switch::proof::{self, Proof};
@@ -57,6 +59,10 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
             // A server that blocks on this single connection notices offers only here. A neighbour makes none before it has
             // made some calls, and short connections should not pay for a look.
             let neighbours = s.upgrade.when.load(Ordering::Relaxed) != 0;
+            if s.upgrade.held_by.heir.load(Ordering::Relaxed) != 0 {
+                heirs::attend(s);
+                settle_offers();
+            }
             let turn = if neighbours { CALLS_BEFORE_SEARCH - 1 } else { 1 };
             if s.calls.load(Ordering::Relaxed) % CALLS_BEFORE_SEARCH == turn {
                 listen_for_offers();
@@ -73,9 +79,7 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
                 && s.change(ConnState::Candidate(Upgrade::ToOffer), ConnState::Candidate(Upgrade::Linking))
                 && let Err(why) = offer(fd, r)
             {
-                if let Some(e) = s.stats().filter(|_| why == Reason::Translated) {
-                    e.set_reason(why);
-                }
+                neighbours::note_reason(s, why);
                 decide(fd, r, Otherwise::GiveUp);
             }
             s.is_shm()
@@ -197,12 +201,12 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
     let target = core::net::SocketAddr::new(ip(target.ip()), target.port());
     let across = s.upgrade.search.is_on();
     let stamp = if across {
-        Some(syn_stamp::of_client(fd, s.upgrade.when.load(Ordering::Relaxed)).ok_or(Reason::OtherHost)?)
+        Some(syn_stamp::of_client(fd, s.upgrade.when.load(Ordering::Relaxed)).ok_or(Reason::NoTimeStamps)?)
     } else {
         None
     };
     let claim = if across {
-        neighbours::claim(s, target)?
+        neighbours::claim(s, local, target)?
     } else {
         crate::conn::ports::local_source(target.ip(), time::now()).ok_or(Reason::OtherHost)?;
         let member = s.member.load(Ordering::Relaxed);
@@ -254,6 +258,11 @@ pub fn cancel(fd: i32, r: Ref<Socket>) -> bool {
     }
 }
 
+/// Cancels a promotion in a process that closes its last number for a connection which others have, too.
+pub fn cancel_here(fd: i32, r: Ref<Socket>) {
+    decide(fd, r, Otherwise::Close);
+}
+
 /// What becomes of a candidate whose offer was not accepted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Otherwise {
@@ -263,6 +272,8 @@ enum Otherwise {
     GoOn,
     /// The connection stays with the kernel for good.
     GiveUp,
+    /// So it does in this process, which closes it.
+    Close,
 }
 
 /// Decides for the client, or for a thread that cancels: switches if the offer was accepted. True: the connection is on
@@ -298,7 +309,13 @@ fn decide(fd: i32, r: Ref<Socket>, otherwise: Otherwise) -> bool {
                         s.detach();
                     }
                     Otherwise::GoOn => {}
-                    Otherwise::GiveUp => {
+                    Otherwise::GiveUp | Otherwise::Close => {
+                        if otherwise == Otherwise::GiveUp {
+                            // From here on the program's calls go to the kernel, and are not counted.
+                            s.upgrade.held_by.spoil();
+                        }
+                        heirs::done(s);
+                        neighbours::note_reason(s, Reason::Unsupported);
                         s.set_state(ConnState::Tcp);
                         s.detach();
                     }
@@ -361,7 +378,9 @@ fn match_neighbour(
     let found = known.or_else(|| find_neighbour(client, neighbour.stamp));
     // The kernel of this network namespace does not know whose socket a stranger's is.
     match found.filter(|_| ep.side.link().peer.is_trusted() && ep.side.outcome() == CONNECT_QUEUED) {
-        Some((fd, r)) if neighbour.confirmed && tail_is_short(fd) => {
+        Some((fd, r))
+            if neighbour.confirmed && tail_is_short(fd) && r.obj.upgrade.held_by.standing() != Standing::Shared =>
+        {
             accept_offer(fd, r, ep, generation);
             Settled::Done
         }
@@ -397,7 +416,8 @@ fn accept_offer(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint, generation: u
     {
         let _g = (s.rx.lock(), s.tx.lock());
         let awaited = r.valid() && s.is(ConnState::Candidate(Upgrade::AwaitOffer));
-        let there = awaited && table::get(fd).is_some_and(|e| e.is(r));
+        let alone = s.upgrade.held_by.standing() == Standing::Alone;
+        let there = awaited && alone && table::get(fd).is_some_and(|e| e.is(r));
         if !there || !ep.side.has_windows() {
             return ep.side.refuse(generation);
         }
@@ -408,6 +428,7 @@ fn accept_offer(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint, generation: u
             return;
         }
     }
+    heirs::done(s);
     promoted(fd, s, ep);
 }
 
@@ -418,12 +439,20 @@ fn find_awaiting(client: core::net::SocketAddr, fits: impl Fn(i32, &Socket) -> b
         if let Entry::Socket(r) = e
             && r.obj.is(ConnState::Candidate(Upgrade::AwaitOffer))
             && r.obj.peer.get() == Some(client)
+            && is_ours(r.obj)
             && fits(fd, r.obj)
         {
             found = Some((fd, r));
         }
     });
     found
+}
+
+/// Whether a connection is not one that a child of this process uses. The kernel tells only the first who asks about its
+/// SYN.
+fn is_ours(s: &Socket) -> bool {
+    let held_by = &s.upgrade.held_by;
+    !held_by.is_counted() || held_by.heir.load(Ordering::Relaxed) != 0
 }
 
 fn find(client: core::net::SocketAddr, server: core::net::SocketAddr) -> Option<(i32, Ref<Socket>)> {
@@ -438,7 +467,7 @@ fn find_neighbour(client: core::net::SocketAddr, stamp: u32) -> Option<(i32, Ref
 
 /// The candidate under this number, if it still has the client at this address.
 fn awaiting(fd: i32, client: core::net::SocketAddr) -> Option<(i32, Ref<Socket>)> {
-    let r = table::socket(fd)?;
+    let r = table::socket(fd).filter(|r| is_ours(r.obj))?;
     (r.obj.is(ConnState::Candidate(Upgrade::AwaitOffer)) && r.obj.peer.get() == Some(client)).then_some((fd, r))
 }
 

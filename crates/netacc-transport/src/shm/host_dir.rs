@@ -64,13 +64,18 @@ pub fn check(dir: &str) -> core::result::Result<(), Unfit> {
         return Err(Unfit::Long);
     }
     let Ok(found) = statat(CWD, dir, AtFlags::SYMLINK_NOFOLLOW) else { return Err(Unfit::Absent) };
-    if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
+    judge(found.st_mode, found.st_uid, geteuid().as_raw())
+}
+
+/// Judges a file of this mode and owner, for a program of the user `uid`.
+pub fn judge(mode: u32, owner: u32, uid: u32) -> core::result::Result<(), Unfit> {
+    if FileType::from_raw_mode(mode) != FileType::Directory {
         return Err(Unfit::Kind);
     }
-    if found.st_uid != 0 && found.st_uid != geteuid().as_raw() {
-        return Err(Unfit::Owner(found.st_uid));
+    if owner != 0 && owner != uid {
+        return Err(Unfit::Owner(owner));
     }
-    let mode = found.st_mode & 0o7777;
+    let mode = mode & 0o7777;
     if mode & 0o022 != 0 && mode & 0o1000 == 0 {
         return Err(Unfit::Mode(mode));
     }
@@ -101,7 +106,19 @@ pub fn open_entrance(dir: &str, port: u16) -> Result<(OwnedFd, Entrance)> {
     if rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty()) != Ok(id.len()) {
         return Err(Errno::AGAIN);
     }
-    let entrance = Entrance { id: u64::from_ne_bytes(id), port };
+    open_as(dir, Entrance { id: u64::from_ne_bytes(id), port })
+}
+
+/// Makes the entrance of one connection, for a process that was forked for it. `client` is the address of its client.
+pub fn open_for(dir: &str, client: core::net::SocketAddr) -> Result<(OwnedFd, Entrance)> {
+    let mut random = [0u8; 4];
+    if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()) != Ok(random.len()) {
+        return Err(Errno::AGAIN);
+    }
+    open_as(dir, Entrance::of_connection(client, u32::from_ne_bytes(random)))
+}
+
+fn open_as(dir: &str, entrance: Entrance) -> Result<(OwnedFd, Entrance)> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
     let made = publish(&fd, dir, entrance);
     match made {
@@ -194,6 +211,15 @@ pub fn connect_link(dir: &str, entrance: Entrance) -> core::result::Result<&'sta
             Err(e)
         }
     }
+}
+
+/// Asks who is behind an entrance: the number of the process, 0 if it has none here, and the user.
+pub fn ask(dir: &str, entrance: Entrance) -> core::result::Result<(u32, u32), NoLink> {
+    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
+        .map_err(|e| NoLink::Resources(Errno::from(e)))?;
+    let found = dial(&fd, dir, entrance);
+    dismiss(fd);
+    found
 }
 
 /// Connects `fd` to an entrance. Returns the process and the user behind it.
@@ -331,6 +357,8 @@ mod tests {
     fn an_entrance_is_found_and_a_dead_one_removed() {
         let dir = Fresh::new("dead");
         let (fd, entrance) = open_entrance(dir.name(), 80).unwrap();
+        let me = (std::process::id(), geteuid().as_raw());
+        assert_eq!(ask(dir.name(), entrance), Ok(me));
         let mut seen = None;
         each(dir.name(), |e| seen = Some(e)).unwrap();
         assert_eq!(seen, Some(entrance));
@@ -339,7 +367,7 @@ mod tests {
         std::fs::write(dir.0.join(Entrance { id: 1, port: 80 }.unpublished().published()), "").unwrap();
         assert_eq!(connect_link(dir.name(), Entrance { id: 1, port: 80 }).map(drop), Err(NoLink::Nobody));
         drop(fd);
-        assert_eq!(connect_link(dir.name(), entrance).map(drop), Err(NoLink::Nobody));
+        assert_eq!(ask(dir.name(), entrance), Err(NoLink::Nobody));
         assert_eq!(dir.files(), 2, "who finds it dead removes it");
         drop(open_entrance(dir.name(), 81).unwrap());
         assert_eq!(clear(dir.name()).unwrap(), Cleared { removed: 1, left: 0, used: 1 });

@@ -6,6 +6,7 @@ mod facts;
 mod finding;
 mod host;
 mod interface;
+mod neighbour;
 mod peer;
 mod program;
 mod rdma_probe;

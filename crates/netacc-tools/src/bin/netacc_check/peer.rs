@@ -6,12 +6,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddr
 
 use netacc_conf::Config;
 use netacc_stats::Reason;
+use netacc_tools::holders::holders;
 use netacc_transport::shm::owner;
 use netacc_transport::shm::rendezvous::{self, NoLink};
 use netacc_wire::{Name, Scope};
 
 use crate::facts::Host;
 use crate::finding::{Level, Report};
+use crate::neighbour::{self, Prospect};
 use crate::rdma_probe::{self, Verdict};
 use crate::sockets::{self, Rendezvous};
 
@@ -174,7 +176,7 @@ fn answer(dest: SocketAddr, config: &Config, there: &Rendezvous, host: &Host) ->
 
 /// There is a rendezvous; what remains is whether it is believed.
 fn shared_memory(dest: SocketAddr, target: SocketAddr, inode: u64, config: &Config) -> Answer {
-    let holders = sockets::holders(inode);
+    let holders = holders(inode);
     let named: Vec<String> = holders.iter().take(4).map(|holder| format!("{} ({})", holder.pid, holder.name)).collect();
     let who = match (named.is_empty(), holders.len()) {
         (true, _) => "a process that you may not look into".to_owned(),
@@ -247,7 +249,16 @@ fn other_host(dest: SocketAddr, target: SocketAddr, config: &Config, host: &Host
             Some(remedy(Reason::PercentDraw).into()),
         ),
         Ok(from) => {
-            let (Verdict { level, text, advice }, beside) = rdma_probe::judge(target, config, host);
+            let (mut verdict, mut beside) = rdma_probe::judge(target, config, host);
+            // RDMA is tried before a neighbour is looked for.
+            if verdict.level != Level::Ok {
+                match neighbour::judge(target, config) {
+                    Prospect::Way(of) => verdict = of,
+                    Prospect::None(why) => beside.push(("host-dir", why)),
+                    Prospect::Off => {}
+                }
+            }
+            let Verdict { level, text, advice } = verdict;
             let answer = make(level, format!("{text}; connections leave from {}", from.ip()), advice);
             Answer { beside, ..answer }
         }

@@ -28,6 +28,7 @@ const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 const WAITED: Duration = Duration::from_millis(300);
 
 /// What would become of a connection: how good that is, in words, and what to do about it.
+#[derive(Debug)]
 pub(crate) struct Verdict {
     pub(crate) level: Level,
     pub(crate) text: String,

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
@@ -104,35 +103,10 @@ fn uid(reply: &[u8]) -> Option<u32> {
     }
 }
 
-/// A process that holds a socket.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Holder {
-    pub(crate) pid: u32,
-    pub(crate) name: String,
-    pub(crate) uid: u32,
-}
-
-/// The processes that hold a socket, as far as we may look into them.
-pub(crate) fn holders(inode: u64) -> Vec<Holder> {
-    let wanted = format!("socket:[{inode}]");
-    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut found: Vec<Holder> = pids
-        .filter_map(|entry| {
-            let pid = entry.file_name().to_str()?.parse().ok()?;
-            let mut fds = fs::read_dir(entry.path().join("fd")).ok()?.flatten();
-            fds.find(|fd| fs::read_link(fd.path()).is_ok_and(|link| link.as_os_str() == wanted.as_str()))?;
-            let name = fs::read(entry.path().join("comm")).unwrap_or_default();
-            let uid = fs::metadata(entry.path()).ok()?.uid();
-            Some(Holder { pid, name: String::from_utf8_lossy(&name).trim().to_owned(), uid })
-        })
-        .collect();
-    found.sort_by_key(|holder| holder.pid);
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netacc_tools::holders::holders;
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixListener};
 

@@ -9,7 +9,8 @@ use netacc_tools::terminal::{Style, paragraph};
 use serde_json::{Value, json};
 
 use crate::args::Question;
-use crate::{complaint, reasons, rendezvous, sock};
+use crate::other_end::Processes;
+use crate::{between, complaint, reasons, rendezvous, sock};
 
 /// One answer, for one socket or for several that are alike.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,11 +28,12 @@ pub(crate) fn run(question: Question, json: bool, style: Style) -> Result<String
     let pid = question.pid;
     let page = netacc_stats_reader::open(pid).map_err(|error| complaint::of(pid, &error))?;
     let names = rendezvous::held(pid);
+    let processes = Processes::default();
     let sockets: Vec<&Sock> = match question.fd {
         None => page.socks.iter().collect(),
         Some(fd) => vec![page.socks.iter().find(|sock| sock.fd == fd).ok_or_else(|| absent(pid, fd))?],
     };
-    let answers = answers(&page, &sockets, &names);
+    let answers = answers(&page, &sockets, &names, &processes);
     let earlier = if question.fd.is_none() { earlier(&page) } else { Vec::new() };
     if json {
         let each = |answers: &[Answer]| answers.iter().map(Answer::json).collect::<Value>();
@@ -74,12 +76,12 @@ fn absent(pid: u32, fd: u32) -> String {
 }
 
 /// Sockets for which the same is to be said share an answer.
-fn answers(page: &Snapshot, sockets: &[&Sock], names: &[String]) -> Vec<Answer> {
+fn answers(page: &Snapshot, sockets: &[&Sock], names: &[String], processes: &Processes) -> Vec<Answer> {
     let mut groups: BTreeMap<(String, String, String, String), Vec<u32>> = BTreeMap::new();
     let alone = sockets.len() == 1;
     for sock in sockets {
-        let what = what(sock, alone, names);
-        let (reason, why, remedy) = because(page, sock);
+        let what = what(page, sock, alone, names, processes);
+        let (reason, why, remedy) = because(page, sock, processes);
         groups.entry((what, reason, why, remedy)).or_default().push(sock.fd);
     }
     let mut answers: Vec<Answer> = groups
@@ -91,7 +93,7 @@ fn answers(page: &Snapshot, sockets: &[&Sock], names: &[String]) -> Vec<Answer> 
 }
 
 /// What a socket is. Only an answer about one socket names the ports of a connection.
-fn what(sock: &Sock, alone: bool, names: &[String]) -> String {
+fn what(page: &Snapshot, sock: &Sock, alone: bool, names: &[String], processes: &Processes) -> String {
     let state = sock.state.get();
     if state == Some(State::Listening) {
         return match rendezvous::of(&sock.local, names) {
@@ -108,6 +110,10 @@ fn what(sock: &Sock, alone: bool, names: &[String]) -> String {
         Some(Transport::Tcp) => "by kernel TCP",
         Some(Transport::None) | None => "by something that this netacc_ss does not know",
     };
+    if let Some(end) = processes.across(page, sock) {
+        let ends = if alone { format!(" {} to {}", sock.local, sock.peer) } else { String::new() };
+        return format!("connection{ends} to {} {on}", end.described());
+    }
     match (alone, sock.peer_pid) {
         (true, 0) => format!("connection {} to {} {on}", sock.local, sock.peer),
         (true, pid) => format!("connection {} to {} (process {pid}) {on}", sock.local, sock.peer),
@@ -116,7 +122,7 @@ fn what(sock: &Sock, alone: bool, names: &[String]) -> String {
     }
 }
 
-fn because(page: &Snapshot, socket: &Sock) -> (String, String, String) {
+fn because(page: &Snapshot, socket: &Sock, processes: &Processes) -> (String, String, String) {
     let Some(reason) = reasons::of(socket) else {
         let (why, remedy) = if sock::listens(socket) {
             (
@@ -133,6 +139,9 @@ fn because(page: &Snapshot, socket: &Sock) -> (String, String, String) {
     match reason {
         Known::Is(reason) => {
             let (why, remedy) = reason.why_and_remedy();
+            if let Some((more, remedy)) = between::look(page, socket, reason, processes) {
+                return (reason.name().into(), more, remedy);
+            }
             (
                 reason.name().into(),
                 format!("{}.{}", why.trim_end_matches('.'), facts(page, socket, reason)),

@@ -1,5 +1,6 @@
 //! `netacc_ss`: shows what the accelerated processes of this host are doing.
 
+mod between;
 mod cfg;
 mod clear;
 mod cnt;
@@ -9,6 +10,7 @@ mod list;
 mod mem;
 mod metrics;
 mod openmetrics;
+mod other_end;
 mod qp;
 mod rdma;
 mod reasons;

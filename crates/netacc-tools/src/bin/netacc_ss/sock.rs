@@ -6,6 +6,7 @@ use netacc_tools::terminal::Style;
 use netacc_tools::time;
 use serde_json::{Value, json};
 
+use crate::other_end::{OtherEnd, Processes};
 use crate::show::Seen;
 use crate::table::Align::{self, Left, Right};
 use crate::table::Table;
@@ -24,13 +25,14 @@ fn reason(sock: &Sock) -> String {
     reasons::of(sock).map_or_else(|| "-".into(), |reason| reason.to_string())
 }
 
-const COLUMNS: [(&str, Align); 12] = [
+const COLUMNS: [(&str, Align); 13] = [
     ("Fd", Right),
     ("Transport", Left),
     ("State", Left),
     ("Local Address:Port", Left),
     ("Peer Address:Port", Left),
     ("Peer-Pid", Right),
+    (CONTAINER, Left),
     ("Reason", Left),
     ("QP", Right),
     ("Msgs-In", Right),
@@ -38,17 +40,28 @@ const COLUMNS: [(&str, Align); 12] = [
     ("Msgs-Out", Right),
     ("Bytes-Out", Right),
 ];
+/// The title of the column that only connections to other containers have.
+const CONTAINER: &str = "Container";
 /// Those that a narrow terminal may go without.
-const SPARE: [&str; 7] = ["QP", "Peer-Pid", "Local Address:Port", "Reason", "State", "Msgs-In", "Msgs-Out"];
+const SPARE: [&str; 8] = ["QP", "Peer-Pid", "Local Address:Port", "Reason", "State", "Msgs-In", "Msgs-Out", CONTAINER];
 
-fn cells(sock: &Sock) -> [String; 12] {
+/// The process number of the other end in our PID namespace, and its container if that is another one.
+fn other_end(sock: &Sock, across: Option<&OtherEnd>) -> (u32, Option<String>) {
+    let container = across.and_then(|end| end.container.as_ref()).map(ToString::to_string);
+    (across.map_or(sock.peer_pid, |end| end.pid), container)
+}
+
+fn cells(page: &Snapshot, sock: &Sock, processes: &Processes) -> [String; 13] {
+    let across = processes.across(page, sock);
+    let (peer, container) = other_end(sock, across.as_ref());
     [
         sock.fd.to_string(),
         sock.transport.to_string(),
         sock.state.to_string(),
         sock.local.to_string(),
         sock.peer.to_string(),
-        pid(sock.peer_pid),
+        pid(peer),
+        container.unwrap_or_else(|| "-".into()),
         reason(sock),
         if sock.link == 0 { "-".into() } else { sock.link.to_string() },
         sock.msgs_in.to_string(),
@@ -60,13 +73,14 @@ fn cells(sock: &Sock) -> [String; 12] {
 
 /// Appends the sockets of several processes as one table, each with its process, and what the reasons mean.
 pub(crate) fn text_of_all(all: &[Seen], style: Style, out: &mut String) {
-    let [c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11] = COLUMNS;
-    let columns = [("Pid", Right), ("Program", Left), c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11];
-    let mut table = Table::new(columns).spare(&SPARE);
+    let [c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12] = COLUMNS;
+    let columns = [("Pid", Right), ("Program", Left), c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12];
+    let mut table = Table::new(columns).spare(&SPARE).rare(CONTAINER);
+    let processes = Processes::default();
     for page in all.iter().map(|seen| &seen.page) {
         for sock in &page.socks {
-            let [a, b, c, d, e, f, g, h, i, j, k, l] = cells(sock);
-            table.row([page.pid.to_string(), page.program.clone(), a, b, c, d, e, f, g, h, i, j, k, l]);
+            let [a, b, c, d, e, f, g, h, i, j, k, l, m] = cells(page, sock, &processes);
+            table.row([page.pid.to_string(), page.program.clone(), a, b, c, d, e, f, g, h, i, j, k, l, m]);
         }
     }
     table.write(style, out);
@@ -76,8 +90,9 @@ pub(crate) fn text_of_all(all: &[Seen], style: Style, out: &mut String) {
 
 /// Appends the sockets as a table, the listeners once more with where they are found, and what the reasons mean.
 pub(crate) fn text(page: &Snapshot, names: &[String], style: Style, out: &mut String) {
-    let mut table = Table::new(COLUMNS).spare(&SPARE);
-    page.socks.iter().for_each(|sock| table.row(cells(sock)));
+    let mut table = Table::new(COLUMNS).spare(&SPARE).rare(CONTAINER);
+    let processes = Processes::default();
+    page.socks.iter().for_each(|sock| table.row(cells(page, sock, &processes)));
     table.write(style, out);
     listeners(page, names, style, out);
     let shown = page.socks.iter().filter_map(reasons::of);
@@ -113,10 +128,13 @@ fn listeners(page: &Snapshot, names: &[String], style: Style, out: &mut String) 
 
 /// The sockets as a list; what is not known is null.
 pub(crate) fn json(page: &Snapshot, names: &[String]) -> Value {
-    page.socks.iter().map(|sock| one(page, sock, names)).collect()
+    let processes = Processes::default();
+    page.socks.iter().map(|sock| one(page, sock, names, &processes)).collect()
 }
 
-fn one(page: &Snapshot, sock: &Sock, names: &[String]) -> Value {
+fn one(page: &Snapshot, sock: &Sock, names: &[String], processes: &Processes) -> Value {
+    let across = processes.across(page, sock);
+    let (peer_pid, container) = other_end(sock, across.as_ref());
     let reason = reasons::of(sock);
     let known = |family: u16, text: String| (family != 0).then_some(text);
     let rendezvous = if listens(sock) { rendezvous::of(&sock.local, names) } else { None };
@@ -127,7 +145,8 @@ fn one(page: &Snapshot, sock: &Sock, names: &[String]) -> Value {
         "state": sock.state.to_string(),
         "local": known(sock.local.family, sock.local.to_string()),
         "peer": known(sock.peer.family, sock.peer.to_string()),
-        "peer_pid": (sock.peer_pid != 0).then_some(sock.peer_pid),
+        "peer_pid": (peer_pid != 0).then_some(peer_pid),
+        "peer_container": container,
         "link": (sock.link != 0).then_some(sock.link),
         "rendezvous": rendezvous,
         "rdma_port": rdma_port,

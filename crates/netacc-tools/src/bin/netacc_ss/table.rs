@@ -16,18 +16,26 @@ pub(crate) struct Table<const N: usize> {
     rows: Vec<[String; N]>,
     /// Titles of columns that a narrow terminal may go without, the first to go first.
     spare: &'static [&'static str],
+    /// The title of a column that is left out where none of its cells says anything.
+    rare: &'static str,
 }
 
 impl<const N: usize> Table<N> {
     /// A table with titles only.
     pub(crate) fn new(columns: [(&str, Align); N]) -> Self {
         let align = columns.map(|(_, align)| align);
-        Self { align, rows: vec![columns.map(|(title, _)| title.to_owned())], spare: &[] }
+        Self { align, rows: vec![columns.map(|(title, _)| title.to_owned())], spare: &[], rare: "" }
     }
 
     /// Names columns that a narrow terminal may go without, the first to go first.
     pub(crate) fn spare(mut self, titles: &'static [&'static str]) -> Self {
         self.spare = titles;
+        self
+    }
+
+    /// Names a column that is left out, without a word, where all of its cells are `-`.
+    pub(crate) fn rare(mut self, title: &'static str) -> Self {
+        self.rare = title;
         self
     }
 
@@ -41,7 +49,7 @@ impl<const N: usize> Table<N> {
     /// On a terminal that is too narrow long numbers are shortened; if that is not enough, columns are left out,
     /// and a last line says which.
     pub(crate) fn write(mut self, style: Style, out: &mut String) {
-        let mut shown = [true; N];
+        let mut shown: [bool; N] = std::array::from_fn(|column| self.says_something(column));
         let mut missing: Vec<&str> = Vec::new();
         if let Some(limit) = style.width {
             if self.width(&shown) > limit {
@@ -52,7 +60,7 @@ impl<const N: usize> Table<N> {
                     break;
                 }
                 let titles = self.rows.first().into_iter().flatten();
-                for (_, shown) in titles.zip(&mut shown).filter(|(found, _)| found == title) {
+                for (_, shown) in titles.zip(&mut shown).filter(|(found, shown)| found == title && **shown) {
                     *shown = false;
                     missing.push(title);
                 }
@@ -66,6 +74,11 @@ impl<const N: usize> Table<N> {
             let list = missing.join(", ");
             paragraph("", &format!("({list}: in a wider terminal or a pipe)"), 0, style.width, out);
         }
+    }
+
+    fn says_something(&self, column: usize) -> bool {
+        let mut cells = self.rows.iter().filter_map(|row| row.get(column));
+        cells.next().is_none_or(|title| title != self.rare) || cells.any(|cell| cell != "-")
     }
 
     fn width(&self, shown: &[bool; N]) -> usize {
@@ -142,6 +155,20 @@ mod tests {
         assert_eq!(shortened, "Name     Value  More\na           10\nlängere   1.0M  x\n");
         let less = written(table().spare(&["More"]), Style { width: Some(15), colour: false });
         assert_eq!(less, "Name     Value\na           10\nlängere   1.0M\n(More: in a wider terminal or a pipe)\n");
+    }
+
+    #[test]
+    fn a_rare_column_that_says_nothing_is_left_out() {
+        let row = |more: &str| ["a".to_owned(), "1".to_owned(), more.to_owned()];
+        let mut table =
+            Table::new([("Name", Align::Left), ("Value", Align::Right), ("More", Align::Left)]).rare("More");
+        table.row(row("-"));
+        assert_eq!(written(table, Style::default()), "Name  Value\na         1\n");
+        let mut table =
+            Table::new([("Name", Align::Left), ("Value", Align::Right), ("More", Align::Left)]).rare("More");
+        table.row(row("-"));
+        table.row(row("x"));
+        assert_eq!(written(table, Style::default()), "Name  Value  More\na         1  -\na         1  x\n");
     }
 
     #[test]
