@@ -1,4 +1,4 @@
-//! Where a static program begins into which `netacc_run` has mapped the library (docs/decisions/0025).
+//! Where a static program begins into which `netacc_run` has mapped the library (docs/decisions/0027).
 //!
 //! # Safety
 //! `netacc_run` has relocated the library, and has the process's one thread come here with all signals blocked in

@@ -1,5 +1,5 @@
 //! A process without libc: a static program into which `netacc_run` has mapped the library before its first
-//! instruction (docs/decisions/0025). What a libc tells elsewhere comes from what the kernel puts on the program's
+//! instruction (docs/decisions/0027). What a libc tells elsewhere comes from what the kernel puts on the program's
 //! stack: environment, auxiliary vector, and by that the loaded objects.
 //!
 //! # Safety
