@@ -3,7 +3,7 @@
 //! The library needs nothing of a loader but that its segments are mapped, and that addresses in its data are corrected
 //! (docs/decisions/0027). What the file says is checked against its size, and anything that is not known is refused.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -65,39 +65,51 @@ fn number(bytes: &[u8], at: u64, len: usize) -> Option<u64> {
     Some(part.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte)))
 }
 
+/// Where the program headers of a shared object for x86-64 lie in the file.
+fn headers(bytes: &[u8]) -> Option<impl Iterator<Item = u64> + use<>> {
+    const SHARED_X86_64: u64 = 62 << 16 | 3;
+    const SIZE: u64 = 56;
+    if !bytes.starts_with(b"\x7fELF\x02\x01") || number(bytes, 16, 4)? != SHARED_X86_64 {
+        return None;
+    }
+    let (first, size, count) = (number(bytes, 32, 8)?, number(bytes, 54, 2)?, number(bytes, 56, 2)?);
+    let is_known = size == SIZE && first < PAGE;
+    is_known.then(|| (0..count).map(move |n| first + n * SIZE))
+}
+
+/// Where the segment of a header ends in the file.
+fn end_in_file(bytes: &[u8], header: u64) -> Option<u64> {
+    number(bytes, header + 8, 8)?.checked_add(number(bytes, header + 32, 8)?)
+}
+
 impl Image {
     /// Reads the library.
     pub fn read(path: &Path) -> Result<Image, String> {
         let failed = |error: std::io::Error| format!("{}: {error}", path.display());
-        let file = File::open(path).map_err(failed)?;
+        let mut file = File::open(path).map_err(failed)?;
         let meta = file.metadata().map_err(failed)?;
         if !meta.is_file() || meta.len() > LARGEST {
             return Err(DAMAGED.into());
         }
         let mut bytes = Vec::new();
-        file.take(LARGEST).read_to_end(&mut bytes).map_err(failed)?;
-        Image::parse(bytes, &meta).ok_or_else(|| DAMAGED.into())
+        file.by_ref().take(PAGE).read_to_end(&mut bytes).map_err(failed)?;
+        // Behind what is mapped there may be much more, for debuggers.
+        let needed = headers(&bytes).and_then(|all| all.map(|at| end_in_file(&bytes, at)).max().flatten());
+        let rest = needed.ok_or(DAMAGED)?.min(meta.len()).saturating_sub(PAGE);
+        bytes.reserve_exact(rest as usize);
+        file.take(rest).read_to_end(&mut bytes).map_err(failed)?;
+        Image::parse(bytes, (meta.dev(), meta.ino())).ok_or_else(|| DAMAGED.into())
     }
 
-    fn parse(bytes: Vec<u8>, meta: &fs::Metadata) -> Option<Image> {
-        const SHARED_X86_64: u64 = 62 << 16 | 3;
-        const HEADER: u64 = 56;
+    fn parse(bytes: Vec<u8>, file: (u64, u64)) -> Option<Image> {
         const LOAD: u64 = 1;
         const DYNAMIC: u64 = 2;
         const INTERPRETER: u64 = 3;
         const THREAD_LOCAL: u64 = 7;
         const CONSTANT: u64 = 0x6474_e552;
-        if !bytes.starts_with(b"\x7fELF\x02\x01") || number(&bytes, 16, 4)? != SHARED_X86_64 {
-            return None;
-        }
-        let (entry, headers, size, count) =
-            (number(&bytes, 24, 8)?, number(&bytes, 32, 8)?, number(&bytes, 54, 2)?, number(&bytes, 56, 2)?);
-        if size != HEADER {
-            return None;
-        }
+        let entry = number(&bytes, 24, 8)?;
         let (mut segments, mut dynamic, mut constant) = (Vec::<Segment>::new(), None, None);
-        for n in 0..count {
-            let at = headers.checked_add(n * HEADER)?;
+        for at in headers(&bytes)? {
             let word = |from: u64| number(&bytes, at + from, 8);
             let segment = Segment {
                 flags: number(&bytes, at + 4, 4)? as u32,
@@ -128,7 +140,7 @@ impl Image {
         }
         let is_code = |s: &&Segment| s.flags & 1 != 0 && (s.address..s.address + s.filled).contains(&entry);
         segments.iter().find(is_code)?;
-        Some(Image { bytes, file: (meta.dev(), meta.ino()), segments, constant, entry, dynamic: dynamic? })
+        Some(Image { bytes, file, segments, constant, entry, dynamic: dynamic? })
     }
 
     /// How much address space it takes (bytes).
@@ -201,6 +213,88 @@ impl Image {
                 Some(value.wrapping_add(addend))
             }
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DYNAMIC: u32 = 2;
+    const THREAD_LOCAL: u32 = 7;
+
+    fn put(to: &mut [u8], at: usize, words: &[u64]) {
+        for (n, word) in words.iter().enumerate() {
+            to[at + n * 8..at + n * 8 + 8].copy_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    /// A library with a page of code and one of data, in which three words are corrected. `more` is a further entry of
+    /// its dynamic section, `kind` that of its third segment.
+    fn library(more: [u64; 2], kind: u32) -> Vec<u8> {
+        let mut all = vec![0; 0x2000];
+        all[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        put(&mut all, 16, &[62 << 16 | 3, 0x800, 64]);
+        all[54] = 56;
+        all[56] = 3;
+        for (n, (kind, flags, at, filled, size)) in
+            [(1, 5, 0, 0x1000, 0x1000), (1, 6, 0x1000, 0x200, 0x1800), (kind, 6, 0x1000, 0x70, 0x70)].iter().enumerate()
+        {
+            let header = 64 + n * 56;
+            put(&mut all, header, &[u64::from(*kind) | flags << 32, *at, *at, *at, *filled, *size]);
+        }
+        // Symbols: a weak one that is nowhere, and one of the library's.
+        put(&mut all, 0x400, &[0, 0, 0, 0x20 << 32, 0, 0, 0x10 << 32 | 1 << 48, 0x900, 0]);
+        put(&mut all, 0x500, &[0x1100, 8, 0x123, 0x1108, 1 << 32 | 6, 0, 0x1110, 2 << 32 | 1, 4]);
+        put(&mut all, 0x1000, &[7, 0x500, 8, 72, 6, 0x400, more[0], more[1], 0, 0]);
+        put(&mut all, 0x1100, &[!0; 4]);
+        all
+    }
+
+    fn words(bytes: &[u8], at: u64) -> Vec<u64> {
+        (0..4).map(|n| number(bytes, at + n * 8, 8).unwrap()).collect()
+    }
+
+    #[test]
+    fn addresses_are_corrected() {
+        let image = Image::parse(library([0, 0], DYNAMIC), (1, 2)).unwrap();
+        assert_eq!((image.span(), image.entry, image.segments.len()), (0x3000, 0x800, 2));
+        let data = image.data(0x7000_0000).unwrap();
+        let [(segment, bytes)] = &data[..] else { panic!("{}", data.len()) };
+        assert_eq!((segment.pages(), bytes.len()), ((0x1000, 0x3000), 0x200));
+        assert_eq!(words(bytes, 0x100), [0x7000_0123, 0, 0x7000_0904, !0]);
+    }
+
+    #[test]
+    fn what_needs_a_loader_is_refused() {
+        // A library that is needed, relocations of another form, and thread-local memory.
+        for tag in [1, 17, 36] {
+            assert!(Image::parse(library([tag, 1], DYNAMIC), (1, 2)).unwrap().data(0x1000).is_none(), "{tag}");
+        }
+        assert!(Image::parse(library([0, 0], THREAD_LOCAL), (1, 2)).is_none());
+        // A correction of what is not data, and of a kind that is not known.
+        for (at, words) in [(0x500, [0x100, 8]), (0x500, [0x11fc, 8]), (0x500, [0x1100, 18]), (0x508, [2, 0])] {
+            let mut all = library([0, 0], DYNAMIC);
+            put(&mut all, at, &words);
+            let image = Image::parse(all, (1, 2)).unwrap();
+            assert!(image.data(0x1000).is_none(), "{at:#x} {words:?}");
+        }
+    }
+
+    #[test]
+    fn damage_is_refused() {
+        let whole = library([0, 0], DYNAMIC);
+        for len in [0, 5, 60, 64, 200, 0x1100] {
+            let image = Image::parse(whole[..len].to_vec(), (1, 2));
+            assert!(image.is_none_or(|image| image.data(0x1000).is_none()), "{len}");
+        }
+        for at in 0..0x600 {
+            for bits in [1, 0x80, 0xff] {
+                let mut damaged = whole.clone();
+                damaged[at] ^= bits;
+                let _ = Image::parse(damaged, (1, 2)).map(|image| image.data(0x1000));
+            }
         }
     }
 }
