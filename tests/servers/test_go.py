@@ -180,14 +180,15 @@ def mapped(pid):
 
 @case(modes=("both",), limit=BUILDS)
 def static_without_tracing(ctx):
-    """Where tracing is forbidden (ptrace(2) fails by a filter, as in some containers), the program runs plain and says why."""
+    """Where a filter forbids to trace, as in some containers, or ends who writes to another process's memory, the program runs plain."""
     program = build(ctx, "echo.go", "echo-go-static", cgo=False)
-    forbid = ctx.script("without_ptrace.py")
-    server = ctx.serve(lambda port: [program, "server", port], within=forbid)
-    check("may not be traced" in server.text(), f"netacc_run says {server.text()!r}")
-    check(not mapped(server.pid), "the library is there")
-    ctx.run([program, "client", server.port, 40], within=forbid)
-    ctx.run([program, "client", server.port, 40])
+    for call, says in (("ptrace", "may not be traced"), ("process_vm_writev", "runs without NetACC")):
+        forbid = ctx.script("without_call.py", call)
+        server = ctx.serve(lambda port, forbid=forbid: [program, "server", port], within=forbid)
+        check(says in server.text(), f"netacc_run says {server.text()!r}")
+        check(not mapped(server.pid), "the library is there")
+        ctx.run([program, "client", server.port, 40], within=forbid)
+        ctx.run([program, "client", server.port, 40])
 
 
 @case(modes=("both",), limit=BUILDS)

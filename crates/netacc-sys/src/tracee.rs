@@ -40,6 +40,18 @@ fn ptrace(request: usize, pid: u32, address: usize, data: usize) -> Result<()> {
     if done < 0 { Err(Errno(-done as i32)) } else { Ok(()) }
 }
 
+/// Copies between our memory and that of a process.
+fn copy(number: i64, pid: u32, ours: usize, its: usize, len: usize) -> Result<()> {
+    let (local, remote) = ([ours, len], [its, len]);
+    let pieces = [pid as usize, (&raw const local).addr(), 1, (&raw const remote).addr(), 1, 0];
+    // SAFETY: the local piece is a slice of the caller's, which may be written where the call does that.
+    match unsafe { raw::syscall6(number, pieces) } {
+        n if n < 0 => Err(Errno(-n as i32)),
+        n if n as usize == len => Ok(()),
+        _ => Err(Errno::FAULT),
+    }
+}
+
 /// Lets `tracer` trace this process, where Yama asks for that. Elsewhere the kernel refuses, and nothing is needed.
 pub fn admit(tracer: u32) {
     const SET_PTRACER: usize = 0x5961_6d61;
@@ -108,12 +120,16 @@ fn wait(pid: u32) -> Stop {
 }
 
 impl Seized {
-    /// Begins to trace a process.
+    /// Begins to trace a process. The other calls that are needed are tried, too: a filter that ends their caller shall
+    /// do so now, when nothing depends on it.
     ///
     /// # Errors
     /// The kernel's, where tracing is forbidden.
     pub fn seize(pid: u32) -> Result<Seized> {
-        ptrace(SEIZE, pid, 0, TRACE_SYSGOOD | TRACE_EXEC).map(|()| Seized { pid })
+        ptrace(SEIZE, pid, 0, TRACE_SYSGOOD | TRACE_EXEC)?;
+        copy(libc::SYS_process_vm_writev, pid, 0, 0, 0)?;
+        copy(libc::SYS_process_vm_readv, pid, 0, 0, 0)?;
+        Ok(Seized { pid })
     }
 
     /// Waits until the process executes a program. `None` if it ends before that.
@@ -196,7 +212,7 @@ impl Held {
     /// # Errors
     /// The kernel's, or `EFAULT` if not all of it was written.
     pub fn write(&self, to: usize, bytes: &[u8]) -> Result<()> {
-        self.copy(libc::SYS_process_vm_writev, bytes.as_ptr().addr(), to, bytes.len())
+        copy(libc::SYS_process_vm_writev, self.pid, bytes.as_ptr().addr(), to, bytes.len())
     }
 
     /// Reads from its memory.
@@ -204,18 +220,7 @@ impl Held {
     /// # Errors
     /// As for [`Held::write`].
     pub fn read(&self, from: usize, bytes: &mut [u8]) -> Result<()> {
-        self.copy(libc::SYS_process_vm_readv, bytes.as_mut_ptr().expose_provenance(), from, bytes.len())
-    }
-
-    fn copy(&self, number: i64, ours: usize, its: usize, len: usize) -> Result<()> {
-        let (local, remote) = ([ours, len], [its, len]);
-        let pieces = [self.pid as usize, (&raw const local).addr(), 1, (&raw const remote).addr(), 1, 0];
-        // SAFETY: the local piece is a slice of the caller's, which may be written where the call does that.
-        match unsafe { raw::syscall6(number, pieces) } {
-            n if n < 0 => Err(Errno(-n as i32)),
-            n if n as usize == len => Ok(()),
-            _ => Err(Errno::FAULT),
-        }
+        copy(libc::SYS_process_vm_readv, self.pid, bytes.as_mut_ptr().expose_provenance(), from, bytes.len())
     }
 
     /// Lets it begin as if nothing had been done.

@@ -43,9 +43,9 @@ impl Helper {
                 helper.end();
                 Err(format!("this process may not be traced ({})", why(Errno(errno))))
             }
-            Err(error) => {
+            Err(_) => {
                 helper.end();
-                Err(error)
+                Err("the process that would map the library has ended, as by a filter of system calls".into())
             }
         }
     }
