@@ -7,4 +7,8 @@ fn main() {
     for argument in ["-nostartfiles", "-nostdlib"] {
         println!("cargo::rustc-cdylib-link-arg={argument}");
     }
+    // Where netacc_run has a static program begin into which it has mapped the library (src/static_start.rs).
+    if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64") {
+        println!("cargo::rustc-cdylib-link-arg=-Wl,-e,netacc_static_start");
+    }
 }

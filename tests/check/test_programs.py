@@ -46,7 +46,13 @@ def go(ctx):
     source = ctx.file("main.go", b"package main\n\nfunc main() {}\n")
     env = ctx.environment({"GOCACHE": ctx.dir / "cache", "GO111MODULE": "off", "HOME": ctx.dir})
     subprocess.run([need("go"), "build", "-o", ctx.dir / "gopher", source], env=env, check=True, timeout=280)
-    judged(ctx, ctx.dir / "gopher", "warn", "Go program")
+    judged(ctx, ctx.dir / "gopher", "ok", "static Go program", "netacc_run")
+    code = (ctx.dir / "gopher").read_bytes()
+    # The function by which a thread gets its thread pointer is another one.
+    sets = bytes.fromhex("48c7c7 02100000 48c7c0 9e000000 0f05")
+    path = ctx.file("patched", code.replace(sets, sets[:-2] + bytes.fromhex("cd80")))
+    path.chmod(0o755)
+    judged(ctx, path, "warn", "Go program", "not a known one")
 
 
 @case(modes=ONE)

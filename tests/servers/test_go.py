@@ -1,5 +1,6 @@
-"""Go programs, built with cgo as `go build` does where a C compiler is there: their system calls reach the library by the one
-function of Go's runtime that it changes. The same program in other builds, of other releases, and one that cannot be followed."""
+"""Go programs, built with cgo as `go build` does where a C compiler is there, and without it, which makes them static: their system
+calls reach the library by the one function of Go's runtime that it changes. The same program in other builds, of other releases,
+and some that cannot be followed."""
 
 import os
 import platform
@@ -8,7 +9,7 @@ import subprocess
 import compiled
 import monitor
 import releases
-from harness import Skipped, check, equal, need
+from harness import Skipped, check, equal, launcher, need, wait_until
 from matrix import case
 
 # Seconds, for a case that builds, which on an empty cache takes a minute or two.
@@ -38,7 +39,16 @@ def traffic(ctx, program, **env):
 @case(limit=BUILDS)
 def traffic_of_all_kinds(ctx):
     """Connections that live long and short, HTTP over 50 and over one, and those that another program takes over."""
-    program = build(ctx, "traffic.go", "traffic")
+    all_kinds(ctx, build(ctx, "traffic.go", "traffic"))
+
+
+@case(limit=BUILDS)
+def static_traffic(ctx):
+    """The same, of programs without libc, into which netacc_run maps the library."""
+    all_kinds(ctx, build(ctx, "traffic.go", "traffic-static", cgo=False))
+
+
+def all_kinds(ctx, program):
     server, ask = traffic(ctx, program, **MPTCP)
     ctx.mark()
     ask("echo", 16, 40)
@@ -56,7 +66,15 @@ def traffic_of_all_kinds(ctx):
 @case(modes=("both", "server", "client"), limit=BUILDS)
 def storm(ctx):
     """All of it at once, with programs that are started, under garbage collections and signals that preempt."""
-    program = build(ctx, "traffic.go", "traffic")
+    stormy(ctx, build(ctx, "traffic.go", "traffic"))
+
+
+@case(modes=("both", "server", "client"), limit=BUILDS)
+def static_storm(ctx):
+    stormy(ctx, build(ctx, "traffic.go", "traffic-static", cgo=False))
+
+
+def stormy(ctx, program):
     for env in ({"GOGC": 1, "GOMAXPROCS": 2}, {"GOMAXPROCS": 1}, {"GODEBUG": "asyncpreemptoff=1"}):
         server, ask = traffic(ctx, program, **env)
         ask("storm", 3)
@@ -65,14 +83,18 @@ def storm(ctx):
 
 @case(modes=("both",), limit=BUILDS)
 def builds(ctx):
-    """Without symbols, without notes, position-independent, linked by the C compiler's linker."""
-    for name, options in {
-        "stripped": ["-ldflags", "-s -w"],
-        "unnamed": ["-ldflags", "-s -w -buildid="],
-        "pie": ["-buildmode=pie"],
-        "external": ["-ldflags", "-linkmode=external"],
-    }.items():
-        program = build(ctx, "echo.go", f"echo-go-{name}", *options)
+    """Without symbols, without notes, position-independent, linked by the C compiler's linker; with and without cgo."""
+    stripped, unnamed = ["-ldflags", "-s -w"], ["-ldflags", "-s -w -buildid="]
+    for name, cgo, options in (
+        ("stripped", True, stripped),
+        ("unnamed", True, unnamed),
+        ("pie", True, ["-buildmode=pie"]),
+        ("external", True, ["-ldflags", "-linkmode=external"]),
+        ("static-stripped", False, stripped),
+        ("static-unnamed", False, unnamed),
+        ("static-pie", False, ["-buildmode=pie"]),
+    ):
+        program = build(ctx, "echo.go", f"echo-go-{name}", *options, cgo=cgo)
         server = ctx.serve(lambda port, program=program: [program, "server", port])
         ctx.run([program, "client", server.port, 40])
         ctx.prove(server, accepts=40)
@@ -82,7 +104,9 @@ def builds(ctx):
 def other_releases(ctx):
     """Go 1.23, 1.24 and 1.25, with each other and with the installed one."""
     programs = [build(ctx, "echo.go", "echo-go-cgo")]
-    programs += [build(ctx, "echo.go", f"echo-go-{minor}", tool=releases.go(minor)) for minor in (23, 24, 25)]
+    for minor in (23, 24, 25):
+        programs.append(build(ctx, "echo.go", f"echo-go-{minor}", tool=releases.go(minor)))
+        programs.append(build(ctx, "echo.go", f"echo-go-static-{minor}", tool=releases.go(minor), cgo=False))
     for program, other in zip(programs, programs[1:] + programs[:1]):
         server = ctx.serve(lambda port, program=program: [program, "server", port])
         ctx.run([program, "client", server.port, 40])
@@ -131,6 +155,74 @@ def unknown_function(ctx):
 
 
 @case(modes=("both",), limit=BUILDS)
+def static_with_unknown_function(ctx):
+    """A static program whose function is another one, and one that has a C library linked into it: each runs plain."""
+    code = build(ctx, "echo.go", "echo-go-static", cgo=False).read_bytes()
+    end = bytes.fromhex("4889d3 48c7c100000000 c3")
+    equal(code.count(end), 1, "the end of the function is there")
+    changed = ctx.file("changed", code.replace(end, bytes.fromhex("4889d3 31c9 0f1f440000 c3")))
+    os.chmod(changed, 0o755)
+    linked = build(ctx, "mixed.go", "mixed-go-static", "-ldflags", "-linkmode=external -extldflags=-static")
+    server = ctx.serve(lambda port: [changed, "server", port])
+    ctx.run([changed, "client", server.port, 20])
+    check("not a known one" in server.text(), f"netacc_run says {server.text()!r}")
+    check(not mapped(server.pid), "the library is in a program that it cannot follow")
+    server = ctx.serve(lambda port: ctx.script("echo_server.py", port, "epoll"))
+    client = ctx.client([linked, f"127.0.0.1:{server.port}"])
+    client.result(60)
+    check("with a C library linked into it" in client.text(), f"netacc_run says {client.text()!r}")
+
+
+def mapped(pid):
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
+        return "libnetacc" in maps.read()
+
+
+@case(modes=("both",), limit=BUILDS)
+def static_without_tracing(ctx):
+    """Where a filter forbids to trace, as in some containers, or ends who writes to another process's memory, the program runs plain."""
+    program = build(ctx, "echo.go", "echo-go-static", cgo=False)
+    for call, says in (("ptrace", "may not be traced"), ("process_vm_writev", "runs without NetACC")):
+        forbid = ctx.script("without_call.py", call)
+        server = ctx.serve(lambda port, forbid=forbid: [program, "server", port], within=forbid)
+        check(says in server.text(), f"netacc_run says {server.text()!r}")
+        check(not mapped(server.pid), "the library is there")
+        ctx.run([program, "client", server.port, 40], within=forbid)
+        ctx.run([program, "client", server.port, 40])
+
+
+@case(modes=("both",), limit=BUILDS)
+def static_begins_as_without(ctx):
+    """What a static program finds when it begins is what it finds without the launcher, and it ends as it does then."""
+    program = build(ctx, "begins.go", "begins-static", cgo=False)
+    ignores = ctx.script("ignoring.py")
+    for before in ([], ignores):
+        plain = subprocess.run([*before, str(program), "a", "b c", ""], capture_output=True, timeout=30, check=False)
+        ours = subprocess.run([*before, launcher(), str(program), "a", "b c", ""], capture_output=True, timeout=30, check=False)
+        equal(ours.returncode, 7, "the status")
+        equal(ours.stderr, b"", "what netacc_run says")
+        equal(ours.stdout.decode(), plain.stdout.decode(), "what the program finds")
+
+
+@case(modes=("both",), limit=BUILDS)
+def static_peer_is_killed(ctx):
+    """One side is killed: the other one's connections end, and a new process takes the place."""
+    program = build(ctx, "traffic.go", "traffic-static", cgo=False)
+    for _ in range(3):
+        server, ask = traffic(ctx, program)
+        waits = ctx.client([program, "held", f"127.0.0.1:{server.port}", 20])
+        wait_until(lambda waits=waits: "held" in waits.text(), 30, "the client holds its connections")
+        check(monitor.accepts_shm([server.pid]) >= 20, "the connections are over shared memory")
+        server.kill()
+        waits.result(30)
+        server, ask = traffic(ctx, program)
+        waits = ctx.client([program, "held", f"127.0.0.1:{server.port}", 20])
+        wait_until(lambda waits=waits: "held" in waits.text(), 30, "the client holds its connections")
+        waits.kill()
+        ask("echo", 4, 10)
+
+
+@case(modes=("both",), limit=BUILDS)
 def switched_off(ctx):
     """NACC_ENABLE_GO=0, in the environment and in the configuration file."""
     program = build(ctx, "echo.go", "echo-go-cgo")
@@ -142,4 +234,7 @@ def switched_off(ctx):
     server = ctx.serve(lambda port: [program, "server", port], env={"NACC_ENABLE_GO": 0, "NACC_LOG_LEVEL": 2})
     ctx.run([program, "client", server.port, 20])
     check("NACC_ENABLE_GO=0" in ctx.log.read_text(), f"the log says {ctx.log.read_text()!r}")
+    equal(monitor.show(server.pid)["sock"], [], "sockets that the library sees")
+    static = build(ctx, "echo.go", "echo-go-static", cgo=False)
+    server = stays_on_tcp(ctx, static, "NACC_ENABLE_GO=0", NACC_ENABLE_GO=0)
     equal(monitor.show(server.pid)["sock"], [], "sockets that the library sees")

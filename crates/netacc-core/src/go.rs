@@ -21,9 +21,10 @@ const UNFOLLOWED: u32 = 3;
 
 static STATE: AtomicU32 = AtomicU32::new(OTHER);
 
-const ALL: [Unfollowed; 6] = [
+const ALL: [Unfollowed; 7] = [
     Unfollowed::Machine,
     Unfollowed::WithoutLibc,
+    Unfollowed::StaticLibc,
     Unfollowed::NotFound,
     Unfollowed::Ambiguous,
     Unfollowed::Plugins,
@@ -41,6 +42,12 @@ pub fn note(found: Result<(), Unfollowed>) {
         Err(why) => UNFOLLOWED + ALL.iter().position(|w| *w == why).unwrap_or(0) as u32,
     };
     STATE.store(state, Ordering::Relaxed);
+}
+
+/// Whether its calls are followed.
+#[must_use]
+pub fn is_followed() -> bool {
+    STATE.load(Ordering::Relaxed) == FOLLOWED
 }
 
 /// Notes that the user does not want the calls of Go programs followed.

@@ -10,7 +10,7 @@ use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use netacc_sys::heap::Heap;
-use netacc_sys::{raw, symbol};
+use netacc_sys::{raw, static_program, symbol};
 
 #[global_allocator]
 static HEAP: Heap = Heap;
@@ -98,8 +98,13 @@ extern "C" fn abort_now() -> ! {
 }
 
 extern "C" fn dlsym(_library: *mut c_void, name: *const c_char) -> *mut c_void {
-    // SAFETY: a NUL-terminated name. rustix asks for the first definition alone.
-    symbol::any(unsafe { CStr::from_ptr(name) })
+    // SAFETY: a NUL-terminated name.
+    let name = unsafe { CStr::from_ptr(name) };
+    if static_program::is_one() && name == c"getauxval" {
+        return static_program::auxiliary as *mut c_void;
+    }
+    // rustix asks for the first definition alone.
+    symbol::any(name)
 }
 
 extern "C" fn sysconf(name: c_int) -> c_long {

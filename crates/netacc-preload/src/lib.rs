@@ -27,8 +27,12 @@ mod process;
 mod seccomp;
 mod stand_ins;
 mod startup;
+#[cfg(target_arch = "x86_64")]
+mod static_start;
 mod syscall;
 mod time;
 mod uring;
 mod users;
 mod vfork;
+#[cfg(target_arch = "x86_64")]
+mod without_libc;

@@ -38,6 +38,12 @@ impl Next {
 
     #[cold]
     fn find(&self) -> *mut c_void {
+        #[cfg(target_arch = "x86_64")]
+        if netacc_sys::static_program::is_one() {
+            let p = crate::without_libc::function(self.name);
+            self.addr.store(p, Ordering::Relaxed);
+            return p;
+        }
         let mut p = netacc_sys::symbol::next(self.name);
         if p.is_null() {
             p = without_64(self.name);

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::own_calls::{contains, position};
-use crate::weak;
+use crate::{static_program, weak};
 use core::ffi::{c_int, c_void};
 use core::ptr;
 
@@ -43,6 +43,25 @@ pub const EXIT: [u8; 12] = [
     0xc3, // ret
 ];
 
+/// The whole of `runtime.settls` on x86-64, by which a thread of a program without cgo gets its thread pointer: the
+/// address of the second slot of `m.tls`, so that the first one lies before it.
+pub const SETTLS: [u8; 56] = [
+    0x55, // push rbp
+    0x48, 0x89, 0xe5, // mov rbp, rsp
+    0x48, 0x83, 0xec, 0x20, // sub rsp, 32
+    0x48, 0x83, 0xc7, 0x08, // add rdi, 8
+    0x48, 0x89, 0xfe, // mov rsi, rdi
+    0x48, 0xc7, 0xc7, 0x02, 0x10, 0x00, 0x00, // mov rdi, ARCH_SET_FS
+    0x48, 0xc7, 0xc0, 0x9e, 0x00, 0x00, 0x00, // mov rax, SYS_arch_prctl
+    0x0f, 0x05, // syscall
+    0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, // cmp rax, -4095
+    0x76, 0x0b, // jbe
+    0xc7, 0x04, 0x25, 0xf1, 0x00, 0x00, 0x00, 0xf1, 0x00, 0x00, 0x00, // mov dword ptr [0xf1], 0xf1
+    0x48, 0x83, 0xc4, 0x20, // add rsp, 32
+    0x5d, // pop rbp
+    0xc3, // ret
+];
+
 /// What the linker of Go puts at the beginning of a program's data.
 const BUILD_INFO: &[u8] = b"\xff Go buildinf:";
 /// The note that the linker of Go writes: the lengths of name and content, the type, the name.
@@ -54,8 +73,10 @@ const NOTE_NAME: &[u8] = b"Go\0\0";
 pub enum Unfollowed {
     /// It is for another machine than x86-64.
     Machine,
-    /// Its threads are not made by libc (`CGO_ENABLED=0`), so our code cannot run on them.
+    /// It is dynamic, and its threads are not made by libc, so our code cannot run on them.
     WithoutLibc,
+    /// It is static, and a C library is part of it.
+    StaticLibc,
     /// The function is not there as it is known.
     NotFound,
     /// More than one piece of code has the function's bytes.
@@ -73,6 +94,7 @@ impl Unfollowed {
         match self {
             Self::Machine => "which is followed on x86-64 only",
             Self::WithoutLibc => "built without cgo",
+            Self::StaticLibc => "with a C library linked into it",
             Self::NotFound => "whose function for system calls is not a known one",
             Self::Ambiguous => "whose function for system calls is there more than once",
             Self::Plugins => "which may load plugins",
@@ -101,6 +123,18 @@ pub fn search<'a>(pieces: impl Iterator<Item = (usize, &'a [u8])> + Clone) -> Re
     let syscall6 = only(pieces.clone(), &SYSCALL6)?;
     Ok(Functions { syscall6, exit: only(pieces, &EXIT).ok() })
 }
+
+/// Searches as [`search`] does, for a program whose threads have no libc.
+///
+/// # Errors
+/// Why the program is not followed.
+pub fn search_static<'a>(pieces: impl Iterator<Item = (usize, &'a [u8])> + Clone) -> Result<Functions, Unfollowed> {
+    let functions = search(pieces.clone())?;
+    only(pieces, &SETTLS).map(|_| functions)
+}
+
+/// The most thread-local memory (bytes) of a static program without C code: one word, of Go's linker.
+pub const MOST_THREAD_LOCAL: u64 = 8;
 
 /// The address of `body`, which must be there just once, at a multiple of 16 as each function of Go's.
 fn only<'a>(pieces: impl Iterator<Item = (usize, &'a [u8])>, body: &[u8]) -> Result<usize, Unfollowed> {
@@ -181,6 +215,11 @@ fn judge(base: usize, headers: &[libc::Elf64_Phdr]) -> Program {
         || loads().filter(|h| h.p_flags & libc::PF_W != 0).any(|h| bytes(base, h).1.starts_with(BUILD_INFO));
     if !is_go {
         return Program::Other;
+    }
+    if static_program::is_one() {
+        let has_libc = headers.iter().any(|h| h.p_type == libc::PT_TLS && h.p_memsz > MOST_THREAD_LOCAL);
+        let code = loads().filter(|h| h.p_flags & libc::PF_X != 0).map(|h| bytes(base, h));
+        return Program::Go(if has_libc { Err(Unfollowed::StaticLibc) } else { search_static(code) });
     }
     // cgo takes this name from libc to make threads. A linker may have made it the end of a longer name, such as cgo's own
     // function that calls it.

@@ -28,11 +28,14 @@ pub mod reserved_fds;
 pub mod set_once;
 pub mod signals;
 pub mod slab;
+pub mod static_program;
 pub mod symbol;
 mod symbol_tables;
 pub mod thread;
 mod thread_state;
 pub mod time;
+#[cfg(target_arch = "x86_64")]
+pub mod tracee;
 pub mod user;
 pub mod weak;
 

@@ -1,7 +1,7 @@
 //! Which libc the process has.
 #![allow(unsafe_code)]
 
-use crate::{symbol_tables, weak};
+use crate::{static_program, symbol_tables, weak};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -13,6 +13,8 @@ pub enum Libc {
     Glibc(u32),
     /// musl 1.2.2 or newer.
     Musl,
+    /// None: see [`crate::static_program`].
+    None,
     /// Another libc, an older musl, or a glibc whose version says nothing.
     Other,
 }
@@ -23,8 +25,9 @@ pub const OLDEST: u32 = 17;
 const UNKNOWN: u32 = 0;
 const OTHER: u32 = 1;
 const MUSL: u32 = 2;
+const NONE: u32 = 3;
 /// Glibc 2.n is n more than this.
-const GLIBC: u32 = 3;
+const GLIBC: u32 = 4;
 
 static KNOWN: AtomicU32 = AtomicU32::new(UNKNOWN);
 
@@ -36,14 +39,17 @@ pub fn libc() -> Libc {
         UNKNOWN => find(),
         OTHER => Libc::Other,
         MUSL => Libc::Musl,
+        NONE => Libc::None,
         n => Libc::Glibc(n - GLIBC),
     }
 }
 
 #[cold]
 fn find() -> Libc {
-    // First, since a library that helps programs of glibc to run on musl (gcompat) gives a version of glibc.
-    let libc = if has_musl() {
+    // musl before glibc, since a library that helps programs of glibc to run on musl (gcompat) gives a version of glibc.
+    let libc = if static_program::is_one() {
+        Libc::None
+    } else if has_musl() {
         // musl does not tell its version. This function came with 1.2.2; ours of the same name does not count.
         if symbol_tables::walk(c"_Fork", true).is_null() { Libc::Other } else { Libc::Musl }
     } else {
@@ -53,6 +59,7 @@ fn find() -> Libc {
     let known = match libc {
         Libc::Other => OTHER,
         Libc::Musl => MUSL,
+        Libc::None => NONE,
         Libc::Glibc(minor) => minor.saturating_add(GLIBC),
     };
     KNOWN.store(known, Ordering::Relaxed);
@@ -88,12 +95,13 @@ fn minor(version: &[u8]) -> Option<u32> {
     }
 }
 
-/// Whether connections can be accelerated under this libc: we know what its functions do by internal calls.
+/// Whether connections can be accelerated under this libc, or without any: we know what its functions do by internal
+/// calls.
 #[inline]
 pub fn is_known() -> bool {
     match libc() {
         Libc::Glibc(minor) => minor >= OLDEST,
-        Libc::Musl => true,
+        Libc::Musl | Libc::None => true,
         Libc::Other => false,
     }
 }

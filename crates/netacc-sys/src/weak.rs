@@ -5,6 +5,7 @@
 //! looked up by name: see [`crate::symbol`].
 #![allow(unsafe_code)]
 
+use crate::static_program;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
 
@@ -57,6 +58,10 @@ pub unsafe fn each_object(
     type Visit = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
     let function = address!(netacc_weak_dl_iterate_phdr);
     if function.is_null() {
+        if static_program::is_one() {
+            // SAFETY: the caller guarantees the contract.
+            return unsafe { static_program::each_object(visit, data) };
+        }
         return 0;
     }
     // SAFETY: libc's function of this signature, and the caller guarantees its contract.
@@ -70,7 +75,7 @@ pub unsafe fn each_object(
 pub fn environment() -> *const *const c_char {
     let cell = address!(netacc_weak_environ).cast::<*const *const c_char>();
     if cell.is_null() {
-        return ptr::null();
+        return static_program::environment();
     }
     // SAFETY: libc's variable.
     unsafe { cell.read() }
@@ -109,7 +114,7 @@ pub fn pthread_self() -> usize {
 fn errno_location() -> Option<*mut c_int> {
     let function = address!(netacc_weak_errno_location);
     if function.is_null() {
-        return None;
+        return static_program::errno_place();
     }
     // SAFETY: libc's function, which takes nothing and cannot fail.
     unsafe {

@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::ops::Range;
 
-use object::elf::{DT_NEEDED, DT_NULL, DT_STRTAB, FileHeader32, FileHeader64, PF_X, PT_LOAD};
+use object::elf::{DT_NEEDED, DT_NULL, DT_STRTAB, FileHeader32, FileHeader64, PF_X, PT_LOAD, PT_TLS};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader};
 use object::read::{ReadCache, ReadRef, StringTable};
 use object::{Endian, Endianness};
@@ -26,6 +26,8 @@ pub struct Elf {
     pub go: bool,
     /// The names of the libraries that it asks for (`DT_NEEDED`).
     pub needed: Vec<Vec<u8>>,
+    /// How much thread-local memory it has (bytes).
+    pub thread_local: u64,
     /// Where its code lies in the file: offsets and sizes.
     pub code: Vec<(u64, u64)>,
 }
@@ -96,6 +98,7 @@ where
         go: segments.iter().any(|segment| has_go_note(segment, endian, data))
             || has_go_section(header, endian, data).unwrap_or_default(),
         needed: needed(segments, endian, data).unwrap_or_default(),
+        thread_local: segments.iter().find(|s| s.p_type(endian) == PT_TLS).map_or(0, |s| s.p_memsz(endian).into()),
         code: code.map(|segment| segment.file_range(endian)).collect(),
     })
 }

@@ -13,9 +13,13 @@ const BUILD_NAME: &str = "libnetacc_preload.so";
 /// What to put in front of `LD_PRELOAD`: the path of the library that came with this program, or else its bare
 /// name, which the dynamic loader looks up.
 pub fn find() -> OsString {
+    find_file().map_or_else(|| NAME.into(), PathBuf::into_os_string)
+}
+
+/// The path of the library that came with this program.
+pub fn find_file() -> Option<PathBuf> {
     let executable = env::current_exe().ok();
-    let found = executable.as_deref().and_then(Path::parent).and_then(find_near);
-    found.map_or_else(|| NAME.into(), PathBuf::into_os_string)
+    executable.as_deref().and_then(Path::parent).and_then(find_near)
 }
 
 fn find_near(directory: &Path) -> Option<PathBuf> {

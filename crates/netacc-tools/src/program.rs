@@ -153,6 +153,14 @@ pub struct Verdict {
     pub program: PathBuf,
     /// Why it cannot be accelerated; `None` if nothing is known to stand in the way.
     pub obstacle: Option<Obstacle>,
+    /// Whether nothing can be preloaded into it, so that `netacc_run` maps the library into it.
+    pub is_mapped: bool,
+}
+
+impl Verdict {
+    fn unknown(program: PathBuf) -> Verdict {
+        Verdict { program, obstacle: None, is_mapped: false }
+    }
 }
 
 /// How many scripts may stand behind each other; the kernel gives up at about as many.
@@ -166,7 +174,7 @@ pub fn judge(file: &Path) -> Verdict {
         // A script may name anything as its interpreter; opening a FIFO would hang.
         let regular = fs::metadata(&program).is_ok_and(|meta| meta.is_file());
         let Some(opened) = regular.then(|| File::open(&program).ok()).flatten() else {
-            return Verdict { program, obstacle: None };
+            return Verdict::unknown(program);
         };
         if let Some(elf) = elf::parse(&opened) {
             // musl's loader is musl, which makes its system calls itself.
@@ -176,16 +184,22 @@ pub fn judge(file: &Path) -> Verdict {
                 .or_else(|| judge_elf(&elf, &program))
                 .or_else(|| go(&elf, &opened))
                 .or_else(own_call);
-            return Verdict { program, obstacle };
+            return Verdict { program, obstacle, is_mapped: is_static_go(&elf) };
         }
         match interpreter(&opened) {
             Some(next) => program = next,
             None => {
-                return Verdict { program, obstacle: None };
+                return Verdict::unknown(program);
             }
         }
     }
-    Verdict { program, obstacle: None }
+    Verdict::unknown(program)
+}
+
+/// Whether it is a Go program without libraries. Without cgo it asks for none even where it asks for a loader
+/// (`-buildmode=pie`).
+fn is_static_go(elf: &Elf) -> bool {
+    elf.go && elf.needed.is_empty()
 }
 
 fn judge_elf(elf: &Elf, file: &Path) -> Option<Obstacle> {
@@ -195,9 +209,9 @@ fn judge_elf(elf: &Elf, file: &Path) -> Option<Obstacle> {
     if !own_class || !own_machine {
         return Some(Obstacle::Machine);
     }
-    // Without cgo a program asks for no library, even where it asks for a loader (`-buildmode=pie`).
-    if elf.go && elf.needed.is_empty() {
-        return Some(Obstacle::Go(Unfollowed::WithoutLibc));
+    if is_static_go(elf) {
+        let has_libc = elf.thread_local > go_program::MOST_THREAD_LOCAL;
+        return has_libc.then_some(Obstacle::Go(Unfollowed::StaticLibc));
     }
     match &elf.interpreter {
         // The loader itself, run with a program as its argument, does preload.
@@ -258,7 +272,9 @@ fn go(elf: &Elf, file: &File) -> Option<Obstacle> {
         return None;
     }
     let code: Vec<_> = elf.code.iter().map(|(offset, size)| (*offset as usize, piece(file, *offset, *size))).collect();
-    go_program::search(code.iter().map(|(at, bytes)| (*at, &bytes[..]))).err().map(Obstacle::Go)
+    let code = code.iter().map(|(at, bytes)| (*at, &bytes[..]));
+    let found = if is_static_go(elf) { go_program::search_static(code) } else { go_program::search(code) };
+    found.err().map(Obstacle::Go)
 }
 
 /// Whether the program enters the kernel by itself, for what NetACC has to answer.

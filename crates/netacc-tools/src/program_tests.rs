@@ -75,6 +75,7 @@ fn elf(interpreter: Option<&str>) -> Elf {
         interpreter: interpreter.map(|path| path.as_bytes().to_vec()),
         go: false,
         needed: Vec::new(),
+        thread_local: 0,
         code: Vec::new(),
     }
 }
@@ -90,9 +91,13 @@ fn verdicts_on_elf_files() {
     let other = judge_elf(&elf(Some("/lib/ld-uClibc.so.0")), file).unwrap();
     assert_eq!(other.to_string(), "it uses neither glibc nor musl (its loader is /lib/ld-uClibc.so.0)");
     assert!(other.forbids_preload());
-    let without = Some(Obstacle::Go(Unfollowed::WithoutLibc));
-    assert_eq!(judge_elf(&Elf { go: true, ..glibc.clone() }, file), without);
-    assert_eq!(judge_elf(&Elf { go: true, ..elf(None) }, file), without);
+    for program in [&glibc, &elf(None)] {
+        let program = Elf { go: true, thread_local: 8, ..program.clone() };
+        assert!(is_static_go(&program));
+        assert_eq!(judge_elf(&program, file), None, "its code decides");
+        let with_libc = Some(Obstacle::Go(Unfollowed::StaticLibc));
+        assert_eq!(judge_elf(&Elf { thread_local: 9, ..program }, file), with_libc);
+    }
     let needed = vec![b"libc.so.6".to_vec()];
     assert_eq!(judge_elf(&Elf { go: true, needed, ..glibc.clone() }, file), None, "its code decides");
     let foreign = Elf { is_64: !glibc.is_64, ..glibc.clone() };

@@ -5,6 +5,7 @@
 //	traffic http ADDRESS CONNS ROUNDS      requests of HTTP
 //	traffic churn ADDRESS CONNS ROUNDS     connections that are dialled, used once and closed, in all ways of closing
 //	traffic storm ADDRESS SECONDS          all of it at once, with programs that are started and garbage that is made
+//	traffic held ADDRESS CONNS             holds connections until the server ends
 //	traffic hand ADDRESS                   hands a connection and a listener to a program that it starts
 //	traffic alone                          does so with connections between its own goroutines
 //	traffic take                           is the program that is started
@@ -289,6 +290,24 @@ func storm(address string, seconds int) {
 	fmt.Println()
 }
 
+// held says "held" when all connections are there, and ends when each of them has ended.
+func held(address string, n int) {
+	conns := make([]net.Conn, n)
+	for i := range conns {
+		conns[i] = dial(address)
+		_, err := conns[i].Write([]byte("Ex"))
+		must(err, "write")
+		_, err = io.ReadFull(conns[i], make([]byte, 1))
+		must(err, "read")
+	}
+	fmt.Println("held")
+	for _, c := range conns {
+		if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			fail("a connection whose server is gone: %d bytes, %v", n, err)
+		}
+	}
+}
+
 func hand(address string) {
 	c := dial(address)
 	_, err := c.Write([]byte("Ebefore"))
@@ -382,6 +401,8 @@ func main() {
 		})
 	case len(args) == 3 && args[0] == "storm":
 		storm(args[1], number(args[2]))
+	case len(args) == 3 && args[0] == "held":
+		held(args[1], number(args[2]))
 	case len(args) == 2 && args[0] == "hand":
 		hand(args[1])
 	case len(args) == 1 && args[0] == "alone":

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use netacc_core::conn::control;
 use netacc_core::fd::{closing, create, table};
 use netacc_core::go;
-use netacc_sys::{libc_kind, lock, raw, weak};
+use netacc_sys::{libc_kind, lock, raw, static_program, weak};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use rustix::param::page_size;
 
@@ -75,6 +75,7 @@ fn is_child() -> bool {
             PARENTS.iter().for_each(|p| p.store(0, Ordering::Relaxed));
             PARENT_COUNT.store(0, Ordering::Relaxed);
             FIRST_THREAD.store(lock::thread_mark() as usize, Ordering::Relaxed);
+            mark_first_thread();
             own.store(pid, Ordering::Relaxed);
             false
         }
@@ -88,10 +89,26 @@ fn is_child() -> bool {
 /// Such a child has one thread, whose number is 1, and the thread pointer of the thread that made it. If that was its
 /// parent's first thread, the list of robust futexes decides, which a child does not inherit and glibc sets for each
 /// thread.
+///
+/// In a static program the first thread gets its pointer later, and [`mark_first_thread`] has set such a list for it.
 fn is_another_first() -> bool {
-    raw::gettid() == 1
-        && (lock::thread_mark() as usize != FIRST_THREAD.load(Ordering::Relaxed)
-            || !libc_kind::is_musl() && !has_robust_list())
+    let is_other_thread =
+        || !static_program::is_one() && lock::thread_mark() as usize != FIRST_THREAD.load(Ordering::Relaxed);
+    raw::gettid() == 1 && (is_other_thread() || !libc_kind::is_musl() && !has_robust_list())
+}
+
+/// Sets a list of robust futexes, in which there is none, for the first thread of a static program, which has no libc
+/// that does.
+fn mark_first_thread() {
+    /// The kernel's `struct robust_list_head`: a list that leads to itself, an offset, and no futex that is being taken.
+    static HEAD: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+    if static_program::is_one() && !has_robust_list() {
+        let [list, ..] = &HEAD;
+        list.store(HEAD.as_ptr().expose_provenance(), Ordering::Relaxed);
+        let place = [HEAD.as_ptr().expose_provenance(), size_of_val(&HEAD), 0, 0, 0, 0];
+        // SAFETY: a list that stays where it is, and which nobody changes any more.
+        let _ = unsafe { raw::syscall6(libc::SYS_set_robust_list, place) };
+    }
 }
 
 /// Whether the kernel knows a list of robust futexes of this thread.
@@ -179,6 +196,9 @@ fn is_foreign(call: &Call) -> bool {
 /// # Safety
 /// `call` is one that the program makes now, under the kernel's contract for it.
 pub unsafe extern "C" fn answer(call: &mut Call) -> Verdict {
+    if static_program::is_one() && !static_program::enter() {
+        return Verdict::Plain;
+    }
     let asks = CLASSES.get(call.number) == Some(&CHILDS);
     if of_child(asks) || asks && (goes_on_with_stack(call) || is_foreign(call)) {
         return Verdict::Plain;
@@ -198,7 +218,8 @@ pub unsafe extern "C" fn answer(call: &mut Call) -> Verdict {
 /// Ends the program as `_exit` does, unless this is a child that shares our memory, or a thread that was interrupted in
 /// our code, whose locks it holds.
 pub extern "C" fn exit(status: c_int) -> *const c_void {
-    if !is_child() && !lock::interrupted() {
+    let can_run = !static_program::is_one() || static_program::enter();
+    if can_run && !is_child() && !lock::interrupted() {
         // SAFETY: no contract.
         unsafe { process::_exit(status) };
     }

@@ -39,6 +39,12 @@ pub fn start() {
     }
 }
 
+/// Does so in a static program that `netacc_run` has the library in. Returns whether its calls come here.
+pub fn start_static() -> bool {
+    start();
+    go::is_followed()
+}
+
 fn follow(functions: Functions) -> Result<(), Unfollowed> {
     let ready = call::prepare() && stacks::prepare();
     if !ready {

@@ -132,7 +132,11 @@ fn accelerated(subject: &str, verdict: &Verdict, elf: &Elf, report: &mut Report)
     } else {
         "dynamic program"
     };
-    let text = format!("possible: a {kind} of {libc}; start it with netacc_run");
+    let text = if verdict.is_mapped {
+        format!("possible: a static {kind}; start it with netacc_run (LD_PRELOAD alone does nothing to it)")
+    } else {
+        format!("possible: a {kind} of {libc}; start it with netacc_run")
+    };
     report.add(Level::Ok, subject, "acceleration", text);
 }
 
@@ -169,9 +173,8 @@ fn remedy(obstacle: &Obstacle) -> &'static str {
         Obstacle::Static => {
             "use a dynamically linked build of the program; the other end may be accelerated, this connection stays on TCP"
         }
-        Obstacle::Go(Unfollowed::WithoutLibc) => {
-            "build it with cgo (CGO_ENABLED=1, where a C compiler is there), so that the library is loaded into it; this one \
-             runs on TCP"
+        Obstacle::Go(Unfollowed::StaticLibc) => {
+            "build it without cgo (CGO_ENABLED=0), or dynamically linked; this one runs on TCP"
         }
         Obstacle::Go(_) => "build it with the Go project's own tool chain in a known release; this one runs on TCP",
         Obstacle::OwnCall(_) => {

@@ -11,6 +11,8 @@ use netacc_tools::library;
 use netacc_tools::program;
 use netacc_tools::sanitizer;
 
+#[cfg(target_arch = "x86_64")]
+use crate::mapped::Helper;
 use crate::settings::Settings;
 use crate::{NOT_EXECUTABLE, NOT_FOUND};
 
@@ -20,6 +22,39 @@ pub struct Failure {
     pub message: String,
     /// The exit status.
     pub status: u8,
+}
+
+/// Executes a static program with the library mapped into it, or without where that is not possible.
+#[cfg(target_arch = "x86_64")]
+fn execute_mapped(command: &mut Command, shown: &str) -> std::io::Error {
+    let helper = match library::find_file() {
+        Some(library) => Helper::start(&library, shown),
+        None => Err("the library is not beside netacc_run".into()),
+    };
+    match helper {
+        Ok(helper) => {
+            let error = command.exec();
+            helper.end();
+            // A policy may forbid that a program is executed which is traced.
+            match error.kind() {
+                ErrorKind::PermissionDenied => {
+                    crate::say(&format!("{shown} runs without NetACC: it cannot be traced ({error})"));
+                    command.exec()
+                }
+                _ => error,
+            }
+        }
+        Err(problem) => {
+            crate::say(&format!("{shown} runs without NetACC: {problem}"));
+            command.exec()
+        }
+    }
+}
+
+/// No program is mapped on this machine.
+#[cfg(not(target_arch = "x86_64"))]
+fn execute_mapped(command: &mut Command, _shown: &str) -> std::io::Error {
+    command.exec()
 }
 
 /// Executes the command in this process. It only comes back if that fails.
@@ -40,6 +75,7 @@ pub fn launch(words: &[OsString], settings: &Settings) -> Failure {
     let mut command = Command::new(&file);
     command.arg0(name).args(arguments);
     let existing = env::var_os("LD_PRELOAD").unwrap_or_default();
+    let is_mapped = verdict.is_mapped && verdict.obstacle.is_none();
     let mut preload = Some(library::preload(&library::find(), &existing));
     if let Some(obstacle) = verdict.obstacle {
         let script = match verdict.program == file {
@@ -66,7 +102,7 @@ pub fn launch(words: &[OsString], settings: &Settings) -> Failure {
         command.env(ENV_CMDLINE, &settings.cmdline);
     }
 
-    let error = command.exec();
+    let error = if is_mapped { execute_mapped(&mut command, &shown) } else { command.exec() };
     let status = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
     // The file itself was there just now, so what is missing is what it needs to run.
     let message = match error.kind() {

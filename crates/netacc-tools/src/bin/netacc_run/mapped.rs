@@ -1,0 +1,194 @@
+//! Starts a static program with the library in its memory, since nothing can be preloaded into it.
+//!
+//! This process is the one that executes the program. A child of it, the helper, traces it for the moment between the
+//! execution and the program's first instruction, maps the library, has the library's start run first, and ends. The
+//! program's process is the same one as without the helper, and has no child: the library's start waits for the
+//! helper's end (docs/decisions/0027).
+
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use netacc_sys::errno::Errno;
+use netacc_sys::tracee::{self, Held, Seized};
+
+use crate::image::{DAMAGED, Image, Segment};
+
+/// Number of bytes of an errno in the helper's answer.
+const ANSWER: usize = 4;
+/// How long the helper waits until it may begin. Its parent does nothing else meanwhile.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The process that maps the library.
+pub struct Helper(u32);
+
+impl Helper {
+    /// Starts the helper, which then waits until this process executes a program. `name` is for its messages.
+    pub fn start(library: &Path, name: &str) -> Result<Helper, String> {
+        let image = Image::read(library)?;
+        let failed = |error: std::io::Error| error.to_string();
+        let (mut ours, theirs) = UnixStream::pair().map_err(failed)?;
+        let me = std::process::id();
+        let path = library.as_os_str().as_bytes();
+        let helper = tracee::helper(|| help(theirs, me, &image, path, name)).map_err(why)?;
+        tracee::admit(helper);
+        let helper = Helper(helper);
+        let mut answer = [0; ANSWER];
+        let told = ours.write_all(b"!").and_then(|()| ours.read_exact(&mut answer)).map_err(failed);
+        match told.map(|()| i32::from_le_bytes(answer)) {
+            Ok(0) => Ok(helper),
+            Ok(errno) => {
+                helper.end();
+                Err(format!("this process may not be traced ({})", why(Errno(errno))))
+            }
+            Err(_) => {
+                helper.end();
+                Err("the process that would map the library has ended, as by a filter of system calls".into())
+            }
+        }
+    }
+
+    /// Ends the helper, where no program was executed.
+    pub fn end(self) {
+        tracee::end_helper(self.0);
+    }
+}
+
+fn why(errno: Errno) -> String {
+    std::io::Error::from_raw_os_error(errno.0).to_string()
+}
+
+/// What the helper does.
+fn help(mut parent: UnixStream, pid: u32, image: &Image, path: &[u8], name: &str) -> i32 {
+    let _ = parent.set_read_timeout(Some(PATIENCE));
+    if parent.read_exact(&mut [0]).is_err() {
+        return 1;
+    }
+    let seized = Seized::seize(pid);
+    let errno = seized.as_ref().err().map_or(0, |errno| errno.0);
+    if parent.write_all(&errno.to_le_bytes()).is_err() {
+        return 1;
+    }
+    let Some(mut held) = seized.ok().and_then(Seized::held) else { return 1 };
+    match Mapping::make(&mut held, image, path) {
+        Ok(mapping) => {
+            let start = held.start();
+            let entry = mapping.base + image.entry as usize;
+            // The process has ended if this fails.
+            let _ = held.release_at(entry, [std::process::id() as usize, start]);
+        }
+        Err(problem) => {
+            crate::say(&format!("{name} runs without NetACC: {problem}"));
+            held.release();
+        }
+    }
+    0
+}
+
+/// The library in the memory of a process that is held.
+struct Mapping {
+    base: usize,
+}
+
+/// A page for what system calls read and write, behind one for a path.
+const SCRATCH: usize = 2 * 4096;
+const SECOND: usize = 4096;
+
+impl Mapping {
+    fn make(held: &mut Held, image: &Image, path: &[u8]) -> Result<Mapping, String> {
+        let failed = |errno: Errno| format!("the library cannot be mapped into it ({})", why(errno));
+        let scratch = map(held, 0, SCRATCH, libc_prot(6), ANONYMOUS).map_err(failed)?;
+        let opened = open(held, scratch, image, path);
+        let made = opened.map_err(failed).and_then(|fd| {
+            let made = fd.map_or_else(|| Err(DAMAGED.into()), |fd| Mapping::of(held, image, fd).map_err(failed));
+            if let Some(fd) = fd {
+                let _ = held.call(CLOSE, [fd, 0, 0, 0, 0, 0]);
+            }
+            made
+        });
+        let _ = held.call(MUNMAP, [scratch, SCRATCH, 0, 0, 0, 0]);
+        made
+    }
+
+    fn of(held: &mut Held, image: &Image, fd: usize) -> Result<Mapping, Errno> {
+        let span = image.span() as usize;
+        let base = map(held, 0, span, 0, ANONYMOUS | NO_RESERVE)?;
+        let done = Mapping::fill(held, image, fd, base);
+        if done.is_err() {
+            let _ = held.call(MUNMAP, [base, span, 0, 0, 0, 0]);
+        }
+        done.map(|()| Mapping { base })
+    }
+
+    fn fill(held: &mut Held, image: &Image, fd: usize, base: usize) -> Result<(), Errno> {
+        let data = image.data(base as u64).ok_or(Errno::INVAL)?;
+        for segment in image.segments.iter().filter(|segment| segment.flags & WRITE == 0) {
+            let (first, end) = segment.pages();
+            let (at, len) = (base + first as usize, (end - first) as usize);
+            let offset = (segment.offset - (segment.address - first)) as usize;
+            let access = libc_prot(segment.flags);
+            held.call(MMAP, [at, len, access, PRIVATE | FIXED, fd, offset])?;
+        }
+        for (segment, bytes) in &data {
+            place(held, base, segment, bytes)?;
+        }
+        if let Some((from, to)) = image.constant.filter(|(from, to)| to > from) {
+            held.call(MPROTECT, [base + from as usize, (to - from) as usize, libc_prot(4), 0, 0, 0])?;
+        }
+        Ok(())
+    }
+}
+
+/// Places a segment that can be written.
+fn place(held: &mut Held, base: usize, segment: &Segment, bytes: &[u8]) -> Result<(), Errno> {
+    let (first, end) = segment.pages();
+    let at = base + first as usize;
+    map(held, at, (end - first) as usize, libc_prot(segment.flags), ANONYMOUS | FIXED)?;
+    held.write(base + segment.address as usize, bytes)
+}
+
+/// Has the process open the library; `None` if it finds another file there than the one that was read.
+fn open(held: &mut Held, scratch: usize, image: &Image, path: &[u8]) -> Result<Option<usize>, Errno> {
+    const CURRENT_DIRECTORY: usize = -100_isize as usize;
+    const CLOSE_ON_EXEC: usize = 0o2_000_000;
+    if path.len() >= SECOND {
+        return Err(Errno::INVAL);
+    }
+    held.write(scratch, path)?;
+    let fd = held.call(OPENAT, [CURRENT_DIRECTORY, scratch, CLOSE_ON_EXEC, 0, 0, 0])?;
+    let mut found = [0; 16];
+    held.call(FSTAT, [fd, scratch + SECOND, 0, 0, 0, 0])?;
+    held.read(scratch + SECOND, &mut found)?;
+    // `struct stat` begins with the device and the inode.
+    let same = found == *[image.file.0.to_le_bytes(), image.file.1.to_le_bytes()].as_flattened();
+    if !same {
+        let _ = held.call(CLOSE, [fd, 0, 0, 0, 0, 0]);
+    }
+    Ok(same.then_some(fd))
+}
+
+fn map(held: &mut Held, at: usize, len: usize, access: usize, flags: usize) -> Result<usize, Errno> {
+    held.call(MMAP, [at, len, access, PRIVATE | flags, usize::MAX, 0])
+}
+
+/// The access (`PROT_`) that the flags of a segment ask for, which have the same bits in another order.
+fn libc_prot(flags: u32) -> usize {
+    let bit = |from: u32, to: usize| if flags & from == 0 { 0 } else { to };
+    bit(4, 1) | bit(WRITE, 2) | bit(1, 4)
+}
+
+const WRITE: u32 = 2;
+const PRIVATE: usize = 2;
+const FIXED: usize = 0x10;
+const ANONYMOUS: usize = 0x20;
+const NO_RESERVE: usize = 0x4000;
+
+// Numbers of system calls on x86-64.
+const CLOSE: i64 = 3;
+const FSTAT: i64 = 5;
+const MMAP: i64 = 9;
+const MPROTECT: i64 = 10;
+const MUNMAP: i64 = 11;
+const OPENAT: i64 = 257;
