@@ -1,6 +1,6 @@
 //! The process at the other end of a link: who it is, whether it is trusted, and whether it has ended.
 
-use crate::shm::procfs::is_zombie;
+use crate::shm::procfs::{is_in_another_user_namespace, is_zombie};
 use crate::shm::users::are_trusted_by;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use netacc_sys::{raw, reserved_fds};
@@ -69,10 +69,12 @@ impl PeerProcess {
         self.uid.load(Ordering::Relaxed)
     }
 
-    /// Notes the user.
+    /// Notes the user. A process in another user namespace may see a user for us who stands for everybody, whatever number
+    /// it has here, and is not expected to trust us before it says so.
     pub fn set_uid(&self, uid: u32) {
         self.uid.store(uid, Ordering::Relaxed);
-        self.expects_trust.store(are_trusted_by(uid).into(), Ordering::Relaxed);
+        let expected = are_trusted_by(uid) && (self.pid() == 0 || !is_in_another_user_namespace(self.pid()));
+        self.expects_trust.store(expected.into(), Ordering::Relaxed);
     }
 
     /// Whether the kernel says that it is root.

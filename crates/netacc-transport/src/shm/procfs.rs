@@ -4,7 +4,7 @@ use alloc::format;
 use core::fmt::{self, Write};
 use netacc_sys::{raw, reserved_fds};
 use rustix::fd::{AsRawFd, BorrowedFd};
-use rustix::fs::{AtFlags, Mode, OFlags, RawDir, fstat, open, readlinkat_raw, statat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, fstat, open, readlinkat_raw, statat};
 
 /// The path of a file about a process, on the stack: a process that was forked while another thread was allocating must
 /// not allocate.
@@ -45,6 +45,16 @@ pub(super) fn is_zombie(pid: u32) -> bool {
 /// Whether `pid` is stopped, by a signal or by a tracer. False if /proc does not show it.
 pub(super) fn is_stopped(pid: u32) -> bool {
     matches!(state_of(pid), Some(b'T' | b't'))
+}
+
+/// Whether `pid` is known to be in another user namespace than this process (user_namespaces(7)). False if that is not
+/// visible: for a process of another user, or without /proc.
+pub(super) fn is_in_another_user_namespace(pid: u32) -> bool {
+    let namespace = |pid| {
+        let found = statat(CWD, ProcPath::new(pid, "ns/user").as_bytes(), AtFlags::empty()).ok()?;
+        Some((found.st_dev, found.st_ino))
+    };
+    namespace(pid).is_some_and(|theirs| namespace(raw::getpid()).is_some_and(|ours| ours != theirs))
 }
 
 fn state_of(pid: u32) -> Option<u8> {
