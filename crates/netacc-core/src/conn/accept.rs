@@ -371,6 +371,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Answer<
         // The call ends with EINTR, as in `wait::until_done`.
         return Err(Fail::INTR);
     }
+    let bell = Bell::take();
     loop {
         // The program may have connects that wait for it at a listener that was left meanwhile, or for another process.
         let until = queued_connects::within(deadline);
@@ -378,12 +379,14 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Answer<
         let mut set = WaitSet::new();
         set.add(number, libc::POLLIN);
         progress::progress();
+        bell.watch(&mut set);
         let slept = if l.arm(&mut set) {
             l.disarm(&set);
             Ok(1)
         } else {
             sleep::sleep(&mut set, progress::ProgressScope::All, until, core::ptr::null(), |set| l.disarm(set))
         };
+        bell.silence();
         match slept {
             Ok(_) if is_left(r.obj, l) => return Ok(()),
             Ok(0) if deadline.passed() => return Err(Fail::AGAIN),

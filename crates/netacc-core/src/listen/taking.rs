@@ -6,6 +6,7 @@ use crate::listen::crowd;
 use crate::listen::crowd::{Room, User};
 use crate::listen::withdrawal::hand_on;
 use crate::object::listener::{HELLOS, Listener, load_link, note_filled, readable, reserved_back};
+use crate::wait::bell;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use netacc_stats::{Reason, page};
 use netacc_sys::raw;
@@ -67,6 +68,10 @@ impl Listener {
                     }
                 }
                 link.put();
+                // SeqCst: a thread that goes to sleep counts itself before it looks at the links ([`Listener::arm`]).
+                if self.waiters.load(Ordering::SeqCst) > 0 {
+                    bell::ring_all();
+                }
             }
             if !more {
                 return any;

@@ -1,15 +1,21 @@
-//! What wakes the threads that sleep on sockets of the kernel's when an operator has brought a listener back.
+//! What wakes the threads that sleep on a listener outside of epoll when another thread has changed what they would have
+//! to sleep on.
 //!
-//! One thread carries an operator's request out ([`crate::operator::requests`]). Another one that sleeps on the same
-//! listener in the kernel would hear of no client in shared memory, and may be the only one that accepts. So a thread
-//! takes a bell before it looks at the paths of its sockets, sleeps on the bell as well, and looks again when it rings.
+//! - One thread takes up a client's link. The others slept on the rendezvous, at which nobody waits any more: the kernel
+//!   lets them sleep on, and they are not registered with the link's queue. Without a bell they would not hear of the
+//!   client's further connects while the first thread serves its connection.
+//! - One thread carries out an operator's request ([`crate::operator::requests`]) that brings a listener back. The others
+//!   sleep on the kernel's listener and would hear of no client in shared memory.
+//!
+//! So a thread takes a bell before it looks at the links and paths of its sockets, sleeps on the bell as well, and looks
+//! again when it rings.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering, fence};
 use netacc_sys::{reserved_fds, time};
 use netacc_transport::{WaitSet, wakers};
 
 /// Number of threads that can have a bell at once. A further one looks again every [`BETWEEN_LOOKS`].
-const BELLS: usize = 64;
+const BELLS: usize = 256;
 
 /// Time (ns) after which a thread without a bell looks again.
 const BETWEEN_LOOKS: u64 = 100_000_000;
@@ -27,9 +33,13 @@ static CELLS: [Cell; BELLS] = [const { Cell { waker: AtomicI32::new(0), taken: A
 pub(crate) struct Bell(Option<&'static Cell>);
 
 impl Bell {
-    /// To be called before the thread looks at the paths of its sockets.
+    /// To be called before the thread looks at the links and paths of its sockets.
     pub(crate) fn take() -> Bell {
-        let free = |c: &&Cell| c.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        // Looked at first: many threads may have bells, and hardly any word is free when it was not so a moment ago.
+        let free = |c: &&Cell| {
+            c.taken.load(Ordering::Relaxed) == 0
+                && c.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
         let Some(cell) = CELLS.iter().find(free) else { return Bell(None) };
         if cell.waker.load(Ordering::Relaxed) == 0 {
             match wakers::create() {
@@ -44,8 +54,8 @@ impl Bell {
         }
         let bell = Bell(Some(cell));
         bell.silence();
-        // A thread that rings changes the paths first and then looks for bells; this one takes a bell first and then
-        // looks at the paths. With a fence between the two, in both threads, one sees the other.
+        // A thread that rings changes the links or paths first and then looks for bells; this one takes a bell first and
+        // then looks at them. With a fence between the two, in both threads, one sees the other.
         fence(Ordering::SeqCst);
         bell
     }
@@ -78,7 +88,7 @@ impl Drop for Bell {
     }
 }
 
-/// Wakes all threads that have a bell. To be called after the paths have changed.
+/// Wakes all threads that have a bell. To be called after links or paths have changed.
 pub(crate) fn ring_all() {
     fence(Ordering::SeqCst);
     for cell in CELLS.iter().filter(|c| c.taken.load(Ordering::Relaxed) != 0) {

@@ -209,6 +209,13 @@ impl Fds {
         (!changed).then_some(n)
     }
 
+    /// Whether a listener with a rendezvous is among the entries.
+    fn has_listener(&self) -> bool {
+        let mut any = false;
+        self.each(|i, p| any |= matches!(self.ours(i, p.fd), Some(Ours::Listener(_))));
+        any
+    }
+
     /// Registers for all entries of ours; true when something is ready already.
     fn arm(&self, set: &mut WaitSet) -> bool {
         let mut ready = false;
@@ -417,7 +424,7 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usiz
                 n => return Ok(n),
             }
         }
-        if bell.is_none() && process_mode::is_awaited() {
+        if bell.is_none() && (process_mode::is_awaited() || fds.has_listener()) {
             bell = Some(Bell::take());
         }
         let mut set = WaitSet::new();
