@@ -7,7 +7,7 @@ use crate::listen::crowd::{Room, User};
 use crate::listen::withdrawal::hand_on;
 use crate::object::listener::{HELLOS, Listener, load_link, note_filled, readable, reserved_back};
 use crate::wait::bell;
-use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering, fence};
 use netacc_stats::{Reason, page};
 use netacc_sys::raw;
 use netacc_transport::shm::rendezvous::Taken;
@@ -23,6 +23,9 @@ struct Sweep {
     fresh: Option<&'static Link>,
     /// The idle link that was removed to make room for it.
     gone: Option<&'static Link>,
+    /// Whether there is something that a thread has to sleep on which fell asleep before: a new link, or a client that has
+    /// not sent its Hello.
+    news: bool,
 }
 
 /// Those of the two sockets (or -1) at which a client waits, by one question to the kernel for both.
@@ -68,7 +71,11 @@ impl Listener {
                     }
                 }
                 link.put();
-                // SeqCst: a thread that goes to sleep counts itself before it looks at the links ([`Listener::arm`]).
+            }
+            if core::mem::take(&mut round.news) {
+                // A thread that goes to sleep counts itself and then looks at what is there ([`Listener::arm`]); this one
+                // has stored what is there and then looks at the count. With a fence in between one sees the other.
+                fence(Ordering::SeqCst);
                 if self.waiters.load(Ordering::SeqCst) > 0 {
                     bell::ring_all();
                 }
@@ -145,6 +152,7 @@ impl Listener {
                 link.hold();
                 self.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
                 round.fresh = Some(link);
+                round.news = true;
             }
             Taken::Later(fd) | Taken::Unable(fd) => {
                 let fd = fd.into_raw_fd();
@@ -155,6 +163,7 @@ impl Listener {
                         guard::dismiss(reserved_back(old - 1));
                     }
                     listeners::watch_hello(self, fd);
+                    round.news = true;
                 }
             }
             Taken::Refused | Taken::Nobody | Taken::Starved | Taken::Shut => {}
