@@ -62,7 +62,8 @@ impl Entrance {
         self.is_of_one_connection() && self.id >> 32 == u64::from(Self::mark(client))
     }
 
-    /// A number for an address (FNV-1a), which need not be secret: who finds the entrance proves that it is the client.
+    /// The FNV-1a hash of an address. It need not be secret, because whoever finds the entrance still has to prove that it is
+    /// the client.
     fn mark(client: core::net::SocketAddr) -> u32 {
         let ip = match client.ip() {
             core::net::IpAddr::V4(ip) => ip.to_ipv6_mapped(),

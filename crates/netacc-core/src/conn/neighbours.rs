@@ -64,7 +64,8 @@ pub fn is_due(s: &Socket) -> bool {
     !s.upgrade.search.is_on() || s.calls.load(Ordering::Relaxed) >= CALLS_BEFORE_SEARCH
 }
 
-/// Claims a slot on a link to the next entrance at which `s`, connected from `local` to `target`, may be known. `Err`: no entrance is
+/// Claims a slot on a link to the next entrance at which `s`, connected from `local` to `target`, may be known. `Err`: no
+/// entrance is
 /// left, or there are no resources.
 #[inline(never)]
 pub fn claim(s: &Socket, local: SocketAddr, target: SocketAddr) -> core::result::Result<Claim, Reason> {
@@ -82,7 +83,8 @@ pub fn claim(s: &Socket, local: SocketAddr, target: SocketAddr) -> core::result:
     }
 }
 
-/// The next entrance to try: first those of servers that have forked for just this connection. The order of identifiers is as good as any.
+/// The next entrance to try: first those of servers that have forked for just this connection. The order of identifiers
+/// is as good as any.
 #[inline(never)]
 fn next(dir: &str, s: &Socket, local: SocketAddr, target: SocketAddr) -> Option<Entrance> {
     let search = &s.upgrade.search;

@@ -45,7 +45,7 @@ pub struct HeldBy {
     pub(crate) heir: AtomicU32,
 }
 
-/// Who has a connection.
+/// Which processes hold a connection, as one of them sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// This process alone, which knows all that was read and sent.
@@ -165,7 +165,7 @@ impl HeldBy {
         }
     }
 
-    /// Who has the connection now.
+    /// Which processes hold the connection now. A count that has come down to this process alone is given back.
     pub(crate) fn standing(&self) -> Standing {
         let handle = self.handle.load(Ordering::SeqCst);
         if handle == 0 {

@@ -13,18 +13,19 @@ pub(crate) enum Source {
     /// The kernel's set, in which a cookie stands for the program's value: a candidate, or a value that looks like a
     /// cookie.
     Translated = 2,
-    /// The same for a descriptor that is none of ours. The program removes its entry from the kernel's set itself.
+    /// The kernel's set, in which a cookie stands for the program's value of a descriptor that the library does not serve. Only
+    /// the program's own calls remove that entry.
     Foreign = 3,
     /// A connection's peer, by the ready set of a subscription.
     ReadySet = 4,
     /// A look at the connection in every round, since there is no ready set for it.
     Rounds = 5,
-    /// The same, and a sleep is ended by the connection's liveness socket.
+    /// A look at the connection in every round, and its liveness socket, which ends a sleep.
     Liveness = 6,
     /// The kernel's listener, the rendezvous, and the connect queues of the links by subscriptions.
     Listener = 7,
-    /// The same, and a look at the connect queues in every round: they report to one instance only, and others watch
-    /// the listener as well. A thread that sleeps is registered with each queue.
+    /// All that [`Source::Listener`] has, and a look at the connect queues in every round: a queue reports to one instance,
+    /// and others watch the listener as well. A thread that sleeps is registered with each queue.
     Queues = 8,
     /// A nested instance, which is in the kernel's set and is looked at in every round.
     Nested = 9,
