@@ -22,17 +22,11 @@ struct KernelSigaction {
 const LIBC_SIGNALS: core::ops::RangeInclusive<usize> = 32..=33;
 
 /// Signals of a fault of the thread itself, which a thread that sleeps does not cause.
-const FAULTS: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
+const FAULTS: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// Whether all handlers that can have run in this thread while it slept have SA_RESTART: those of signals it does
-/// not block.
-pub fn all_restart() -> bool {
-    let mut blocked = 0u64;
-    // SAFETY: a null new mask; `blocked` has the size that is said.
-    let r = unsafe { raw::syscall6(libc::SYS_rt_sigprocmask, [0, 0, (&raw mut blocked) as usize, 8, 0, 0]) };
-    if r != 0 {
-        blocked = 0;
-    }
+/// Whether all handlers that can have run in this thread while it slept have SA_RESTART: those of signals that were
+/// not `blocked` then.
+pub fn all_restart(blocked: u64) -> bool {
     let possible =
         |s: &usize| !LIBC_SIGNALS.contains(s) && !FAULTS.contains(&(*s as i32)) && blocked & 1 << (s - 1) == 0;
     (1..=64usize).filter(possible).all(|sig| {
@@ -55,6 +49,12 @@ impl Blocked {
     /// Blocks all signals of the thread.
     pub fn all() -> Blocked {
         Blocked { before: set_mask(u64::MAX) }
+    }
+
+    /// Blocks all signals of the thread but those of its own faults, whose handlers the program may need to make memory
+    /// accessible that we read or write for it.
+    pub fn all_but_faults() -> Blocked {
+        Blocked { before: change_mask(libc::SIG_BLOCK, FAULTS.iter().fold(u64::MAX, |all, fault| all & !bit(*fault))) }
     }
 
     /// Blocks `signal` beside those that are blocked.
@@ -120,6 +120,11 @@ impl Drop for Blocked {
 }
 
 /// Sets the thread's mask; returns the previous one.
+/// The signals that the thread blocks, as a set.
+pub fn mask() -> u64 {
+    change_mask(libc::SIG_BLOCK, 0)
+}
+
 fn set_mask(mask: u64) -> u64 {
     change_mask(libc::SIG_SETMASK, mask)
 }

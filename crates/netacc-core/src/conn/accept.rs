@@ -14,6 +14,7 @@ use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::switch::{demote, promote, queued_connects, upgrade};
 use crate::wait::bell::Bell;
+use crate::wait::call_signals::CallSignals;
 use crate::wait::sleep;
 use crate::{process_mode, timeouts};
 use core::ffi::c_void;
@@ -344,18 +345,19 @@ fn sleep_while_kernels(fd: i32, r: Ref<Socket>) -> Answer<bool> {
     }
     let _pin = r.pin().ok_or(Errno::BADF)?;
     let bell = Bell::take();
+    let mut signals = CallSignals::new(core::ptr::null());
     while process_mode::is_awaited() && r.obj.path() != Path::Listener {
         let mut set = WaitSet::new();
         let at = set.add(fd, libc::POLLIN);
         bell.watch(&mut set);
         let all = progress::ProgressScope::All;
         let until = queued_connects::within(Deadline::Never);
-        let slept = sleep::sleep(&mut set, all, until, core::ptr::null(), |_| {});
+        let slept = sleep::sleep(&mut set, all, until, &mut signals, |_| {});
         bell.silence();
         match slept {
             Ok(_) if set.revents(at) != 0 || table::is_replaced(r, fd) => return Ok(false),
             Ok(_) => {}
-            Err(Fail::INTR) if sleep::restarts(Deadline::Never) => {}
+            Err(Fail::INTR) if signals.restarts(Deadline::Never) => {}
             Err(e) => return Err(e),
         }
     }
@@ -372,6 +374,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Answer<
         return Err(Fail::INTR);
     }
     let bell = Bell::take();
+    let mut signals = CallSignals::new(core::ptr::null());
     loop {
         // The program may have connects that wait for it at a listener that was left meanwhile, or for another process.
         let until = queued_connects::within(deadline);
@@ -384,7 +387,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Answer<
             l.disarm(&set);
             Ok(1)
         } else {
-            sleep::sleep(&mut set, progress::ProgressScope::All, until, core::ptr::null(), |set| l.disarm(set))
+            sleep::sleep(&mut set, progress::ProgressScope::All, until, &mut signals, |set| l.disarm(set))
         };
         bell.silence();
         match slept {
@@ -405,7 +408,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Answer<
                     return Err(Fail::INTR);
                 }
             }
-            Err(Fail::INTR) if sleep::restarts(deadline) => {}
+            Err(Fail::INTR) if signals.restarts(deadline) => {}
             Err(e) => return Err(e),
         }
         if !r.valid() {

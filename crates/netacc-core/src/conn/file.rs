@@ -7,6 +7,7 @@ use crate::object::reference::Ref;
 use crate::object::socket::{NONBLOCK, Socket};
 use crate::outcome::Outcome;
 use crate::switch::{promote, redispatch};
+use crate::wait::call_signals::CallSignals;
 use crate::wait::{connection, sleep};
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
@@ -301,12 +302,13 @@ fn await_pipe(pipe: i32, events: i16, nonblock: bool) -> Answer<i16> {
     if seen == 0 && nonblock {
         return Err(Fail::AGAIN);
     }
+    let mut signals = CallSignals::new(core::ptr::null());
     while seen == 0 {
         sleep::before_sleep();
         let mut set = WaitSet::new();
         set.add(pipe, events);
-        match set.sleep(Deadline::Never, core::ptr::null()) {
-            Err(Fail::INTR) if sleep::restarts(Deadline::Never) => {}
+        match set.sleep(Deadline::Never, signals.admit(false)) {
+            Err(Fail::INTR) if signals.restarts(Deadline::Never) => {}
             slept => drop(slept?),
         }
         seen = polled(pipe, events);

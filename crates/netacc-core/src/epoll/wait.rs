@@ -15,6 +15,7 @@ use crate::object::instance::Epoll;
 use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::switch::queued_connects;
+use crate::wait::call_signals::CallSignals;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, page};
@@ -134,6 +135,7 @@ fn run(e: &'static Epoll, call: &Call) -> Answer<usize> {
         }
     }
     let mut steps = 0u32;
+    let mut signals = CallSignals::new(call.sigmask);
     loop {
         progress::progress();
         requests::check();
@@ -165,7 +167,7 @@ fn run(e: &'static Epoll, call: &Call) -> Answer<usize> {
         if !alone && e.spin.run(e.peer_cpu.load(Ordering::Relaxed), call.deadline, waiting) {
             continue;
         }
-        if let Some(n) = sleep(e, call, steps)? {
+        if let Some(n) = sleep(e, call, steps, &mut signals)? {
             return Ok(n);
         }
         steps = steps.saturating_add(1);
@@ -203,7 +205,7 @@ fn is_unheard(e: &Epoll) -> bool {
 }
 
 /// Sleeps in the kernel. `None`: the caller has to check again. `steps` is the number of such sleeps so far.
-fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Answer<Option<usize>> {
+fn sleep(e: &'static Epoll, call: &Call, steps: u32, signals: &mut CallSignals) -> Answer<Option<usize>> {
     let until = queued_connects::within(call.deadline);
     // Counted before the last check, so that a thread that queues a registration later kicks this one.
     e.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -257,6 +259,7 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Answer<Option<usize>> {
     if quiet && left != 0 {
         crate::wait::sleep::before_sleep();
     }
+    let call = &Call { sigmask: signals.admit(!matches!(token, ArmOutcome::No)), ..*call };
     let seen = if matches!(token, ArmOutcome::Yes(_)) || !queues.is_empty() {
         // Sleeps on the kernel's set together with the completion channels or the wakers of the listeners' queues.
         let own = set.add(e.set_fd(), libc::POLLIN);

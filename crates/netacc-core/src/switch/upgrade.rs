@@ -22,6 +22,7 @@ use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, Path, Socket, Upgrade};
 use crate::switch::to_ring::{decided, number, promoted, switch_to_ring};
 use crate::timeouts;
+use crate::wait::call_signals::CallSignals;
 use crate::wait::sleep;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
@@ -234,6 +235,7 @@ pub fn wait(fd: i32, r: Ref<Socket>) -> Answer<()> {
         0 => Deadline::Never,
         ns => Deadline::after(ns as i64),
     };
+    let mut signals = CallSignals::new(core::ptr::null());
     loop {
         progress::progress();
         if !s.is_candidate() || advance(fd, r) {
@@ -241,7 +243,7 @@ pub fn wait(fd: i32, r: Ref<Socket>) -> Answer<()> {
         }
         let mut set = WaitSet::new();
         set.add(fd, libc::POLLIN | libc::POLLRDHUP);
-        match sleep::sleep(&mut set, progress::ProgressScope::All, deadline, core::ptr::null(), |_| {}) {
+        match sleep::sleep(&mut set, progress::ProgressScope::All, deadline, &mut signals, |_| {}) {
             Ok(0) if deadline.passed() => return Err(Fail::AGAIN),
             Ok(_) if set.revents(0) == 0 => {}
             Ok(_) => {
@@ -257,7 +259,7 @@ pub fn wait(fd: i32, r: Ref<Socket>) -> Answer<()> {
                     pause();
                 }
             }
-            Err(Fail::INTR) if sleep::restarts(deadline) => {}
+            Err(Fail::INTR) if signals.restarts(deadline) => {}
             Err(e) => return Err(e),
         }
     }

@@ -4,7 +4,8 @@ use crate::fd::table;
 use crate::object::reference::Ref;
 use crate::object::socket::Socket;
 use crate::switch::queued_connects;
-use crate::wait::sleep::{restarts, sleep_before};
+use crate::wait::call_signals::CallSignals;
+use crate::wait::sleep::sleep_before;
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Answer, Fail};
 use netacc_sys::time::Deadline;
@@ -69,6 +70,7 @@ pub fn until_done(
         return Err(Fail::INTR);
     }
     let mut steps = 0u32;
+    let mut signals = CallSignals::new(core::ptr::null());
     loop {
         let until = queued_connects::within(deadline);
         let numbers = [ep.liveness.fd(), ep.old_subflow.fd()];
@@ -83,14 +85,7 @@ pub fn until_done(
             ep.disarm(interest, &set);
             Ok(1)
         } else {
-            sleep_before(
-                &mut set,
-                ProgressScope::of(ep),
-                until,
-                core::ptr::null(),
-                |set| ep.disarm(interest, set),
-                !remote,
-            )
+            sleep_before(&mut set, ProgressScope::of(ep), until, &mut signals, |set| ep.disarm(interest, set), !remote)
         };
         steps = if slept == Ok(0) { steps.saturating_add(1) } else { 0 };
         // Readiness is reported whatever ended the sleep.
@@ -113,7 +108,7 @@ pub fn until_done(
                 return Err(Fail::INTR);
             }
             Ok(_) => {}
-            Err(Fail::INTR) if restarts(deadline) => {}
+            Err(Fail::INTR) if signals.restarts(deadline) => {}
             Err(e) => return Err(e),
         }
     }

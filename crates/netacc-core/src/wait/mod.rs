@@ -1,6 +1,7 @@
 //! Waiting threads: for one connection, in poll(2) and in select(2).
 
 pub mod bell;
+pub mod call_signals;
 pub mod connection;
 pub mod held;
 pub mod poll;

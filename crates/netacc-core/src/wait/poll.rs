@@ -17,6 +17,7 @@ use crate::outcome::Outcome;
 use crate::process_mode;
 use crate::switch::{promote, queued_connects};
 use crate::wait::bell::Bell;
+use crate::wait::call_signals::CallSignals;
 use crate::wait::held::Held;
 use crate::wait::sleep;
 use alloc::vec::Vec;
@@ -414,6 +415,7 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usiz
     let mut spun = false;
     let mut steps = 0u32;
     let mut bell = None;
+    let mut signals = CallSignals::new(sigmask);
     loop {
         progress::progress();
         let found = fds.look();
@@ -449,11 +451,11 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usiz
         let armed = fds.arm(&mut set);
         bell.iter().for_each(|b| b.watch(&mut set));
         let slept = if armed {
-            let slept = set.sleep(Deadline::Now, sigmask);
+            let slept = set.sleep(Deadline::Now, signals.admit(false));
             fds.disarm(&set);
             slept
         } else {
-            sleep::sleep(&mut set, progress::ProgressScope::All, until, sigmask, |set| fds.disarm(set))
+            sleep::sleep(&mut set, progress::ProgressScope::All, until, &mut signals, |set| fds.disarm(set))
         };
         bell.iter().for_each(Bell::silence);
         if fds.let_go_of_replaced() {

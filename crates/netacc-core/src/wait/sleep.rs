@@ -3,8 +3,8 @@
 use crate::operator::requests;
 use crate::switch::queued_connects;
 use crate::timeouts;
+use crate::wait::call_signals::CallSignals;
 use crate::wait::held::Held;
-use core::ffi::c_void;
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Answer, Fail};
 use netacc_sys::time::{self, Deadline};
@@ -20,10 +20,10 @@ pub fn sleep(
     set: &mut WaitSet,
     scope: ProgressScope,
     deadline: Deadline,
-    sigmask: *const c_void,
+    signals: &mut CallSignals,
     disarm: impl FnOnce(&WaitSet),
 ) -> Answer<usize> {
-    sleep_before(set, scope, deadline, sigmask, disarm, true)
+    sleep_before(set, scope, deadline, signals, disarm, true)
 }
 
 /// Sleeps as [`sleep`] does. Unless `makes_progress` is set, the caller makes the engine's progress afterwards and gets
@@ -32,17 +32,17 @@ pub(crate) fn sleep_before(
     set: &mut WaitSet,
     scope: ProgressScope,
     deadline: Deadline,
-    sigmask: *const c_void,
+    signals: &mut CallSignals,
     disarm: impl FnOnce(&WaitSet),
     makes_progress: bool,
 ) -> Answer<usize> {
     let wake_pipe = requests::watch(set);
     let token = progress::arm(set, scope);
     let slept = if matches!(token, ArmOutcome::Ready) {
-        set.sleep(Deadline::Now, sigmask)
+        set.sleep(Deadline::Now, signals.admit(true))
     } else {
         before_sleep();
-        set.sleep(deadline, sigmask)
+        set.sleep(deadline, signals.admit(matches!(token, ArmOutcome::Yes(_))))
     };
     // Disarmed before the progress, so that its results need not wake this thread.
     disarm(set);
@@ -65,6 +65,7 @@ pub fn before_sleep() {
 /// wait uses a number of ours, since the program's number `fd` may get another socket, at which ppoll(2) would then look.
 /// Without a number of ours the wait is short, and the caller looks again.
 pub(crate) fn for_kernel(ours: Option<&Held>, fd: i32, deadline: Deadline) -> Answer<()> {
+    let mut signals = CallSignals::new(core::ptr::null());
     loop {
         let own = ours.map(Held::fd).filter(|own| *own >= 0);
         let mut set = WaitSet::new();
@@ -73,7 +74,7 @@ pub(crate) fn for_kernel(ours: Option<&Held>, fd: i32, deadline: Deadline) -> An
             set.wake_at(time::now().saturating_add(NUMBER_CHECK));
         }
         let wake_pipe = requests::watch(&mut set);
-        let slept = set.sleep(queued_connects::within(deadline), core::ptr::null());
+        let slept = set.sleep(queued_connects::within(deadline), signals.admit(false));
         requests::after_sleep(&set, wake_pipe);
         match slept {
             Ok(0) if deadline.passed() => return Err(Fail::AGAIN),
@@ -82,15 +83,8 @@ pub(crate) fn for_kernel(ours: Option<&Held>, fd: i32, deadline: Deadline) -> An
             // Only the pipe has reported something.
             Ok(_) if set.revents(0) == 0 => {}
             Ok(_) => return Ok(()),
-            Err(Fail::INTR) if restarts(deadline) => {}
+            Err(Fail::INTR) if signals.restarts(deadline) => {}
             Err(e) => return Err(e),
         }
     }
-}
-
-/// Whether an interrupted blocking call is restarted (signal(7)): never if a time-out is set; otherwise the kernel
-/// restarts it if the handler was installed with SA_RESTART. It is not known here which handler ran, so the call is
-/// restarted only if all handlers of the process have SA_RESTART.
-pub fn restarts(deadline: Deadline) -> bool {
-    deadline == Deadline::Never && netacc_sys::signals::all_restart()
 }

@@ -1,0 +1,90 @@
+//! The signals that come during a call which may sleep more than once.
+//!
+//! A call of the kernel's ends with EINTR when a handler runs before there is a result. A call of ours also wakes for
+//! work of our own and sleeps again. A handler that ran between two sleeps would end neither, and a program that looks
+//! at what its handler has noted when the call returns would sleep on. So the call blocks signals between its sleeps,
+//! and only the system call in which it sleeps admits them (ppoll(2)): one that came meanwhile ends that at once.
+//!
+//! Blocking costs two system calls. Before the first sleep it is only done if the thread will probably wake for work of
+//! our own.
+
+use core::ffi::c_void;
+use netacc_sys::signals::{self, Blocked};
+use netacc_sys::time::Deadline;
+
+/// The signals of one call. They are admitted again when this is dropped.
+#[derive(Debug)]
+pub struct CallSignals {
+    /// The program's own mask for the sleep, or null. With such a mask the program blocks the signals itself.
+    given: *const c_void,
+    /// The thread's mask at the beginning, which is valid once signals are blocked.
+    before: u64,
+    blocked: Option<Blocked>,
+    has_slept: bool,
+}
+
+impl CallSignals {
+    /// For a call with the mask `given`, which may be null (ppoll(2)).
+    pub fn new(given: *const c_void) -> CallSignals {
+        CallSignals { given, before: 0, blocked: None, has_slept: false }
+    }
+
+    /// The mask for the next sleep: null for the thread's own. It is valid as long as this is neither moved nor dropped.
+    /// `works` says that the thread will probably wake for work of our own.
+    pub fn admit(&mut self, works: bool) -> *const c_void {
+        if !self.given.is_null() {
+            return self.given;
+        }
+        let again = core::mem::replace(&mut self.has_slept, true);
+        if self.blocked.is_none() && (works || again) {
+            let blocked = Blocked::all_but_faults();
+            self.before = blocked.mask_before();
+            self.blocked = Some(blocked);
+        }
+        if self.blocked.is_some() { (&raw const self.before).cast() } else { core::ptr::null() }
+    }
+
+    /// Whether an interrupted blocking call is restarted (signal(7)): never if a time-out is set; otherwise the kernel
+    /// restarts it if the handler was installed with SA_RESTART. It is not known here which handler ran, so the call is
+    /// restarted only if all handlers of the process have SA_RESTART.
+    pub fn restarts(&self, deadline: Deadline) -> bool {
+        let mask = || if self.blocked.is_some() { self.before } else { signals::mask() };
+        deadline == Deadline::Never && signals::all_restart(mask())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_blocked_between_the_sleeps_of_a_call() {
+        let term = 1u64 << (libc::SIGTERM - 1);
+        let segv = 1u64 << (libc::SIGSEGV - 1);
+        let before = signals::mask();
+        assert_eq!(before & term, 0);
+        let mut call = CallSignals::new(core::ptr::null());
+        assert!(call.admit(false).is_null(), "most calls sleep once");
+        assert_eq!(signals::mask(), before);
+        assert!(!call.admit(false).is_null());
+        assert_eq!(signals::mask() & (term | segv), term);
+        assert_eq!(call.before, before);
+        drop(call);
+        assert_eq!(signals::mask(), before);
+    }
+
+    #[test]
+    fn a_thread_that_does_our_work_blocks_signals_before_its_first_sleep() {
+        let mut call = CallSignals::new(core::ptr::null());
+        assert!(!call.admit(true).is_null());
+    }
+
+    #[test]
+    fn the_program_s_own_mask_is_used_as_it_is() {
+        let (own, before) = (0u64, signals::mask());
+        let given = (&raw const own).cast();
+        let mut call = CallSignals::new(given);
+        assert!(core::ptr::eq(call.admit(true), given) && core::ptr::eq(call.admit(true), given));
+        assert_eq!(signals::mask(), before);
+    }
+}
