@@ -234,10 +234,14 @@ impl ShmEndpoint {
         // This is loaded first: a thread that reads the control socket marks the link as lost after it has received all
         // messages, including one with a peer liveness socket.
         let lost = v.link.is_lost();
+        // A peer liveness socket that nobody held any more when it was to be connected to leaves this mark alone.
+        if self.side.state.look().has(PEER_GONE) {
+            return true;
+        }
         // A process without a link of its own sees the peer's end by its liveness socket.
         let told = self.liveness.has_peer();
         if told || v.link.is_inherited() {
-            return self.side.state.look().has(PEER_GONE) || (!told && self.liveness.is_abandoned(&self.side, v));
+            return !told && self.liveness.is_abandoned(&self.side, v);
         }
         lost && !v.is_orphan() && !redial::is_still_owed_by(self)
     }
