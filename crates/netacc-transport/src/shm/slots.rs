@@ -10,6 +10,10 @@ use netacc_sys::{Lock, lock_rank, reserved_fds};
 /// The slot that stands for the connect queue; never used for a connection.
 pub const CONTROL_SLOT: usize = 0;
 
+/// Number of the slots closed last that are not claimed again while there is another one. A slot keeps its local port,
+/// and two connections in a row from one port would be taken for one, as the kernel lets no port be used again so soon.
+const RESTING: u64 = 3;
+
 /// State of the allocation. It is changed under `lock`, except the reserved ports, which the thread that has claimed
 /// the slot stores. The fields that the first connection needs come first: each page that is touched costs a first
 /// connect more than most of its system calls.
@@ -72,12 +76,14 @@ impl Slots {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Takes a free slot. The slot that was closed first is preferred, since it has its pages and its port already.
+    /// Takes a free slot. The slot that was closed first is preferred, since it has its pages and its port already. Those
+    /// that were closed last rest.
     /// `ended` tells whether all of the server's processes that had a closed slot have ended, so that none is left to
     /// release it.
     pub fn claim(&self, seg: Segment, ended: impl Fn(usize) -> bool) -> Option<Claimed> {
         let _g = self.lock.lock();
-        let slot = self.reclaim(seg, ended).or_else(|| self.fresh())?;
+        let rested = self.reclaim(seg, RESTING, &ended).or_else(|| self.fresh());
+        let slot = rested.or_else(|| self.reclaim(seg, 0, &ended))?;
         self.open.fetch_add(1, Ordering::Relaxed);
         let generation = self.generation.load(Ordering::Relaxed).wrapping_add(1) & !WIPED;
         self.generation.store(generation, Ordering::Relaxed);
@@ -85,11 +91,12 @@ impl Slots {
         Some(Claimed { slot, generation, port })
     }
 
-    fn reclaim(&self, seg: Segment, ended: impl Fn(usize) -> bool) -> Option<usize> {
+    /// Takes a slot that both sides have closed, but none of the last ones, which are `resting`.
+    fn reclaim(&self, seg: Segment, resting: u64, ended: impl Fn(usize) -> bool) -> Option<usize> {
         let from = self.closing_from.load(Ordering::Relaxed);
         let to = self.closing_to.load(Ordering::Relaxed);
         // A slot behind the oldest one is only taken if the server is slow to close those before it.
-        for at in from..to.min(from + 8) {
+        for at in from..to.saturating_sub(resting).min(from + 8) {
             let cell = self.closing.get(to_usize(at) % SLOTS)?;
             let slot = cell.load(Ordering::Relaxed) as usize;
             let open = &seg.slot(slot)?.open;
