@@ -183,10 +183,10 @@ fn losing_a_link_ends_all_its_connections() {
 #[test]
 fn a_used_slot_is_as_new() {
     let l = Links::new(true);
-    let mut slot = None;
-    for round in 0..12 {
+    // One slot is open and three rest, so each of four is used 15 times, and has been left in each of the ways below.
+    for round in 0..60 {
         let (c, s) = l.connect().unwrap();
-        assert_eq!(*slot.get_or_insert(c.side.slot_index()), c.side.slot_index(), "the slot was not free");
+        assert!((1..=4).contains(&c.side.slot_index()), "round {round}: the slots that were closed are not free");
         assert_eq!((ready(c), ready(s)), (ends::OUT, ends::OUT), "round {round}");
         assert_eq!((get(c, 9, false), get(s, 9, false)), (Err(Errno::AGAIN), Err(Errno::AGAIN)));
         // Small and large windows, read and unread, a half close, both halves.
