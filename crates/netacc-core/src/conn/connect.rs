@@ -381,6 +381,11 @@ fn occupy(
             Ok(p) => p,
             Err(e) => {
                 link.slots.closed(slot);
+                // The address has left this host since it was last asked for.
+                if e == Errno::ADDRNOTAVAIL {
+                    ports::forget_local(ip);
+                    return Err(Reason::OtherHost);
+                }
                 return Err(no_port(e));
             }
         },

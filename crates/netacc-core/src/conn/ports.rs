@@ -148,6 +148,11 @@ fn believe(ip: IpAddr, source: Option<IpAddr>, now: u64) -> Option<IpAddr> {
     source
 }
 
+/// Notes that `ip` is no address of this host any more.
+pub fn forget_local(ip: IpAddr) {
+    LOCAL.forget(host(ip));
+}
+
 /// Whether a peer may claim to come from `ip`.
 pub fn is_local(ip: IpAddr, now: u64) -> bool {
     ip.is_loopback() || local_source(ip, now) == Some(ip)
@@ -176,6 +181,16 @@ mod tests {
         note_refused(d, Reason::PeerPlain, t);
         assert_eq!(known_absent(d, t + UNREACHABLE_BELIEVED / 2), Some(Reason::PeerPlain));
         assert_eq!(known_absent(d, t + UNREACHABLE_BELIEVED + 1000), None);
+    }
+
+    #[test]
+    fn an_address_that_has_left_is_asked_for_anew() {
+        let ip = "192.0.2.10".parse().unwrap();
+        let now = netacc_sys::time::coarse();
+        assert_eq!(believe(ip, Some(ip), now), Some(ip));
+        assert_eq!(local_source(ip, now), Some(ip));
+        forget_local(ip);
+        assert_eq!(local_source(ip, now), None);
     }
 
     #[test]

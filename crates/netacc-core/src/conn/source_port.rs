@@ -85,7 +85,7 @@ pub(super) fn no_port(e: Errno) -> Reason {
     match e {
         Errno::MFILE | Errno::NFILE => Reason::NoDescriptors,
         Errno::NOMEM | Errno(libc::ENOBUFS) => Reason::NoMemory,
-        Errno::ADDRINUSE | Errno::ADDRNOTAVAIL => Reason::NoPort,
+        Errno::ADDRINUSE => Reason::NoPort,
         _ => Reason::Unsupported,
     }
 }
