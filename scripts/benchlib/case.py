@@ -100,6 +100,7 @@ class Case:
     quick_rounds = 2
     headline = None  # the metric the progress line shows
     must_be_accelerated = True
+    short_lived = 0  # connections of a round that end too soon to leave TCP
     steps_per_round = 2
     beginning = "preparing"  # what the progress line says before the first round
     has_unix = False  # whether UNIX sockets can be a third side

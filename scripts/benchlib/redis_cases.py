@@ -2,6 +2,7 @@
 
 from . import sides
 from .case import Case, Metric, Target
+from .containers import LOOPBACK
 from .redisctl import KEYS, VALUE_SIZE, RedisServer, parse_csv
 
 METRICS = (
@@ -21,6 +22,7 @@ class RedisCase(Case):
     test = "set"
     seconds = (1.2, 0.6)  # usual, quick: how long one measurement should take
     first_try = 20_000
+    place = LOOPBACK
 
     def prepare(self):
         self.note(
@@ -29,7 +31,7 @@ class RedisCase(Case):
         )
         self.servers = {}
         for side in self.sides():
-            self.servers[side.name] = RedisServer(side, self.lab.scratch)
+            self.servers[side.name] = RedisServer(side, self.lab.scratch, self.place)
             self.servers[side.name].fill()
         # Each side gets the number of requests that fills the time. With one number for
         # both, the run of the faster side would be so short that its start dominates.
@@ -40,7 +42,7 @@ class RedisCase(Case):
             server.close()
 
     def _benchmark(self, side, server, requests):
-        return side.run(
+        return self.place.client(side).run(
             "redis-benchmark", *server.where(), *self.options,
             "-d", VALUE_SIZE, "-t", self.test, "-n", requests, "--csv",
             tick=self.lab.progress.tick,
@@ -147,7 +149,7 @@ class Connect(RedisCase):
 
     def sample(self, side):
         waiting = time_wait()
-        server = RedisServer(side, self.lab.scratch)
+        server = RedisServer(side, self.lab.scratch, self.place)
         try:
             values = self.measure(side, server, self.requests[side.name])
         finally:

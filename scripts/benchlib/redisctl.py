@@ -3,7 +3,6 @@
 import csv
 import io
 import os
-import socket
 import time
 
 from . import proc
@@ -12,27 +11,22 @@ KEYS = 10_000
 VALUE_SIZE = 512
 
 
-def free_port():
-    """A port that is free now; the kernel cannot choose one for redis, which needs a number."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class RedisServer:
-    """A redis-server of one side, without persistence, on loopback."""
+    """A redis-server of one side, without persistence, at a place: loopback, or a container."""
 
-    def __init__(self, side, scratch):
+    def __init__(self, side, scratch, place):
         self.side = side
+        self.place = place
         self.socket = None
         # Another program may take the port between our choice and redis's bind.
         for attempt in range(3):
-            self.port = free_port()
+            # The kernel cannot choose a port for redis, which needs a number.
+            self.port = place.free_port()
             folder = _folder(scratch, self.port)
             if side.unix:
                 self.socket = os.path.join(folder, "redis.sock")
-            self.child = side.start(
-                "redis-server", "--port", self.port, "--bind", "127.0.0.1",
+            self.child = place.server(side).start(
+                "redis-server", "--port", self.port, "--bind", place.listens_on,
                 "--save", "", "--appendonly", "no", "--protected-mode", "no",
                 "--dir", folder, "--daemonize", "no", "--loglevel", "warning",
                 *(("--unixsocket", self.socket) if self.socket else ()), stdout="file",
@@ -46,7 +40,7 @@ class RedisServer:
 
     def where(self):
         """The options by which redis-benchmark finds this server."""
-        return ("-s", self.socket) if self.socket else ("-h", "127.0.0.1", "-p", self.port)
+        return ("-s", self.socket) if self.socket else ("-h", self.place.address, "-p", self.port)
 
     def _answers(self):
         deadline = time.monotonic() + proc.START_TIMEOUT
@@ -71,7 +65,7 @@ class RedisServer:
         return int(fields["process_id"])
 
     def _connect(self):
-        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        return self.place.connect(self.port)
 
     def command(self, *words):
         with self._connect() as link:

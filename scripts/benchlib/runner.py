@@ -7,7 +7,7 @@ class Outcome:
     def __init__(self, case):
         self.case = case
         self.raw = []
-        self.proof = sides.Proof()
+        self.proof = sides.Proof(case.short_lived)
         self.error = None
         self.skipped = None
 

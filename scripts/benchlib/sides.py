@@ -115,16 +115,16 @@ class Watch:
         if self.before is None or after is None:
             why = self.reason or reason or "netacc_ss shows no counter named accepts_shm"
             return {"unknown": why}
-        return {
-            kind: after.get(f"accepts_{kind}", 0) - self.before.get(f"accepts_{kind}", 0)
-            for kind in ("shm", "tcp")
-        }
+        shm, tcp, over = (after.get(name, 0) - self.before.get(name, 0) for name in ("accepts_shm", "accepts_tcp", "promotions"))
+        return {"shm": shm + over, "tcp": tcp - over}
 
 
 class Proof:
-    """Collects the observations of the watches over all measured rounds of a case."""
+    """Collects the observations of the watches over all measured rounds of a case. `short_lived` is the number of connections of a
+    round that end too soon to leave TCP."""
 
-    def __init__(self):
+    def __init__(self, short_lived=0):
+        self.short_lived = short_lived
         self.shm = 0
         self.tcp = 0
         self.rounds = 0
@@ -144,7 +144,7 @@ class Proof:
         """Whether all connections were accelerated: yes, no or unknown."""
         if self.rounds == 0 or self.unknown:
             return "unknown"
-        mostly = self.shm > 0.99 * (self.shm + self.tcp)
+        mostly = self.shm > 0.99 * (self.shm + max(0, self.tcp - self.short_lived * self.rounds))
         return "yes" if mostly and not self.rounds_without else "no"
 
     def sentence(self):

@@ -4,8 +4,8 @@ import json
 
 from . import proc, sides
 from .case import Case, Metric, Target
+from .containers import LOOPBACK
 from .ours import Ours
-from .redisctl import free_port
 
 CHUNK = 128 * 1024
 GIB = 1 << 30
@@ -30,11 +30,13 @@ class Iperf(Stream):
     name = "iperf3"
     title = "iperf3, one stream, 128 KiB writes"
     direction = ()
+    size = CHUNK
+    place = LOOPBACK
     targets = (Target("gbytes", "ratio", 5, 8),)
 
     def sample(self, side):
-        port = free_port()
-        server = side.start("iperf3", "-s", "-B", "127.0.0.1", "-p", port, "--forceflush")
+        port = self.place.free_port()
+        server = self.place.server(side).start("iperf3", "-s", "-B", self.place.listens_on, "-p", port, "--forceflush")
         try:
             while "Server listening" not in server.read_line():
                 pass
@@ -44,8 +46,8 @@ class Iperf(Stream):
 
     def _client(self, side, port):
         seconds = self.lab.seconds(*self.seconds)
-        done = side.run(
-            "iperf3", "-c", "127.0.0.1", "-p", port, "-l", CHUNK, "-t", seconds, "-J",
+        done = self.place.client(side).run(
+            "iperf3", "-c", self.place.address, "-p", port, "-l", self.size, "-t", seconds, "-J",
             *self.direction, tick=self.lab.progress.tick,
         )  # fmt: skip
         try:
