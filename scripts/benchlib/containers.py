@@ -12,7 +12,7 @@ from . import proc
 
 _libc = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNET = 0x40000000
-TOOLS = ("unshare", "nsenter", "ip")
+TOOLS = ("unshare", "nsenter", "ip", "sysctl")
 SERVER, CLIENT, NODE, PUBLISHED = "10.99.0.2", "10.98.0.2", ("10.99.0.1", "10.98.0.1"), "10.98.0.1"
 
 
