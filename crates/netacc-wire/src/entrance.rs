@@ -62,8 +62,8 @@ impl Entrance {
         self.is_of_one_connection() && self.id >> 32 == u64::from(Self::mark(client))
     }
 
-    /// The FNV-1a hash of an address. It need not be secret, because whoever finds the entrance still has to prove that it is
-    /// the client.
+    /// The FNV-1a hash of an address. The hash need not be secret: a process that finds the entrance must still prove that
+    /// it is the client.
     fn mark(client: core::net::SocketAddr) -> u32 {
         let ip = match client.ip() {
             core::net::IpAddr::V4(ip) => ip.to_ipv6_mapped(),
