@@ -164,7 +164,8 @@ fn run(e: &'static Epoll, call: &Call) -> Answer<usize> {
             e.ready_len.load(Ordering::Relaxed) > 0 || any_bits(e)
         };
         let alone = e.active.load(Ordering::Relaxed).is_null();
-        if !alone && e.spin.run(e.peer_cpu.load(Ordering::Relaxed), call.deadline, waiting) {
+        let peer = e.peer_cpu.load(Ordering::Relaxed);
+        if !alone && e.spin.run(peer, call.deadline, &mut signals, waiting) {
             continue;
         }
         if let Some(n) = sleep(e, call, steps, &mut signals)? {

@@ -6,7 +6,7 @@
 //! and only the system call in which it sleeps admits them (ppoll(2)): one that came meanwhile ends that at once.
 //!
 //! Blocking costs two system calls. Before the first sleep it is only done if the thread will probably wake for work of
-//! our own.
+//! our own, or if it yields its CPU before it sleeps.
 
 use core::ffi::c_void;
 use netacc_sys::signals::{self, Blocked};
@@ -36,12 +36,19 @@ impl CallSignals {
             return self.given;
         }
         let again = core::mem::replace(&mut self.has_slept, true);
-        if self.blocked.is_none() && (works || again) {
+        if works || again {
+            self.block();
+        }
+        if self.blocked.is_some() { (&raw const self.before).cast() } else { core::ptr::null() }
+    }
+
+    /// Blocks the signals until the next sleep, unless the program has a mask of its own for it.
+    pub fn block(&mut self) {
+        if self.given.is_null() && self.blocked.is_none() {
             let blocked = Blocked::all_but_faults();
             self.before = blocked.mask_before();
             self.blocked = Some(blocked);
         }
-        if self.blocked.is_some() { (&raw const self.before).cast() } else { core::ptr::null() }
     }
 
     /// Whether an interrupted blocking call is restarted (signal(7)): never if a time-out is set; otherwise the kernel
@@ -80,10 +87,23 @@ mod tests {
     }
 
     #[test]
+    fn signals_that_were_blocked_before_the_first_sleep_are_admitted_by_it() {
+        let before = signals::mask();
+        let mut call = CallSignals::new(core::ptr::null());
+        call.block();
+        assert_ne!(signals::mask(), before);
+        assert!(!call.admit(false).is_null());
+        assert_eq!(call.before, before);
+        drop(call);
+        assert_eq!(signals::mask(), before);
+    }
+
+    #[test]
     fn the_program_s_own_mask_is_used_as_it_is() {
         let (own, before) = (0u64, signals::mask());
         let given = (&raw const own).cast();
         let mut call = CallSignals::new(given);
+        call.block();
         assert!(core::ptr::eq(call.admit(true), given) && core::ptr::eq(call.admit(true), given));
         assert_eq!(signals::mask(), before);
     }

@@ -57,9 +57,13 @@ pub fn until_done(
             && (enough <= 1 || r.0 & ENDED != 0 || ep.unread() >= enough || ep.side.has_accepted()))
             || (interest.write && r.writable())
     };
+    let mut signals = CallSignals::new(core::ptr::null());
     // A connect that no server has accepted waits for a queue pair, for which spinning does not pay.
-    let found =
-        if remote && ep.side.is_queued() { is_ready() } else { s.spin.run(ep.peer_cpu(), deadline, &mut is_ready) };
+    let found = if remote && ep.side.is_queued() {
+        is_ready()
+    } else {
+        s.spin.run(ep.peer_cpu(), deadline, &mut signals, &mut is_ready)
+    };
     if found {
         return Ok(());
     }
@@ -70,7 +74,6 @@ pub fn until_done(
         return Err(Fail::INTR);
     }
     let mut steps = 0u32;
-    let mut signals = CallSignals::new(core::ptr::null());
     loop {
         let until = queued_connects::within(deadline);
         let numbers = [ep.liveness.fd(), ep.old_subflow.fd()];

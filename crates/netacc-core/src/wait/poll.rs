@@ -443,7 +443,7 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usiz
                 progress::progress();
                 fds.look().ready > 0
             };
-            if s.spin.run(peer, deadline, looked) {
+            if s.spin.run(peer, deadline, &mut signals, looked) {
                 continue;
             }
         }

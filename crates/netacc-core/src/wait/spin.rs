@@ -1,5 +1,6 @@
 //! Spinning: how long a thread checks before it sleeps, depending on how well that has paid lately.
 
+use crate::wait::call_signals::CallSignals;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Counter, page};
 use netacc_sys::time::Deadline;
@@ -37,21 +38,29 @@ const RETRY: u32 = 16;
 /// Time ([`time::now`]) from which threads yield again; 0: now.
 static YIELD_AGAIN: AtomicU64 = AtomicU64::new(0);
 
-/// Calls sched_yield(2), unless the CPUs are busy: then a yielding thread waits until each of the others has used its
-/// time slice, while a sleeping one runs soon after it is woken. False: the thread has not yielded, and should sleep.
+/// Calls sched_yield(2) unless [`is_avoided`]. False: the thread has not yielded, and should sleep.
 pub fn yield_cpu() -> bool {
-    timed_yield().is_some()
+    !is_avoided() && {
+        timed_yield();
+        true
+    }
 }
 
-/// Yields as [`yield_cpu`] does, and returns how many ticks that took.
-fn timed_yield() -> Option<u64> {
+/// Whether yielding is avoided because the CPUs are busy: a yielding thread then waits until each of the others has used
+/// its time slice, while a sleeping one runs soon after it is woken.
+fn is_avoided() -> bool {
     let until = YIELD_AGAIN.load(Ordering::Relaxed);
     if until != 0 {
         if time::now() < until {
-            return None;
+            return true;
         }
         YIELD_AGAIN.store(0, Ordering::Relaxed);
     }
+    false
+}
+
+/// Yields, and returns how many ticks that took.
+fn timed_yield() -> u64 {
     let began = cpu::ticks();
     raw::sched_yield();
     let took = cpu::ticks().wrapping_sub(began);
@@ -60,7 +69,7 @@ fn timed_yield() -> Option<u64> {
         let avoid = (took / 3).saturating_mul(AVOID).clamp(AVOID_FOR.start, AVOID_FOR.end);
         YIELD_AGAIN.store(time::now().saturating_add(avoid), Ordering::Relaxed);
     }
-    Some(took)
+    took
 }
 
 /// Record of how well spinning has paid for one socket or epoll instance.
@@ -97,12 +106,26 @@ impl Spin {
 
     /// Spins until `ready` returns true or spinning no longer pays. `peer` is the CPU of the thread that will make it
     /// ready: on our own CPU that thread cannot run meanwhile, so this one yields once and then sleeps.
-    pub fn run(&self, peer: u32, deadline: Deadline, mut ready: impl FnMut() -> bool) -> bool {
+    ///
+    /// A yield may last as long as other threads want to run. So the call's `signals` are blocked from the first yield
+    /// on, and one that comes meanwhile ends the sleep that follows.
+    pub fn run(
+        &self,
+        peer: u32,
+        deadline: Deadline,
+        signals: &mut CallSignals,
+        mut ready: impl FnMut() -> bool,
+    ) -> bool {
         if deadline == Deadline::Now {
             return false;
         }
         if peer != cpu::NO_CPU && peer == cpu::current() {
-            return yield_cpu() && ready();
+            if is_avoided() {
+                return false;
+            }
+            signals.block();
+            timed_yield();
+            return ready();
         }
         if !self.worth_it() {
             return false;
@@ -120,8 +143,11 @@ impl Spin {
         }
         let end = time::now() + YIELD_FOR;
         for round in 1.. {
-            let Some(took) = timed_yield() else { return false };
-            let alone = took < ALONE;
+            if is_avoided() {
+                return false;
+            }
+            signals.block();
+            let alone = timed_yield() < ALONE;
             self.alone.store(alone, Ordering::Relaxed);
             // Spinning saves a system call for each message while both ends are busy.
             let looks = if remote && alone { PAUSES } else { 1 };
