@@ -3,6 +3,7 @@
 A test is a function taking a `Ctx`. The mode says which roles run under the launcher.
 """
 
+import itertools
 import os
 import pathlib
 import pwd
@@ -46,7 +47,12 @@ def equal(found, expected, what):
 
 
 def differing(a, b):
-    """The entries of two dictionaries that differ."""
+    """The entries of two dictionaries that differ, or the lines of two texts."""
+    if isinstance(a, str) and isinstance(b, str):
+        lines = itertools.zip_longest(a.splitlines(), b.splitlines(), fillvalue="")
+        changed = [pair for pair in lines if pair[0] != pair[1]]
+        if changed:
+            return tuple("\n".join(pair[side] for pair in changed) for side in (0, 1))
     if not (isinstance(a, dict) and isinstance(b, dict)):
         return a, b
     parts = {key: differing(a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}

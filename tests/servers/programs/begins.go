@@ -5,9 +5,17 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"runtime"
 	"sort"
 	"strings"
+	"syscall"
 )
+
+// The mask of signals is a thread's own, and the runtime blocks all signals while a thread makes another one. So main
+// stays on the thread whose mask it reads.
+func init() {
+	runtime.LockOSThread()
+}
 
 func main() {
 	exe, _ := os.Readlink("/proc/self/exe")
@@ -21,10 +29,16 @@ func main() {
 			fmt.Println(variable)
 		}
 	}
-	status, _ := os.ReadFile("/proc/self/status")
+	status, _ := os.ReadFile("/proc/thread-self/status")
 	for _, line := range strings.Split(string(status), "\n") {
 		for _, name := range []string{"PPid", "TracerPid", "Sig", "Shd", "Cap", "NoNewPrivs", "Seccomp", "Uid", "Gid", "Groups"} {
 			if strings.HasPrefix(line, name) && !strings.HasPrefix(line, "SigQ") {
+				// The runtime may send SIGURG to a thread at any time.
+				if pending, found := strings.CutPrefix(line, "SigPnd:\t"); found {
+					var signals uint64
+					fmt.Sscanf(pending, "%x", &signals)
+					line = fmt.Sprintf("SigPnd: %x", signals&^(1<<(syscall.SIGURG-1)))
+				}
 				fmt.Println(line)
 			}
 		}
