@@ -307,7 +307,7 @@ fn await_pipe(pipe: i32, events: i16, nonblock: bool) -> Answer<i16> {
         sleep::before_sleep();
         let mut set = WaitSet::new();
         set.add(pipe, events);
-        match set.sleep(Deadline::Never, signals.admit(false)) {
+        match set.sleep(Deadline::Never, signals.admit()) {
             Err(Fail::INTR) if signals.restarts(Deadline::Never) => {}
             slept => drop(slept?),
         }

@@ -260,7 +260,7 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32, signals: &mut CallSignals) 
     if quiet && left != 0 {
         crate::wait::sleep::before_sleep();
     }
-    let call = &Call { sigmask: signals.admit(!matches!(token, ArmOutcome::No)), ..*call };
+    let call = &Call { sigmask: signals.admit(), ..*call };
     let seen = if matches!(token, ArmOutcome::Yes(_)) || !queues.is_empty() {
         // Sleeps on the kernel's set together with the completion channels or the wakers of the listeners' queues.
         let own = set.add(e.set_fd(), libc::POLLIN);

@@ -5,8 +5,11 @@
 //! at what its handler has noted when the call returns would sleep on. So the call blocks signals between its sleeps,
 //! and only the system call in which it sleeps admits them (ppoll(2)): one that came meanwhile ends that at once.
 //!
-//! Blocking costs two system calls. Before the first sleep it is only done if the thread will probably wake for work of
-//! our own, or if it yields its CPU before it sleeps.
+//! That holds for the first sleep, too: a thread that is woken for work of ours may get its CPU only milliseconds later,
+//! and a signal that comes meanwhile is delivered when the system call returns, which says that there was an event. If
+//! signals are blocked outside of the sleep, it stays pending instead, and ends the next sleep.
+//!
+//! Blocking costs two system calls, which a call that does not sleep and does not yield its CPU saves.
 
 use core::ffi::c_void;
 use netacc_sys::signals::{self, Blocked};
@@ -15,36 +18,29 @@ use netacc_sys::time::Deadline;
 /// The signals of one call. They are admitted again when this is dropped.
 #[derive(Debug)]
 pub struct CallSignals {
-    /// The program's own mask for the sleep, or null. With such a mask the program blocks the signals itself.
+    /// The program's own mask for the sleep, or null.
     given: *const c_void,
     /// The thread's mask at the beginning, which is valid once signals are blocked.
     before: u64,
     blocked: Option<Blocked>,
-    has_slept: bool,
 }
 
 impl CallSignals {
     /// For a call with the mask `given`, which may be null (ppoll(2)).
     pub fn new(given: *const c_void) -> CallSignals {
-        CallSignals { given, before: 0, blocked: None, has_slept: false }
+        CallSignals { given, before: 0, blocked: None }
     }
 
-    /// The mask for the next sleep: null for the thread's own. It is valid as long as this is neither moved nor dropped.
-    /// `works` says that the thread will probably wake for work of our own.
-    pub fn admit(&mut self, works: bool) -> *const c_void {
-        if !self.given.is_null() {
-            return self.given;
-        }
-        let again = core::mem::replace(&mut self.has_slept, true);
-        if works || again {
-            self.block();
-        }
-        if self.blocked.is_some() { (&raw const self.before).cast() } else { core::ptr::null() }
+    /// The mask for the next sleep. It is valid as long as this is neither moved nor dropped.
+    pub fn admit(&mut self) -> *const c_void {
+        self.block();
+        if self.given.is_null() { (&raw const self.before).cast() } else { self.given }
     }
 
-    /// Blocks the signals until the next sleep, unless the program has a mask of its own for it.
+    /// Blocks the signals until the next sleep, also for a program that has a mask of its own for it: not every such
+    /// program blocks outside of the call what the mask admits.
     pub fn block(&mut self) {
-        if self.given.is_null() && self.blocked.is_none() {
+        if self.blocked.is_none() {
             let blocked = Blocked::all_but_faults();
             self.before = blocked.mask_before();
             self.blocked = Some(blocked);
@@ -65,25 +61,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_are_blocked_between_the_sleeps_of_a_call() {
+    fn signals_are_blocked_outside_of_the_sleeps_of_a_call() {
         let term = 1u64 << (libc::SIGTERM - 1);
         let segv = 1u64 << (libc::SIGSEGV - 1);
         let before = signals::mask();
         assert_eq!(before & term, 0);
         let mut call = CallSignals::new(core::ptr::null());
-        assert!(call.admit(false).is_null(), "most calls sleep once");
         assert_eq!(signals::mask(), before);
-        assert!(!call.admit(false).is_null());
-        assert_eq!(signals::mask() & (term | segv), term);
-        assert_eq!(call.before, before);
+        for _ in 0..2 {
+            assert!(!call.admit().is_null());
+            assert_eq!(signals::mask() & (term | segv), term);
+            assert_eq!(call.before, before);
+        }
         drop(call);
         assert_eq!(signals::mask(), before);
-    }
-
-    #[test]
-    fn a_thread_that_does_our_work_blocks_signals_before_its_first_sleep() {
-        let mut call = CallSignals::new(core::ptr::null());
-        assert!(!call.admit(true).is_null());
     }
 
     #[test]
@@ -92,7 +83,7 @@ mod tests {
         let mut call = CallSignals::new(core::ptr::null());
         call.block();
         assert_ne!(signals::mask(), before);
-        assert!(!call.admit(false).is_null());
+        assert!(!call.admit().is_null());
         assert_eq!(call.before, before);
         drop(call);
         assert_eq!(signals::mask(), before);
@@ -103,8 +94,9 @@ mod tests {
         let (own, before) = (0u64, signals::mask());
         let given = (&raw const own).cast();
         let mut call = CallSignals::new(given);
-        call.block();
-        assert!(core::ptr::eq(call.admit(true), given) && core::ptr::eq(call.admit(true), given));
+        assert!(core::ptr::eq(call.admit(), given) && core::ptr::eq(call.admit(), given));
+        assert_ne!(signals::mask(), before);
+        drop(call);
         assert_eq!(signals::mask(), before);
     }
 }

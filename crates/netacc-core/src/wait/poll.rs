@@ -451,7 +451,7 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usiz
         let armed = fds.arm(&mut set);
         bell.iter().for_each(|b| b.watch(&mut set));
         let slept = if armed {
-            let slept = set.sleep(Deadline::Now, signals.admit(false));
+            let slept = set.sleep(Deadline::Now, signals.admit());
             fds.disarm(&set);
             slept
         } else {

@@ -39,10 +39,10 @@ pub(crate) fn sleep_before(
     let wake_pipe = requests::watch(set);
     let token = progress::arm(set, scope);
     let slept = if matches!(token, ArmOutcome::Ready) {
-        set.sleep(Deadline::Now, signals.admit(true))
+        set.sleep(Deadline::Now, signals.admit())
     } else {
         before_sleep();
-        set.sleep(deadline, signals.admit(matches!(token, ArmOutcome::Yes(_))))
+        set.sleep(deadline, signals.admit())
     };
     // Disarmed before the progress, so that its results need not wake this thread.
     disarm(set);
@@ -74,7 +74,7 @@ pub(crate) fn for_kernel(ours: Option<&Held>, fd: i32, deadline: Deadline) -> An
             set.wake_at(time::now().saturating_add(NUMBER_CHECK));
         }
         let wake_pipe = requests::watch(&mut set);
-        let slept = set.sleep(queued_connects::within(deadline), signals.admit(false));
+        let slept = set.sleep(queued_connects::within(deadline), signals.admit());
         requests::after_sleep(&set, wake_pipe);
         match slept {
             Ok(0) if deadline.passed() => return Err(Fail::AGAIN),
