@@ -48,9 +48,10 @@ def go(ctx):
     subprocess.run([need("go"), "build", "-o", ctx.dir / "gopher", source], env=env, check=True, timeout=280)
     judged(ctx, ctx.dir / "gopher", "ok", "static Go program", "netacc_run")
     code = (ctx.dir / "gopher").read_bytes()
-    # The function by which a thread gets its thread pointer is another one.
-    sets = bytes.fromhex("48c7c7 02100000 48c7c0 9e000000 0f05")
-    path = ctx.file("patched", code.replace(sets, sets[:-2] + bytes.fromhex("cd80")))
+    # The function by which a thread gets its thread pointer is another one, up to Go 1.26 and since.
+    for sets in map(bytes.fromhex, ("48c7c7 02100000 48c7c0 9e000000 0f05", "bf 02100000 b8 9e000000 0f05")):
+        code = code.replace(sets, sets[:-2] + bytes.fromhex("cd80"))
+    path = ctx.file("patched", code)
     path.chmod(0o755)
     judged(ctx, path, "warn", "Go program", "not a known one")
 

@@ -102,9 +102,9 @@ def builds(ctx):
 
 @case(modes=("both",), limit=BUILDS)
 def other_releases(ctx):
-    """Go 1.23, 1.24 and 1.25, with each other and with the installed one."""
+    """Go 1.24, 1.25 and 1.27, with each other and with the installed one."""
     programs = [build(ctx, "echo.go", "echo-go-cgo")]
-    for minor in (23, 24, 25):
+    for minor in (24, 25, 27):
         programs.append(build(ctx, "echo.go", f"echo-go-{minor}", tool=releases.go(minor)))
         programs.append(build(ctx, "echo.go", f"echo-go-static-{minor}", tool=releases.go(minor), cgo=False))
     for program, other in zip(programs, programs[1:] + programs[:1]):
@@ -138,14 +138,20 @@ def stays_on_tcp(ctx, program, says, **env):
     return server
 
 
+def with_another_end(code):
+    """The program, whose function for system calls sets a register to 0 by another instruction, and a nop."""
+    # Up to Go 1.26, and since.
+    ends = {"4889d3 48c7c100000000 c3": "4889d3 31c9 0f1f440000 c3", "4889d3 b900000000 c3": "4889d3 31c9 0f1f00 c3"}
+    found = [end for end in ends if bytes.fromhex(end) in code]
+    equal([code.count(bytes.fromhex(end)) for end in found], [1], "ends of the function")
+    return code.replace(bytes.fromhex(found[0]), bytes.fromhex(ends[found[0]]))
+
+
 @case(modes=("both",), limit=BUILDS)
 def unknown_function(ctx):
     """A runtime that was changed: its function does the same by other instructions."""
     code = build(ctx, "echo.go", "echo-go-cgo").read_bytes()
-    # `mov rcx, 0` becomes `xor ecx, ecx` and a nop.
-    end = bytes.fromhex("4889d3 48c7c100000000 c3")
-    equal(code.count(end), 1, "the end of the function is there")
-    program = ctx.file("changed", code.replace(end, bytes.fromhex("4889d3 31c9 0f1f440000 c3")))
+    program = ctx.file("changed", with_another_end(code))
     os.chmod(program, 0o755)
     server = stays_on_tcp(ctx, program, "it is a Go program, whose function for system calls is not a known one")
     equal(monitor.show(server.pid)["sock"], [], "sockets that the library sees")
@@ -158,9 +164,7 @@ def unknown_function(ctx):
 def static_with_unknown_function(ctx):
     """A static program whose function is another one, and one that has a C library linked into it: each runs plain."""
     code = build(ctx, "echo.go", "echo-go-static", cgo=False).read_bytes()
-    end = bytes.fromhex("4889d3 48c7c100000000 c3")
-    equal(code.count(end), 1, "the end of the function is there")
-    changed = ctx.file("changed", code.replace(end, bytes.fromhex("4889d3 31c9 0f1f440000 c3")))
+    changed = ctx.file("changed", with_another_end(code))
     os.chmod(changed, 0o755)
     linked = build(ctx, "mixed.go", "mixed-go-static", "-ldflags", "-linkmode=external -extldflags=-static")
     server = ctx.serve(lambda port: [changed, "server", port])

@@ -13,23 +13,43 @@ use core::ptr;
 
 /// The whole of `internal/runtime/syscall/linux.Syscall6` on x86-64 (`internal/runtime/syscall.Syscall6` and
 /// `runtime/internal/syscall.Syscall6` in older releases): the arguments' registers of Go become the kernel's, then the
-/// `syscall` instruction, then the kernel's answer becomes Go's three results.
-pub const SYSCALL6: [u8; 54] = [
-    0x49, 0x89, 0xf2, // mov r10, rsi
-    0x48, 0x89, 0xfa, // mov rdx, rdi
-    0x48, 0x89, 0xce, // mov rsi, rcx
-    0x48, 0x89, 0xdf, // mov rdi, rbx
-    0x0f, 0x05, // syscall
-    0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, // cmp rax, -4095
-    0x76, 0x15, // jbe
-    0x48, 0xf7, 0xd8, // neg rax
-    0x48, 0x89, 0xc1, // mov rcx, rax
-    0x48, 0xc7, 0xc0, 0xff, 0xff, 0xff, 0xff, // mov rax, -1
-    0x48, 0xc7, 0xc3, 0x00, 0x00, 0x00, 0x00, // mov rbx, 0
-    0xc3, // ret
-    0x48, 0x89, 0xd3, // mov rbx, rdx
-    0x48, 0xc7, 0xc1, 0x00, 0x00, 0x00, 0x00, // mov rcx, 0
-    0xc3, // ret
+/// `syscall` instruction, then the kernel's answer becomes Go's three results. The assembler of Go 1.27 and later writes
+/// a constant that is not negative into a register by a shorter instruction.
+pub const SYSCALL6: [&[u8]; 2] = [
+    &[
+        0x49, 0x89, 0xf2, // mov r10, rsi
+        0x48, 0x89, 0xfa, // mov rdx, rdi
+        0x48, 0x89, 0xce, // mov rsi, rcx
+        0x48, 0x89, 0xdf, // mov rdi, rbx
+        0x0f, 0x05, // syscall
+        0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, // cmp rax, -4095
+        0x76, 0x13, // jbe
+        0x48, 0xf7, 0xd8, // neg rax
+        0x48, 0x89, 0xc1, // mov rcx, rax
+        0x48, 0xc7, 0xc0, 0xff, 0xff, 0xff, 0xff, // mov rax, -1
+        0xbb, 0x00, 0x00, 0x00, 0x00, // mov ebx, 0
+        0xc3, // ret
+        0x48, 0x89, 0xd3, // mov rbx, rdx
+        0xb9, 0x00, 0x00, 0x00, 0x00, // mov ecx, 0
+        0xc3, // ret
+    ],
+    &[
+        0x49, 0x89, 0xf2, // mov r10, rsi
+        0x48, 0x89, 0xfa, // mov rdx, rdi
+        0x48, 0x89, 0xce, // mov rsi, rcx
+        0x48, 0x89, 0xdf, // mov rdi, rbx
+        0x0f, 0x05, // syscall
+        0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, // cmp rax, -4095
+        0x76, 0x15, // jbe
+        0x48, 0xf7, 0xd8, // neg rax
+        0x48, 0x89, 0xc1, // mov rcx, rax
+        0x48, 0xc7, 0xc0, 0xff, 0xff, 0xff, 0xff, // mov rax, -1
+        0x48, 0xc7, 0xc3, 0x00, 0x00, 0x00, 0x00, // mov rbx, 0
+        0xc3, // ret
+        0x48, 0x89, 0xd3, // mov rbx, rdx
+        0x48, 0xc7, 0xc1, 0x00, 0x00, 0x00, 0x00, // mov rcx, 0
+        0xc3, // ret
+    ],
 ];
 
 /// Offset of the `syscall` instruction in [`SYSCALL6`]. The bytes before it are what a jump may replace.
@@ -44,22 +64,40 @@ pub const EXIT: [u8; 12] = [
 ];
 
 /// The whole of `runtime.settls` on x86-64, by which a thread of a program without cgo gets its thread pointer: the
-/// address of the second slot of `m.tls`, so that the first one lies before it.
-pub const SETTLS: [u8; 56] = [
-    0x55, // push rbp
-    0x48, 0x89, 0xe5, // mov rbp, rsp
-    0x48, 0x83, 0xec, 0x20, // sub rsp, 32
-    0x48, 0x83, 0xc7, 0x08, // add rdi, 8
-    0x48, 0x89, 0xfe, // mov rsi, rdi
-    0x48, 0xc7, 0xc7, 0x02, 0x10, 0x00, 0x00, // mov rdi, ARCH_SET_FS
-    0x48, 0xc7, 0xc0, 0x9e, 0x00, 0x00, 0x00, // mov rax, SYS_arch_prctl
-    0x0f, 0x05, // syscall
-    0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, // cmp rax, -4095
-    0x76, 0x0b, // jbe
-    0xc7, 0x04, 0x25, 0xf1, 0x00, 0x00, 0x00, 0xf1, 0x00, 0x00, 0x00, // mov dword ptr [0xf1], 0xf1
-    0x48, 0x83, 0xc4, 0x20, // add rsp, 32
-    0x5d, // pop rbp
-    0xc3, // ret
+/// address of the second slot of `m.tls`, so that the first one lies before it. In Go 1.27 and later, and before.
+pub const SETTLS: [&[u8]; 2] = [
+    &[
+        0x55, // push rbp
+        0x48, 0x89, 0xe5, // mov rbp, rsp
+        0x48, 0x83, 0xec, 0x20, // sub rsp, 32
+        0x48, 0x83, 0xc7, 0x08, // add rdi, 8
+        0x48, 0x89, 0xfe, // mov rsi, rdi
+        0xbf, 0x02, 0x10, 0x00, 0x00, // mov edi, ARCH_SET_FS
+        0xb8, 0x9e, 0x00, 0x00, 0x00, // mov eax, SYS_arch_prctl
+        0x0f, 0x05, // syscall
+        0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, // cmp rax, -4095
+        0x76, 0x0b, // jbe
+        0xc7, 0x04, 0x25, 0xf1, 0x00, 0x00, 0x00, 0xf1, 0x00, 0x00, 0x00, // mov dword ptr [0xf1], 0xf1
+        0x48, 0x83, 0xc4, 0x20, // add rsp, 32
+        0x5d, // pop rbp
+        0xc3, // ret
+    ],
+    &[
+        0x55, // push rbp
+        0x48, 0x89, 0xe5, // mov rbp, rsp
+        0x48, 0x83, 0xec, 0x20, // sub rsp, 32
+        0x48, 0x83, 0xc7, 0x08, // add rdi, 8
+        0x48, 0x89, 0xfe, // mov rsi, rdi
+        0x48, 0xc7, 0xc7, 0x02, 0x10, 0x00, 0x00, // mov rdi, ARCH_SET_FS
+        0x48, 0xc7, 0xc0, 0x9e, 0x00, 0x00, 0x00, // mov rax, SYS_arch_prctl
+        0x0f, 0x05, // syscall
+        0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, // cmp rax, -4095
+        0x76, 0x0b, // jbe
+        0xc7, 0x04, 0x25, 0xf1, 0x00, 0x00, 0x00, 0xf1, 0x00, 0x00, 0x00, // mov dword ptr [0xf1], 0xf1
+        0x48, 0x83, 0xc4, 0x20, // add rsp, 32
+        0x5d, // pop rbp
+        0xc3, // ret
+    ],
 ];
 
 /// What the linker of Go puts at the beginning of a program's data.
@@ -121,7 +159,7 @@ pub fn search<'a>(pieces: impl Iterator<Item = (usize, &'a [u8])> + Clone) -> Re
         return Err(Unfollowed::Machine);
     }
     let syscall6 = only(pieces.clone(), &SYSCALL6)?;
-    Ok(Functions { syscall6, exit: only(pieces, &EXIT).ok() })
+    Ok(Functions { syscall6, exit: only(pieces, &[&EXIT]).ok() })
 }
 
 /// Searches as [`search`] does, for a program whose threads have no libc.
@@ -136,20 +174,31 @@ pub fn search_static<'a>(pieces: impl Iterator<Item = (usize, &'a [u8])> + Clone
 /// The most thread-local memory (bytes) of a static program without C code: one word, of Go's linker.
 pub const MOST_THREAD_LOCAL: u64 = 8;
 
-/// The address of `body`, which must be there just once, at a multiple of 16 as each function of Go's.
-fn only<'a>(pieces: impl Iterator<Item = (usize, &'a [u8])>, body: &[u8]) -> Result<usize, Unfollowed> {
+/// The address of the one piece of code that is one of `bodies`, at a multiple of 16 as each function of Go's.
+fn only<'a>(pieces: impl Iterator<Item = (usize, &'a [u8])>, bodies: &[&[u8]]) -> Result<usize, Unfollowed> {
+    // The code of a large program is searched once, for what the bodies begin with.
+    let beginning = bodies.iter().copied().reduce(common).unwrap_or_default();
     let mut found = Err(Unfollowed::NotFound);
     for (start, code) in pieces {
         let mut from = 0;
-        while let Some(at) = code.get(from..).and_then(|rest| position(rest, body)).map(|at| from + at) {
+        while let Some(at) = code.get(from..).and_then(|rest| position(rest, beginning)).map(|at| from + at) {
+            from = at + 1;
+            if !bodies.iter().any(|body| code.get(at..).is_some_and(|rest| rest.starts_with(body))) {
+                continue;
+            }
             if found.is_ok() {
                 return Err(Unfollowed::Ambiguous);
             }
             found = Ok(start + at);
-            from = at + 1;
         }
     }
     found.and_then(|at| if at % 16 == 0 { Ok(at) } else { Err(Unfollowed::NotFound) })
+}
+
+/// What `a` and `b` begin with.
+fn common<'a>(a: &'a [u8], b: &[u8]) -> &'a [u8] {
+    let length = a.iter().zip(b).take_while(|(x, y)| x == y).count();
+    a.get(..length).unwrap_or(a)
 }
 
 /// Whether a note segment is one that the linker of Go wrote.
@@ -272,22 +321,45 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     fn the_function_has_to_be_there_once_and_whole() {
         assert_eq!(found(&with(&[])), Err(Unfollowed::NotFound));
-        assert_eq!(found(&with(&[(64, &SYSCALL6)])), Ok(Functions { syscall6: 0x1040, exit: None }));
-        assert_eq!(
-            found(&with(&[(64, &SYSCALL6), (160, &EXIT)])),
-            Ok(Functions { syscall6: 0x1040, exit: Some(0x10a0) })
-        );
-        assert_eq!(found(&with(&[(64, &SYSCALL6), (1024, &SYSCALL6)])), Err(Unfollowed::Ambiguous));
-        assert_eq!(found(&with(&[(68, &SYSCALL6)])), Err(Unfollowed::NotFound), "not where a function begins");
-        assert_eq!(found(&SYSCALL6[..53]), Err(Unfollowed::NotFound));
-        for at in 0..SYSCALL6.len() {
-            let mut other = SYSCALL6;
-            other[at] ^= 1;
-            assert_eq!(found(&with(&[(64, &other)])), Err(Unfollowed::NotFound), "{at}");
+        for body in SYSCALL6 {
+            assert_eq!(found(&with(&[(64, body)])), Ok(Functions { syscall6: 0x1040, exit: None }));
+            assert_eq!(
+                found(&with(&[(64, body), (160, &EXIT)])),
+                Ok(Functions { syscall6: 0x1040, exit: Some(0x10a0) })
+            );
+            for second in SYSCALL6 {
+                assert_eq!(found(&with(&[(64, body), (1024, second)])), Err(Unfollowed::Ambiguous));
+            }
+            assert_eq!(found(&with(&[(68, body)])), Err(Unfollowed::NotFound), "not where a function begins");
+            assert_eq!(found(&body[..body.len() - 1]), Err(Unfollowed::NotFound));
+            for at in 0..body.len() {
+                let mut other = body.to_vec();
+                other[at] ^= 1;
+                assert_eq!(found(&with(&[(64, &other)])), Err(Unfollowed::NotFound), "{at}");
+            }
+            // Of two that are in different segments, too.
+            let code = with(&[(0, body)]);
+            assert_eq!(search([(0, &code[..]), (4096, &code[..])].into_iter()), Err(Unfollowed::Ambiguous));
         }
-        // Of two that are in different segments, too.
-        let code = with(&[(0, &SYSCALL6)]);
-        assert_eq!(search([(0, &code[..]), (4096, &code[..])].into_iter()), Err(Unfollowed::Ambiguous));
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_static_program_has_the_function_for_thread_pointers_too() {
+        let code = |settls| with(&[(64, SYSCALL6[0]), (256, settls)]);
+        for settls in SETTLS {
+            assert!(search_static([(0, &code(settls)[..])].into_iter()).is_ok());
+        }
+        assert_eq!(search_static([(0, &code(&EXIT)[..])].into_iter()), Err(Unfollowed::NotFound));
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn what_a_jump_replaces_is_the_same_in_each() {
+        for body in SYSCALL6 {
+            assert_eq!(body[..ENTERS + 2], SYSCALL6[0][..ENTERS + 2]);
+            assert_eq!(body[ENTERS..ENTERS + 2], [0x0f, 0x05]);
+        }
     }
 
     #[test]
