@@ -2,6 +2,7 @@
 
 from . import containers
 from .case import Target
+from .http_cases import KeepAlive
 from .redis_cases import Connect, OneClient, RedisCase
 from .redisctl import KEYS
 from .stream_cases import Iperf
@@ -59,6 +60,14 @@ class Stream(InContainers, Iperf):
     targets = (Target("gbytes", "ratio", 6),)
 
 
+class Http(InContainers, KeepAlive):
+    name = "containers-http"
+    title = f"{KeepAlive.title}, in containers"
+
+    def possible(self):
+        return super().possible() or KeepAlive.possible(self)
+
+
 class ShortLived(InContainers, Connect):
     name = "containers-connect"
     title = "redis SET, a connection per request, in containers"
@@ -67,4 +76,4 @@ class ShortLived(InContainers, Connect):
     targets = (Target("rps", "ratio", 0.95),)
 
 
-ALL = (One, Many, Published, Stream, ShortLived)
+ALL = (One, Many, Published, Stream, Http, ShortLived)

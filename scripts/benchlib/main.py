@@ -9,6 +9,7 @@ import time
 from . import (
     conn_cases,
     container_cases,
+    http_cases,
     pingpong_cases,
     proc,
     redis_cases,
@@ -28,7 +29,7 @@ def _redis():
 
 def _everything():
     streams = [case() for case in stream_cases.ALL]
-    others = [case() for case in (*conn_cases.ALL, *startup_cases.ALL, *container_cases.ALL)]
+    others = [case() for case in (*http_cases.ALL, *conn_cases.ALL, *startup_cases.ALL, *container_cases.ALL)]
     return [*_redis(), *streams, *pingpong_cases.all_cases(), *others]
 
 

@@ -45,6 +45,9 @@ pub const NEIGHBOUR_CANDIDATE: Duration = Duration::from_secs(60);
 /// connection. The delay is random, so that no other connection happens to keep step.
 pub const PROOF_DELAY: Duration = Duration::from_micros(2500);
 
+/// For how long after such a delay no other connection to the destination delays its sends.
+pub const PROOF_TURN: Duration = Duration::from_millis(20);
+
 /// How long after such a send the process's count may follow. A later one shows nothing, and the next send is watched.
 pub const PROOF_REACTION: Duration = Duration::from_micros(500);
 

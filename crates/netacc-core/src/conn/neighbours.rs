@@ -21,6 +21,7 @@ use netacc_transport::shm::host_dir;
 use netacc_transport::shm::rendezvous::NoLink;
 use netacc_wire::Entrance;
 
+const PROOF_TURN: u64 = time::ns(timeouts::PROOF_TURN);
 const NO_NEIGHBOUR_BELIEVED: u64 = time::ns(timeouts::NO_NEIGHBOUR_BELIEVED);
 
 /// Destinations that no neighbour serves.
@@ -32,10 +33,12 @@ static TRANSLATED: Beliefs<64> = Beliefs::new();
 static ENTRANCE: Beliefs<64> = Beliefs::new();
 /// Destinations for which not all entrances were tried, with the identifier of the one that was tried last.
 static RESUME: Beliefs<64> = Beliefs::new();
+/// Destinations with the time at which a connection to them delayed a send.
+static TURN: Beliefs<64> = Beliefs::new();
 
 /// Called in the child of a fork.
 pub fn after_fork() {
-    [&NOBODY, &TRANSLATED, &ENTRANCE, &RESUME].into_iter().for_each(Beliefs::after_fork);
+    [&NOBODY, &TRANSLATED, &ENTRANCE, &RESUME, &TURN].into_iter().for_each(Beliefs::after_fork);
 }
 
 /// Begins the search for the neighbour that has the other end of `s`, which the kernel connects to `target` since
@@ -182,6 +185,34 @@ pub fn note_denied(s: &Socket) {
             neighbour_links::release_neighbour(Entrance { id: search.tried.load(Ordering::Relaxed), port });
         }
         Stage::None | Stage::Remembered => {}
+    }
+}
+
+/// Whether another connection to the destination of `s` was found at the process that `s` is offered to.
+pub fn is_known_by_now(s: &Socket) -> bool {
+    let search = &s.upgrade.search;
+    let found = s.peer.get().and_then(|target| ENTRANCE.noted(target));
+    search.stage() != Stage::Own && found == Some(search.tried.load(Ordering::Relaxed))
+}
+
+/// Whether `s` may delay a send. Of the connections to one destination one does so at a time, since the others need no
+/// delay once it has been found: a program with many connections would otherwise stand still for the sum of the delays.
+pub fn takes_turn(s: &Socket) -> bool {
+    let search = &s.upgrade.search;
+    let Some(target) = s.peer.get().filter(|_| search.stage() != Stage::Own) else { return true };
+    let now = time::now();
+    if search.turn.load(Ordering::Relaxed) == 0 && TURN.holds(target, now, PROOF_TURN) {
+        return false;
+    }
+    search.turn.store(1, Ordering::Relaxed);
+    TURN.note(target, now);
+    true
+}
+
+/// Leaves the turn of `s` to another connection: the process was found, or does not have the connection.
+pub fn leave_turn(s: &Socket) {
+    if s.upgrade.search.turn.swap(0, Ordering::Relaxed) != 0 {
+        s.peer.get().into_iter().for_each(|target| TURN.forget(target));
     }
 }
 

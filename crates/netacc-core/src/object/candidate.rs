@@ -44,6 +44,8 @@ pub struct Search {
     pub(crate) matched: AtomicU32,
     /// Set if the present offer is for the neighbour by which an earlier connection to the destination was found.
     pub(crate) known: AtomicU32,
+    /// Set if it is this connection's turn to delay its sends.
+    pub(crate) turn: AtomicU32,
     /// Number of sends that the other process's count has followed, for the present offer.
     pub(crate) proofs: AtomicU32,
     /// Number of sends that it has not followed in time.
@@ -107,6 +109,7 @@ impl Candidate {
             &search.watched,
             &search.matched,
             &search.known,
+            &search.turn,
         ] {
             w.store(0, Ordering::Relaxed);
         }

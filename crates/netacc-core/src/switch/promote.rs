@@ -127,6 +127,9 @@ pub fn after_send(fd: i32, r: Ref<Socket>, before: u64) {
 /// Client: confirms the offer, or makes it to another process.
 #[inline(never)]
 fn act_on(proof: Proof, fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) {
+    if proof != Proof::Open {
+        neighbours::leave_turn(r.obj);
+    }
     match proof {
         Proof::Open => {}
         Proof::Failed => drop(decide(fd, r, Otherwise::GoOn)),
