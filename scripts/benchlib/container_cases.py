@@ -61,8 +61,11 @@ class Stream(InContainers, Iperf):
 
 
 class Http(InContainers, KeepAlive):
+    # wrk first makes a connection to see that the server is there.
+    short_lived = 1
     name = "containers-http"
     title = f"{KeepAlive.title}, in containers"
+    targets = (Target("rps", "ratio", 3),)
 
     def possible(self):
         return super().possible() or KeepAlive.possible(self)

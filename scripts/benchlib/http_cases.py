@@ -46,7 +46,7 @@ class KeepAlive(Case):
     headline = "rps"
     seconds = (2, 1)
     place = LOOPBACK
-    targets = (Target("rps", "ratio", 3),)
+    targets = (Target("rps", "ratio", 2),)
 
     def possible(self):
         lacking = [tool for tool in ("nginx", "wrk") if shutil.which(tool) is None]
