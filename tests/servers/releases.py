@@ -30,3 +30,10 @@ def uvloop_python():
 def go(minor):
     """The tool of the tool chain Go 1.`minor`."""
     return need("go", f"golang.org/toolchain@v0.0.1-go1.{minor}.*/bin/go")
+
+
+def go_modules():
+    """The folder of the modules that `programs/services` is built of."""
+    found = PLACE / "go-modules"
+    check((found / "cache").is_dir(), "build/releases/go-modules is not there: scripts/deps test")
+    return found
