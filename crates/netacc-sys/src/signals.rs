@@ -27,14 +27,24 @@ const FAULTS: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGIL
 /// Whether all handlers that can have run in this thread while it slept have SA_RESTART: those of signals that were
 /// not `blocked` then.
 pub fn all_restart(blocked: u64) -> bool {
+    handlers(!blocked).all(|flags| flags & libc::SA_RESTART as u64 != 0)
+}
+
+/// Whether a handler of the program's runs as soon as `blocked` are the blocked signals of this thread, because a signal
+/// for it waits.
+pub fn will_handle(blocked: u64) -> bool {
+    handlers(pending() & !blocked).next().is_some()
+}
+
+/// The flags of the program's handlers of `signals`, but for those of libc's own and of faults.
+fn handlers(signals: u64) -> impl Iterator<Item = u64> {
     let possible =
-        |s: &usize| !LIBC_SIGNALS.contains(s) && !FAULTS.contains(&(*s as i32)) && blocked & 1 << (s - 1) == 0;
-    (1..=64usize).filter(possible).all(|sig| {
+        move |s: &usize| signals & 1 << (s - 1) != 0 && !LIBC_SIGNALS.contains(s) && !FAULTS.contains(&(*s as i32));
+    (1..=64usize).filter(possible).filter_map(|sig| {
         let mut old = KernelSigaction { handler: 0, flags: 0, restorer: 0, mask: 0 };
         // SAFETY: a null new action; `old` is a valid structure for the result; 8 is the mask's size.
         let r = unsafe { raw::syscall6(libc::SYS_rt_sigaction, [sig, 0, (&raw mut old) as usize, 8, 0, 0]) };
-        let handled = r == 0 && old.handler != libc::SIG_DFL && old.handler != libc::SIG_IGN;
-        !handled || old.flags & libc::SA_RESTART as u64 != 0
+        (r == 0 && old.handler != libc::SIG_DFL && old.handler != libc::SIG_IGN).then_some(old.flags)
     })
 }
 
@@ -87,12 +97,17 @@ impl Blocked {
     }
 }
 
-/// Whether `signal` waits to be delivered to the thread (sigpending(2)).
+/// Whether `signal` waits to be delivered to the thread.
 pub fn is_pending(signal: i32) -> bool {
+    pending() & bit(signal) != 0
+}
+
+/// The signals that wait to be delivered to the thread (sigpending(2)).
+fn pending() -> u64 {
     let mut waiting = 0u64;
     // SAFETY: a word of the size that is said.
     unsafe { raw::syscall6(libc::SYS_rt_sigpending, [(&raw mut waiting) as usize, 8, 0, 0, 0, 0]) };
-    waiting & bit(signal) != 0
+    waiting
 }
 
 /// Runs `call`, and takes back the `signal` that the kernel may raise in this thread because of it. The call then does
@@ -202,5 +217,22 @@ mod tests {
             (none, waiting.next(), waiting.next())
         });
         assert_eq!(seen.join().unwrap(), (None, Some(libc::SIGUSR1), None));
+    }
+
+    #[test]
+    fn only_a_waiting_signal_with_a_handler_will_be_handled() {
+        extern "C" fn nothing(_: i32) {}
+        // SAFETY: a handler that does nothing, for a signal that no other test has.
+        unsafe { libc::signal(libc::SIGVTALRM, nothing as *const () as libc::sighandler_t) };
+        let blocked = Blocked::all();
+        let before = blocked.mask_before();
+        assert!(!will_handle(before));
+        // Its default action is to do nothing.
+        raw::raise(libc::SIGWINCH);
+        assert!(!will_handle(before));
+        raw::raise(libc::SIGVTALRM);
+        assert!(will_handle(before) && !will_handle(before | bit(libc::SIGVTALRM)));
+        drop(blocked);
+        assert!(!will_handle(before));
     }
 }

@@ -391,7 +391,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Answer<
         };
         bell.silence();
         match slept {
-            Ok(_) if is_left(r.obj, l) => return Ok(()),
+            Ok(_) if is_left(r.obj, l) => return signals.leave(deadline),
             Ok(0) if deadline.passed() => return Err(Fail::AGAIN),
             Ok(0) => {}
             // Only the kernel has a connection, and nobody asks for a link.

@@ -239,7 +239,7 @@ pub fn wait(fd: i32, r: Ref<Socket>) -> Answer<()> {
     loop {
         progress::progress();
         if !s.is_candidate() || advance(fd, r) {
-            return Ok(());
+            return signals.leave(deadline);
         }
         let mut set = WaitSet::new();
         set.add(fd, libc::POLLIN | libc::POLLRDHUP);

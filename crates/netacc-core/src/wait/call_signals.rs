@@ -12,6 +12,7 @@
 //! Blocking costs two system calls, which a call that does not sleep and does not yield its CPU saves.
 
 use core::ffi::c_void;
+use netacc_sys::errno::{Answer, Fail};
 use netacc_sys::signals::{self, Blocked};
 use netacc_sys::time::Deadline;
 
@@ -45,6 +46,13 @@ impl CallSignals {
             self.before = blocked.mask_before();
             self.blocked = Some(blocked);
         }
+    }
+
+    /// Ends this wait of a call that goes on with another one. `EINTR` if a signal has come meanwhile that ends the call:
+    /// its handler runs between the two waits, and would end neither.
+    pub fn leave(self, deadline: Deadline) -> Answer<()> {
+        let ends = self.blocked.is_some() && signals::will_handle(self.before) && !self.restarts(deadline);
+        if ends { Err(Fail::INTR) } else { Ok(()) }
     }
 
     /// Whether an interrupted blocking call is restarted (signal(7)): never if a time-out is set; otherwise the kernel

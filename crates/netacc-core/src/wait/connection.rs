@@ -99,10 +99,10 @@ pub fn until_done(
         match slept {
             Ok(0) if deadline.passed() => return Err(Fail::AGAIN),
             // The caller looks the connection up again and finds its new path.
-            Ok(_) if !here() => return Ok(()),
+            Ok(_) if !here() => return signals.leave(deadline),
             Ok(_) if ep.must_switch() => {
                 crate::switch::redispatch::complete_switch(sock);
-                return Ok(());
+                return signals.leave(deadline);
             }
             Ok(_) if deadline.passed() => return Err(Fail::AGAIN),
             // A thread that replaced the number wakes this one first, and a signal may have come while it was awake.
