@@ -1,4 +1,4 @@
-"""Programs of fixed versions from PyPI and the Go module proxy, which `scripts/deps test` puts into build/releases."""
+"""Programs of fixed versions from PyPI, the Go module proxy and Maven's repository, which `scripts/deps test` puts into build/releases."""
 
 from harness import ROOT, check
 
@@ -29,6 +29,11 @@ def asgi(server):
 def uvloop_python():
     """An interpreter that has uvloop."""
     return need("uvloop", "bin/python3")
+
+
+def netty():
+    """The folder of Netty's archives."""
+    return need("netty", "netty-common-*.jar").parent
 
 
 def go(minor):
