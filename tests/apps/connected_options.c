@@ -82,6 +82,17 @@ static void bounded(void)
 	}
 	close(c), close(s), close(l);
 }
+// A connection has its listener's options, but not its priority.
+static void inherited(void)
+{
+	int port, l = listen_on(&port);
+	EQ(set(l, SOL_SOCKET, SO_PRIORITY, 5), 0);
+	EQ(set(l, SOL_SOCKET, SO_KEEPALIVE, 1), 0);
+	int c = connect_to(port), s = accept(l, NULL, NULL);
+	EQ(get(s, SOL_SOCKET, SO_PRIORITY), 0);
+	EQ(get(s, SOL_SOCKET, SO_KEEPALIVE), 1);
+	close(c), close(s), close(l);
+}
 int main(void)
 {
 	t_init();
@@ -96,5 +107,6 @@ int main(void)
 	}
 	expect_shm(p[0]);
 	bounded();
+	inherited();
 	return t_ok("connected_options");
 }

@@ -67,9 +67,10 @@ impl Remembered {
         }
     }
 
-    /// Copies the options of a listener to a connection that it accepted.
+    /// Copies the options of a listener to a connection that it accepted. The kernel's connections begin without a
+    /// priority.
     pub(crate) fn inherit(&self, from: &Remembered) {
-        for (k, v) in from.entries() {
+        for (k, v) in from.entries().filter(|(k, _)| *k != key(SOL_SOCKET, libc::SO_PRIORITY)) {
             self.set((k >> 32) as i32, k as u32 as i32, v.load(Ordering::Relaxed) as i32);
         }
     }
