@@ -53,6 +53,7 @@ pub fn give_back_descriptors() -> bool {
         return false;
     }
     reserved_fds::release_reserve();
+    reserved_fds::release_spare();
     fall_back(Reason::NoDescriptors);
     true
 }

@@ -107,35 +107,93 @@ pub fn copy(fd: i32) -> Result<i32> {
     Ok(n)
 }
 
-/// Descriptors (number + 1) that are held only to be there when the program has used up all others: as many as it takes
-/// to give some back.
-static RESERVE: [AtomicI32; 3] = [const { AtomicI32::new(0) }; 3];
+/// Descriptors (number + 1) that are held only to be there when the program has used up all others.
+type Reserve = [AtomicI32; 3];
+
+/// As many as it takes to give some back.
+static RESERVE: Reserve = [const { AtomicI32::new(0) }; 3];
+/// For descriptors that a peer passes. The reserve is not used for those, since they stay.
+static SPARE: Reserve = [const { AtomicI32::new(0) }; 3];
 
 /// Fills the reserve, as far as there are numbers.
 #[cold]
 pub fn reserve() {
-    for cell in RESERVE.iter().filter(|c| c.load(Ordering::Relaxed) == 0) {
-        // An unused eventfd costs hardly any memory.
-        let Ok(fd) = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC) else { return };
-        let Ok(n) = adopt(fd) else { return };
+    fill(&RESERVE, copy);
+}
+
+/// Holds some numbers ready for descriptors that a peer passes ([`make_room`]), as far as there are some that the
+/// application does not expect to get.
+pub fn hold_spare() {
+    if SPARE.iter().any(is_empty) {
+        fill(&SPARE, |file| {
+            let bits = bits_or_map()?;
+            let n = raw::dup_above(file, floor())?;
+            mark_reserved(bits, n)?;
+            Ok(n)
+        });
+    }
+}
+
+fn is_empty(cell: &AtomicI32) -> bool {
+    cell.load(Ordering::Relaxed) == 0
+}
+
+#[cold]
+fn fill(cells: &Reserve, copy: impl Fn(i32) -> Result<i32>) {
+    if !cells.iter().any(is_empty) {
+        return;
+    }
+    // An unused eventfd costs hardly any memory, and its copies none.
+    let Ok(file) = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC) else { return };
+    for cell in cells.iter().filter(|c| is_empty(c)) {
+        let Ok(n) = copy(file.as_raw_fd()) else { break };
         if cell.compare_exchange(0, n + 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             close(n);
         }
     }
+    drop_raw(file);
 }
 
 /// Gives the reserve up; false if there was none.
 #[cold]
 pub fn release_reserve() -> bool {
-    let mut any = false;
-    for cell in &RESERVE {
-        let n = cell.swap(0, Ordering::Relaxed) - 1;
-        if n >= 0 {
-            close(n);
-            any = true;
-        }
+    RESERVE.iter().filter(|cell| release(cell)).count() > 0
+}
+
+/// Gives the spare numbers up.
+#[cold]
+pub fn release_spare() {
+    for cell in &SPARE {
+        release(cell);
     }
-    any
+}
+
+/// Gives the number in the cell back; false if there is none.
+fn release(cell: &AtomicI32) -> bool {
+    let n = cell.swap(0, Ordering::Relaxed) - 1;
+    if n >= 0 {
+        close(n);
+    }
+    n >= 0
+}
+
+/// Whether the program has used up all numbers. `fd` is any open descriptor.
+#[cold]
+pub fn is_exhausted(fd: i32) -> bool {
+    match raw::dup_above(fd, 0) {
+        Ok(n) => {
+            let _ = raw::close(n);
+            false
+        }
+        Err(e) => e == Errno::MFILE,
+    }
+}
+
+/// Gives one of the spare numbers back if the program has used up all others, for a descriptor that is about to be
+/// received. `fd` is any open descriptor. False: no number is free.
+#[cold]
+pub fn make_room(fd: i32) -> bool {
+    !is_exhausted(fd) || SPARE.iter().any(release)
 }
 
 /// Closes without going through libc's `close`, which is our own hook.

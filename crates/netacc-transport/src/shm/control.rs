@@ -6,6 +6,7 @@ pub use crate::shm::control_socket::send_message;
 use crate::shm::guard::{FirstMessage, first_message, may_pass};
 use crate::shm::link::{ENDED, LOST};
 use crate::shm::promote::{Neighbour, Offer};
+use crate::shm::redial;
 use crate::shm::wait_budget::WaitBudget;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{Ordering, fence};
@@ -43,18 +44,56 @@ pub(super) enum Read {
 
 /// Receives one message without waiting. Descriptors are received close-on-exec; surplus ones are closed.
 pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
+    receive(fd, RecvFlags::empty()).0
+}
+
+/// Receives a message that passes a descriptor, for which a spare number is given back if the program has used up all
+/// others. `None`: it waits for a number, and stays in the socket.
+///
+/// Only a liveness socket is worth the wait: without it the end of the peer's last sharer would never be seen. The
+/// message stays as long as the peer has its end of the control socket.
+fn receive_passed(fd: BorrowedFd<'_>) -> Option<Received> {
+    let raw_fd = fd.as_raw_fd();
+    let (mut peeked, mut lost) = receive(fd, RecvFlags::PEEK);
+    if lost && reserved_fds::is_exhausted(raw_fd) {
+        if reserved_fds::make_room(raw_fd) {
+            (peeked, lost) = receive(fd, RecvFlags::PEEK);
+        }
+        let waits = matches!(peeked, Received::Message(Message::Liveness { .. }, None)) && !has_hung_up(raw_fd);
+        if lost && waits && reserved_fds::is_exhausted(raw_fd) {
+            return None;
+        }
+    }
+    if !matches!(peeked, Received::Nothing | Received::End) {
+        // The peek has made a duplicate of the descriptor, so the message can go.
+        let mut byte = 0u8;
+        while matches!(raw::recv(raw_fd, &raw mut byte, 1, libc::MSG_DONTWAIT), Err(Errno::INTR | Errno::CONNRESET)) {}
+    }
+    Some(peeked)
+}
+
+/// Whether the peer has closed its end, so that no further message comes.
+fn has_hung_up(fd: i32) -> bool {
+    let mut p = libc::pollfd { fd, events: 0, revents: 0 };
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    raw::ppoll(&raw mut p, 1, &raw mut now, core::ptr::null()).is_ok() && p.revents & libc::POLLHUP != 0
+}
+
+/// Receives one message, or looks at it. True: it passes a descriptor that found no number.
+fn receive(fd: BorrowedFd<'_>, how: RecvFlags) -> (Received, bool) {
     let mut bytes = [0u8; LEN + 1];
     // If the sender's credentials were requested, the kernel puts them first.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1), ScmRights(1))];
     let mut anc = RecvAncillaryBuffer::new(&mut space);
+    let how = how | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let got = loop {
-        match recvmsg(fd, &mut [IoSliceMut::new(&mut bytes)], &mut anc, RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC) {
+        match recvmsg(fd, &mut [IoSliceMut::new(&mut bytes)], &mut anc, how) {
             Ok(r) => break r,
             // If a peer has ended without reading everything, the kernel reports that once, before it returns the
             // messages that the peer sent: they may pass descriptors of connections that go on.
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
-            Err(rustix::io::Errno::AGAIN) => return Received::Nothing,
-            Err(_) => return Received::End,
+            Err(rustix::io::Errno::AGAIN) => return (Received::Nothing, false),
+            Err(_) => return (Received::End, false),
         }
     };
     let mut first = None;
@@ -72,11 +111,12 @@ pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
         if let Some(fd) = first {
             reserved_fds::drop_raw(fd);
         }
-        return Received::End;
+        return (Received::End, false);
     }
     // MSG_CTRUNC: a descriptor was lost (RLIMIT_NOFILE); the message without it is still whole.
     let whole = !got.flags.contains(ReturnFlags::TRUNC);
-    match bytes.get(..got.bytes).filter(|_| whole).and_then(Message::decode) {
+    let lost = got.flags.contains(ReturnFlags::CTRUNC) && first.is_none();
+    let received = match bytes.get(..got.bytes).filter(|_| whole).and_then(Message::decode) {
         Some(m) => Received::Message(m, first),
         None => {
             if let Some(fd) = first {
@@ -88,7 +128,8 @@ pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
                 Received::Garbage
             }
         }
-    }
+    };
+    (received, lost)
 }
 
 /// Repeats `what` while it returns `EAGAIN`, for up to 200 ms.
@@ -176,7 +217,7 @@ impl Link {
         // The number is limited, so that a peer that floods the socket does not keep our thread.
         for _ in 0..MESSAGES_PER_CALL {
             let Some(control) = self.control.borrowed() else { return Read::All };
-            match first_message(control.as_raw_fd()) {
+            let passes = match first_message(control.as_raw_fd()) {
                 FirstMessage::Message { uid, descriptors } => {
                     // Trust depends on the user of the last message's sender from now on: a server that listened as
                     // root may have become another user.
@@ -187,14 +228,17 @@ impl Link {
                         self.reset_all();
                         return Read::Last(Received::Garbage);
                     }
+                    descriptors
                 }
                 FirstMessage::Nothing => {
                     self.answer_kick();
                     return Read::All;
                 }
                 FirstMessage::End => return Read::Last(Received::End),
-            }
-            match receive_message(control) {
+            };
+            let received = if passes { receive_passed(control) } else { Some(receive_message(control)) };
+            self.control.set_stalled(received.is_none());
+            match received.unwrap_or(Received::Nothing) {
                 Received::Nothing => {
                     self.answer_kick();
                     return Read::All;
@@ -300,6 +344,11 @@ impl Link {
                     ep.learn_liveness(generation, fd);
                 } else {
                     reserved_fds::drop_raw(fd);
+                }
+            }
+            (Message::Liveness { slot, generation, token: 0 }, None) => {
+                if let Some(ep) = self.endpoint(slot as usize) {
+                    redial::miss_liveness(ep, generation);
                 }
             }
             (Message::OldSubflow { slot, generation }, Some(fd)) => match self.endpoint(slot as usize) {

@@ -8,6 +8,7 @@
 use crate::num;
 use crate::shm::Link;
 use crate::shm::guard::dismiss_reserved;
+use crate::shm::owed_dial;
 use crate::shm::slot_side::SlotSide;
 use crate::timeouts;
 use core::mem::MaybeUninit;
@@ -53,6 +54,8 @@ pub struct ControlSocket {
     pub(super) next_unread: AtomicPtr<Link>,
     /// Time ([`netacc_sys::time::now`]) until which no fork waits for room in it, since the peer has left it full.
     deaf_until: AtomicU64,
+    /// Not 0: its first message waits for a free number (see [`super::control`]), and those behind it wait, too.
+    stalled: AtomicU32,
 }
 
 impl ControlSocket {
@@ -60,10 +63,12 @@ impl ControlSocket {
     pub(super) fn begin(&self, fd: i32) {
         self.socket.store(fd + 1, Ordering::Relaxed);
         self.deaf_until.store(0, Ordering::Relaxed);
+        self.stalled.store(0, Ordering::Relaxed);
     }
 
     /// Closes the socket. A peer that is not trusted may have put descriptors into it whose close blocks.
     pub(super) fn close(&self, is_peer_trusted: bool) {
+        self.set_stalled(false);
         match self.socket.swap(0, Ordering::Relaxed) - 1 {
             -1 => {}
             fd if is_peer_trusted => reserved_fds::close(fd),
@@ -73,6 +78,7 @@ impl ControlSocket {
 
     /// In the child of a fork: closes its descriptor of the parent's socket, which stays as it is.
     pub(super) fn leave_to_parent(&self) {
+        self.set_stalled(false);
         let fd = self.socket.swap(0, Ordering::Relaxed) - 1;
         if fd >= 0 {
             reserved_fds::close(fd);
@@ -83,6 +89,28 @@ impl ControlSocket {
     #[inline]
     pub fn fd(&self) -> i32 {
         self.socket.load(Ordering::Relaxed) - 1
+    }
+
+    /// Notes whether the first message waits for a free number. Until it has one, threads look again before they sleep
+    /// ([`super::redial`]).
+    pub(super) fn set_stalled(&self, stalled: bool) {
+        if self.is_stalled() != stalled {
+            match (self.stalled.swap(stalled.into(), Ordering::Relaxed) != 0, stalled) {
+                (false, true) => owed_dial::begin(),
+                (true, false) => owed_dial::end(),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether the first message waits for a free number.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.stalled.load(Ordering::Relaxed) != 0
+    }
+
+    /// The descriptor for a thread that is about to sleep; -1 if a message that stays would end each sleep.
+    pub fn fd_to_poll(&self) -> i32 {
+        if self.is_stalled() { -1 } else { self.fd() }
     }
 
     /// The socket, if it is open.

@@ -244,7 +244,7 @@ impl ShmEndpoint {
             if follower.seek_kernel() || follower.is_hopeless() {
                 return;
             }
-            let fds = [v.link.control.fd(), self.liveness.peer_fd(), self.liveness.fd()];
+            let fds = [v.link.control.fd_to_poll(), self.liveness.peer_fd(), self.liveness.fd()];
             let mut p = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
             let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
             let _ = raw::ppoll(p.as_mut_ptr(), p.len(), &raw mut ts, core::ptr::null());

@@ -20,7 +20,7 @@ use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
-use netacc_sys::{Lock, lock_rank};
+use netacc_sys::{Lock, lock_rank, reserved_fds};
 
 /// Value of [`Link::lost`]: the peer has ended and left no connection open.
 pub(crate) const ENDED: u32 = 1;
@@ -153,6 +153,10 @@ impl Link {
         link.refs.store(1, Ordering::Release);
         link.list();
         link.publish_trust();
+        if trusted {
+            // The peer may fork at a moment at which the program has used up all numbers, and passes a descriptor then.
+            reserved_fds::hold_spare();
+        }
         page().count(Counter::LinksOpened);
         link.stats.open(link);
         Ok(link)

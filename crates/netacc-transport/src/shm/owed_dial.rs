@@ -4,14 +4,25 @@ use crate::num::low_half;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_sys::time;
 
-/// Number of endpoints that owe a dial.
+/// Number of endpoints that owe a dial, and of links whose control socket is stalled.
 static OWED: AtomicU32 = AtomicU32::new(0);
+
+/// Counts one debt more.
+pub(super) fn begin() {
+    OWED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Counts one debt less.
+pub(super) fn end() {
+    OWED.fetch_sub(1, Ordering::Relaxed);
+}
+
 /// The time in units of 17 ms.
 pub(super) fn tick() -> u32 {
     low_half(time::now() >> 24)
 }
 
-/// Whether any dial is owed.
+/// Whether anything is owed.
 #[inline]
 pub fn is_owed() -> bool {
     OWED.load(Ordering::Relaxed) != 0
@@ -34,7 +45,7 @@ impl OwedDial {
         let word = u64::from(generation) << 32 | u64::from(tick());
         self.last.store(tick(), Ordering::Relaxed);
         if self.word.swap(word, Ordering::Relaxed) == 0 {
-            OWED.fetch_add(1, Ordering::Relaxed);
+            begin();
         }
     }
 
@@ -42,7 +53,7 @@ impl OwedDial {
     pub(super) fn settle(&self, word: u64) -> bool {
         let settled = self.word.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if settled {
-            OWED.fetch_sub(1, Ordering::Relaxed);
+            end();
         }
         settled
     }
@@ -50,7 +61,7 @@ impl OwedDial {
     /// Ends the debt, if there is one: the link ends, and nothing of it is looked at any more.
     pub(super) fn forget(&self) {
         if self.word.load(Ordering::Relaxed) != 0 && self.word.swap(0, Ordering::Relaxed) != 0 {
-            OWED.fetch_sub(1, Ordering::Relaxed);
+            end();
         }
     }
 

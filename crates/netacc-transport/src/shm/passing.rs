@@ -82,8 +82,17 @@ pub(super) fn pass_descriptors(fd: i32, pass: &[i32], old_subflow: Option<i32>) 
 }
 
 /// Receives bytes and descriptors from a liveness socket of either side without waiting. With `peek` they stay in the
-/// socket, and the descriptors are duplicates (unix(7)).
+/// socket, and the descriptors are duplicates (unix(7)), for which the reserve is given back if the program has used up
+/// all other numbers.
 pub(super) fn receive_descriptors(fd: i32, bytes: &mut [u8], peek: bool) -> (Result<usize>, Passed) {
+    let received = receive(fd, bytes, peek);
+    if received.1.lost && peek && reserved_fds::is_exhausted(fd) && reserved_fds::release_reserve() {
+        return receive(fd, bytes, true);
+    }
+    received
+}
+
+fn receive(fd: i32, bytes: &mut [u8], peek: bool) -> (Result<usize>, Passed) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut anc = RecvAncillaryBuffer::new(&mut space);
     // SAFETY: the caller keeps this descriptor open during the call.

@@ -88,7 +88,7 @@ impl View {
             if lost || time::now() >= until {
                 return false;
             }
-            let mut p = libc::pollfd { fd: self.link.control.fd(), events: libc::POLLIN, revents: 0 };
+            let mut p = libc::pollfd { fd: self.link.control.fd_to_poll(), events: libc::POLLIN, revents: 0 };
             let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
             let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
         }
@@ -281,6 +281,7 @@ impl ShmEndpoint {
         // A few descriptors are reserved: such a connection takes one descriptor more than a kernel socket, and could
         // not be demoted if none were left.
         reserved_fds::reserve();
+        reserved_fds::hold_spare();
         self.poke_self();
         if let Some(v) = self.side.view() {
             self.wake_for_peer_liveness(&v);

@@ -28,8 +28,9 @@ const WITHOUT_PEER: u32 = low_half(time::ns(timeouts::REDIAL_WITHOUT_PEER) >> 24
 /// Time ([`time::now`]) at which the owed dials are made again.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// To be called before a sleep, without any lock: makes owed dials again when they are due. Returns the time
-/// ([`time::now`]) at which this is due the next time, if any dial is still owed.
+/// To be called before a sleep, without any lock: makes owed dials again when they are due, and reads control sockets
+/// whose first message has waited for a free number. Returns the time
+/// ([`time::now`]) at which this is due the next time, if anything is still owed.
 #[cold]
 pub fn make_owed_dials() -> Option<u64> {
     let now = time::now();
@@ -37,6 +38,9 @@ pub fn make_owed_dials() -> Option<u64> {
     if now >= NEXT.load(Ordering::Relaxed) {
         NEXT.store(now + REDIAL, Ordering::Relaxed);
         registry::each_used(|link| {
+            if link.control.is_stalled() {
+                link.service();
+            }
             for ep in link.endpoints() {
                 redial(ep);
             }
@@ -78,6 +82,14 @@ fn redial(ep: &ShmEndpoint) {
             lose_peer(ep);
             settle();
         }
+    }
+}
+
+/// Notes that the peer has passed its liveness socket for connection `generation` and that it was lost. The peer's
+/// sharers see an end instead, so the connection has ended for them; nothing would tell this side of their end.
+pub(super) fn miss_liveness(ep: &ShmEndpoint, generation: u32) {
+    if ep.side.expects(generation) && !ep.liveness.has_peer() {
+        lose_peer(ep);
     }
 }
 

@@ -37,7 +37,7 @@ impl WakerSource for Link {
     fn control_to_poll(&self) -> i32 {
         // The control socket of a link that has ended would end every sleep, although connections that have sharers go
         // on.
-        if self.is_lost() { -1 } else { self.control.fd() }
+        if self.is_lost() { -1 } else { self.control.fd_to_poll() }
     }
 
     fn service(&'static self) {

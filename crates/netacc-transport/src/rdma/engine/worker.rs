@@ -318,7 +318,7 @@ impl Engine {
         for (n, local) in self.mux.links.table.each() {
             list.push((local.waker(), IN, What::LocalWaker(n)));
             // The end of a link is reported once, to each engine that has it.
-            if !local.ended {
+            if !local.ended && local.link.control.fd_to_poll() >= 0 {
                 list.push((local.link.control.fd(), IN, What::Control(n)));
             }
         }

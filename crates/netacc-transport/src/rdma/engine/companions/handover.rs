@@ -110,6 +110,7 @@ fn receive(over: BorrowedFd<'_>) -> Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    reserved_fds::make_room(over.as_raw_fd());
     recvmsg(over, &mut [IoSliceMut::new(&mut byte)], &mut control, flags)?;
     let mut passed = None;
     for message in control.drain() {
