@@ -33,6 +33,12 @@ class World:
     def talk(self, address="10.77.0.2", port=PORT, connections=1, rounds=ROUNDS, within=None, **spawn):
         return Talker(self, "client", "talk", address, port, connections, rounds, within=within or self.a.within, **spawn)
 
+    def hear(self, connections, within=None):
+        return Talker(self, "client", "hear", "10.77.0.2", PORT, connections, ROUNDS, within=within or self.a.within)
+
+    def tell(self, size, connections):
+        return Talker(self, "client", "tell", "10.77.0.2", PORT, connections, ROUNDS, size, within=self.a.within)
+
     def names(self):
         return sorted(os.listdir(self.dir))
 

@@ -99,15 +99,18 @@ def one_address_twice(ctx):
     world = World(ctx)
     a, b = Host(ctx), Host(ctx)
     cable(a, b, "cable", "10.77.0.1/24", "10.77.0.2/24")
-    servers = [world.serve("threads", within=within) for within in (world.b.within, b.within)]
-    clients = [world.talk(connections=4, within=within) for within in (world.a.within, a.within)]
-    for client in clients * 2:
-        client.again()
-    for client in clients:
-        client.expect(*[("SHM", None)] * 4)
-        client.end()
-    for server in servers:
-        server.end()
+    # A publisher sends to all at the same moments.
+    for kind, join in (("threads", lambda within: world.talk(connections=4, within=within)),
+                       ("publisher", lambda within: world.hear(4, within=within))):
+        servers = [world.serve(kind, within=within) for within in (world.b.within, b.within)]
+        clients = [join(within) for within in (world.a.within, a.within)]
+        for client in clients * 2:
+            client.again()
+        for client in clients:
+            client.expect(*[("SHM", None)] * 4)
+            client.end()
+        for server in servers:
+            server.end()
 
 
 @case(modes=MODES)
@@ -244,6 +247,18 @@ def forking_and_shared(ctx):
             client.again()
             if ctx.mode == "both":
                 equal({transport for transport, _ in client.paths()}, {"TCP"}, kind)
+
+
+@case(modes=MODES)
+def one_direction(ctx):
+    """A client that only sends, and one that only receives; small messages, and a stream without a pause."""
+    world = World(ctx)
+    for kind, connections, join in (("sink", 3, lambda n: world.tell(100, n)), ("sink", 1, lambda n: world.tell(100_000, n)),
+                                    ("publisher", 3, world.hear), ("publisher-bulk", 1, world.hear)):
+        server, client = world.serve(kind), None
+        client = join(connections)
+        with ended(server, client):
+            client.expect(*[("SHM", None)] * connections)
 
 
 @case(modes=MODES)

@@ -15,13 +15,17 @@ pub const RELAY_END_CHECKS: u32 = 5;
 /// connection of a few requests would not gain what the search costs.
 pub const CALLS_BEFORE_SEARCH: u32 = 16;
 
-/// Number of sends by which a client finds out whether a process has the other end of its connection; each has to be
+/// Number of sends by which a side finds out whether a process has the other end of its connection; each has to be
 /// followed by that process's count.
 pub const PROOFS: u32 = 6;
 
-/// Largest number of sends that a client watches for that, before it gives the process up: its server may be too busy to
-/// follow in time.
+/// Largest number of sends that a side watches for that, before it gives the process up: the other side may be too busy
+/// to follow in time.
 pub const SENDS_WATCHED: u32 = 128;
+
+/// Number of sends of a server, with no byte from the client in between, after which it finds out by its own sends whether
+/// the client's process has the other end. A client that sends finds it out earlier.
+pub const UNASKED_SENDS: u32 = 8;
 
 /// Largest number of entrances that a client tries for one connection.
 pub const ENTRANCES_TRIED: u32 = 32;

@@ -1,10 +1,14 @@
 """neighbour_peer.py serve KIND ADDRESS PORT | talk ADDRESS PORT CONNECTIONS ROUNDS | fetch ADDRESS PORT PATH ROUNDS
+    | hear ADDRESS PORT CONNECTIONS ROUNDS | tell ADDRESS PORT CONNECTIONS ROUNDS SIZE
 
 Requests and answers, compared.
 
 A request is a size and so many bytes; the answer is the same with every bit turned round, so that a byte of the wrong
 direction or connection is seen. KIND: threads, epoll, prefork (three processes), forking (a child per connection;
--kept: which the parent keeps, -both: and uses before the child).
+-kept: which the parent keeps, -both: and uses before the child), publisher (sends without being asked, by turns to all
+who have connected; publisher-bulk: large pieces to each without a pause), sink (reads only).
+What goes in one direction only is one stream of known bytes (`stream`), after a number that says where it begins; hear
+reads it, tell sends it in pieces of this size.
 A client takes its connections in turns. It prints a line (JSON) after the first ROUNDS of each, and after as many
 again for each line of its standard input. Both end with that.
 """
@@ -91,6 +95,66 @@ def epoll(listener):
             selector.modify(connection, selectors.EVENT_READ | (selectors.EVENT_WRITE if going else 0), key.data)
 
 
+STREAM = random.Random(1).randbytes(65521)
+PAUSE = 0.001
+
+
+def stream(start, size):
+    """The bytes that a connection carries from this place on, if it carries them in one direction only."""
+    start %= len(STREAM)
+    return (STREAM * (2 + size // len(STREAM)))[start:start + size]
+
+
+def send_stream(connection, piece):
+    place = random.randrange(len(STREAM))
+    try:
+        connection.sendall(struct.pack("!I", place))
+        while True:
+            connection.sendall(stream(place, piece))
+            place += piece
+            yield
+    except ConnectionError:
+        connection.close()
+
+
+def publisher(listener):
+    opened = []
+
+    def publish():
+        """A piece to each in turn, then a pause: as long as a client has it to itself to read what came."""
+        while True:
+            for one in list(opened):
+                if next(one, "gone") == "gone":
+                    opened.remove(one)
+            time.sleep(PAUSE)
+
+    threading.Thread(target=publish, daemon=True).start()
+    while True:
+        opened.append(send_stream(listener.accept()[0], 100))
+
+
+def publisher_bulk(listener):
+    while True:
+        one = send_stream(listener.accept()[0], 100_000)
+        threading.Thread(target=lambda one=one: list(one), daemon=True).start()
+
+
+def hear_stream(connection, heard=lambda: None):
+    """Reads and compares until the other side ends. Calls `heard` after each read."""
+    [place] = struct.unpack("!I", exactly(connection, 4))
+    while part := connection.recv(30_000):
+        if part != stream(place, len(part)):
+            print(f"wrong: bytes after {place}", file=sys.stderr, flush=True)
+            os._exit(1)
+        place += len(part)
+        heard()
+
+
+def sink(listener):
+    while True:
+        threading.Thread(target=hear_stream, args=(listener.accept()[0],), daemon=True).start()
+
+
 WORKERS = []
 
 
@@ -156,7 +220,7 @@ def serve(kind, address, port):
     print("ready", flush=True)
     if kind != "prefork":
         end_with_input()
-    {"threads": threads, "epoll": epoll, "prefork": prefork, "forking": forking,
+    {"publisher": publisher, "publisher-bulk": publisher_bulk, "sink": sink, "threads": threads, "epoll": epoll, "prefork": prefork, "forking": forking,
      "forking-kept": lambda listener: forking(listener, kept=True),
      "forking-both": lambda listener: forking(listener, both=True)}[kind](listener)
 
@@ -181,6 +245,50 @@ def talk(address, port, connections, rounds):
         converse()
 
 
+def hear(address, port, connections, rounds):
+    """Only reads. A round is a read on each connection."""
+    opened = [socket.create_connection((address, int(port)), 30) for _ in range(int(connections))]
+    more, counts = threading.Condition(), [0] * len(opened)
+
+    def count(n):
+        with more:
+            counts[n] += 1
+            more.notify()
+
+    for n, s in enumerate(opened):
+        s.settimeout(None)
+        threading.Thread(target=hear_stream, args=(s, lambda n=n: count(n)), daemon=True).start()
+
+    def rest():
+        with more:
+            wanted = [n + int(rounds) for n in counts]
+            more.wait_for(lambda: all(n >= w for n, w in zip(counts, wanted)))
+        print("heard", flush=True)
+
+    rest()
+    for _ in sys.stdin:
+        rest()
+
+
+def tell(address, port, connections, rounds, size):
+    """Only sends."""
+    opened = [socket.create_connection((address, int(port)), 30) for _ in range(int(connections))]
+    senders = []
+    for s in opened:
+        s.settimeout(None)
+        senders.append(send_stream(s, int(size)))
+
+    def rest():
+        for _ in range(int(rounds)):
+            for one in senders:
+                next(one)
+        print("told", flush=True)
+
+    rest()
+    for _ in sys.stdin:
+        rest()
+
+
 def fetch(address, port, path, rounds):
     """Gets a file by HTTP over one connection, and compares it with the file itself."""
     connection = http.client.HTTPConnection(address, int(port))
@@ -199,4 +307,4 @@ def fetch(address, port, path, rounds):
 
 
 if __name__ == "__main__":
-    {"serve": serve, "talk": talk, "fetch": fetch}[sys.argv[1]](*sys.argv[2:])
+    {"serve": serve, "talk": talk, "fetch": fetch, "hear": hear, "tell": tell}[sys.argv[1]](*sys.argv[2:])

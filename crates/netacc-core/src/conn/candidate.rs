@@ -172,9 +172,9 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
         upgrade_client::before_send(s, nonblock);
     }
     let mut watched = None;
-    if s.upgrade.search.is_on() {
+    if promote::is_watched(s) {
         watched = promote::before_send(fd, r);
-        if !nonblock && promote::await_neighbour(fd, r) {
+        if s.upgrade.search.is_on() && !nonblock && promote::await_neighbour(fd, r) {
             return rewrite(r, src, flags, 0);
         }
     }

@@ -112,16 +112,23 @@ fn by_kernel(out: i32, input: i32, offset: *mut i64, count: usize) -> Option<Out
     if !s.has(NONBLOCK) || !local() || promote::advance(out, r) {
         return None;
     }
-    let _g = s.tx.lock();
-    if !r.valid() || !local() {
-        return None;
-    }
-    let done = raw::sendfile(out, input, offset, count);
-    if let Ok(n) = done {
-        s.kernel_sent.fetch_add(n as u64, Ordering::Relaxed);
-        if let Some(e) = s.stats() {
-            e.sent(n as u64);
+    let watched = if promote::is_watched(s) { promote::before_send(out, r) } else { None };
+    let done = {
+        let _g = s.tx.lock();
+        if !r.valid() || !local() {
+            return None;
         }
+        let done = raw::sendfile(out, input, offset, count);
+        if let Ok(n) = done {
+            s.kernel_sent.fetch_add(n as u64, Ordering::Relaxed);
+            if let Some(e) = s.stats() {
+                e.sent(n as u64);
+            }
+        }
+        done
+    };
+    if let Some(before) = watched {
+        promote::after_send(out, r, before);
     }
     Some(match done {
         Ok(n) => Outcome::Done(n as isize),

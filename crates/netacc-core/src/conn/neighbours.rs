@@ -29,11 +29,12 @@ static NOBODY: Beliefs<64> = Beliefs::new();
 /// Destinations that were not found at the destination's port, though a process there was asked: the network translates
 /// the client's address, perhaps.
 static TRANSLATED: Beliefs<64> = Beliefs::new();
-/// Destinations with the identifier of the entrance of their neighbour.
+/// Destinations with the identifier of the entrance of their neighbour, and clients' hosts, with port 0, with the number
+/// of the link of theirs.
 static ENTRANCE: Beliefs<64> = Beliefs::new();
 /// Destinations for which not all entrances were tried, with the identifier of the one that was tried last.
 static RESUME: Beliefs<64> = Beliefs::new();
-/// Destinations with the time at which a connection to them delayed a send.
+/// Destinations and clients' hosts with the time at which a connection to them delayed a send.
 static TURN: Beliefs<64> = Beliefs::new();
 
 /// Called in the child of a fork.
@@ -130,10 +131,8 @@ fn next(dir: &str, s: &Socket, local: SocketAddr, target: SocketAddr) -> Option<
         .or_else(|| other.map(|e| (e, Stage::Others)))?;
     search.tried.store(entrance.id, Ordering::Relaxed);
     search.port.store(entrance.port.into(), Ordering::Relaxed);
-    for word in [&search.proofs, &search.watched] {
-        word.store(0, Ordering::Relaxed);
-    }
-    search.known.store((stage == Stage::Remembered).into(), Ordering::Relaxed);
+    s.upgrade.proving.begin();
+    s.upgrade.proving.known.store((stage == Stage::Remembered).into(), Ordering::Relaxed);
     search.confirmed.store(0, Ordering::Relaxed);
     search.stage.store(stage as u32, Ordering::Relaxed);
     Some(entrance)
@@ -174,7 +173,7 @@ pub fn note_reason(s: &Socket, why: Reason) {
 /// serves other ports is given up.
 pub fn note_denied(s: &Socket) {
     let search = &s.upgrade.search;
-    if search.known.load(Ordering::Relaxed) != 0 && search.matched.load(Ordering::Relaxed) == 0 {
+    if s.upgrade.proving.known.load(Ordering::Relaxed) != 0 && search.matched.load(Ordering::Relaxed) == 0 {
         // The network leads elsewhere now, or to several processes.
         s.peer.get().into_iter().for_each(|target| ENTRANCE.forget(target));
     }
@@ -188,41 +187,61 @@ pub fn note_denied(s: &Socket) {
     }
 }
 
-/// Whether another connection to the destination of `s` was found at the process that `s` is offered to.
-pub fn is_known_by_now(s: &Socket) -> bool {
-    let search = &s.upgrade.search;
-    let found = s.peer.get().and_then(|target| ENTRANCE.noted(target));
-    search.stage() != Stage::Own && found == Some(search.tried.load(Ordering::Relaxed))
+/// Where `s` leads, and which process may be there: for a client its destination and the entrance that was tried last, for a
+/// server its client's host and the link of the offer. `None`: no other connection is found at that process.
+fn place(s: &Socket) -> Option<(SocketAddr, u64)> {
+    let peer = s.peer.get()?;
+    let [link, ..] = &s.upgrade.proving.offer;
+    match s.upgrade.search.stage() {
+        Stage::Own => None,
+        Stage::None => Some((SocketAddr::new(peer.ip(), 0), link.load(Ordering::Relaxed).into())),
+        Stage::Remembered | Stage::SamePort | Stage::Others => {
+            Some((peer, s.upgrade.search.tried.load(Ordering::Relaxed)))
+        }
+    }
 }
 
-/// Whether `s` may delay a send. Of the connections to one destination one does so at a time, since the others need no
-/// delay once it has been found: a program with many connections would otherwise stand still for the sum of the delays.
+/// Whether another connection to the same place was found at the process that `s` is offered to, or offered by.
+pub fn is_known_by_now(s: &Socket) -> bool {
+    place(s).is_some_and(|(at, process)| ENTRANCE.noted(at) == Some(process))
+}
+
+/// Whether `s` may delay a send. Of the connections to one place one does so at a time, since the others need no delay
+/// once it has been found: a program with many connections would otherwise stand still for the sum of the delays.
 pub fn takes_turn(s: &Socket) -> bool {
-    let search = &s.upgrade.search;
-    let Some(target) = s.peer.get().filter(|_| search.stage() != Stage::Own) else { return true };
+    let Some((at, _)) = place(s) else { return true };
     let now = time::now();
-    if search.turn.load(Ordering::Relaxed) == 0 && TURN.holds(target, now, PROOF_TURN) {
+    let turn = &s.upgrade.proving.turn;
+    if turn.load(Ordering::Relaxed) == 0 && TURN.holds(at, now, PROOF_TURN) {
         return false;
     }
-    search.turn.store(1, Ordering::Relaxed);
-    TURN.note(target, now);
+    turn.store(1, Ordering::Relaxed);
+    TURN.note(at, now);
     true
 }
 
 /// Leaves the turn of `s` to another connection: the process was found, or does not have the connection.
 pub fn leave_turn(s: &Socket) {
-    if s.upgrade.search.turn.swap(0, Ordering::Relaxed) != 0 {
-        s.peer.get().into_iter().for_each(|target| TURN.forget(target));
+    if s.upgrade.proving.turn.swap(0, Ordering::Relaxed) != 0
+        && let Some((at, _)) = place(s)
+    {
+        TURN.forget(at);
     }
 }
 
-/// Notes that the process behind the entrance that was tried last has the connection.
+/// Notes that the process that `s` is offered to, or offered by, has the connection.
 pub fn note_found(s: &Socket) {
-    if let Some(target) = s.peer.get() {
-        // No other connection is found there.
-        if s.upgrade.search.stage() != Stage::Own {
-            ENTRANCE.note(target, s.upgrade.search.tried.load(Ordering::Relaxed));
-        }
-        NOBODY.forget(target);
+    if let Some((at, process)) = place(s) {
+        ENTRANCE.note(at, process);
+    }
+    s.peer.get().into_iter().for_each(|target| NOBODY.forget(target));
+}
+
+/// Server: notes that the process that has offered `s` does not have the connection.
+pub fn note_lost(s: &Socket) {
+    if let Some((at, process)) = place(s)
+        && ENTRANCE.noted(at) == Some(process)
+    {
+        ENTRANCE.forget(at);
     }
 }

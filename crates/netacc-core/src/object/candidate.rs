@@ -20,9 +20,11 @@ pub struct Candidate {
     pub(crate) search: Search,
     /// At a server, the time stamp of the SYN; see [`crate::switch::syn_stamp`].
     pub(crate) stamp: AtomicU64,
-    /// At a server, not 0 once a client in another network namespace has offered a connection that may be this one: it is
-    /// told how much of it was read here.
+    /// Not 0 once the connection was offered to a process in another network namespace, or such a process has offered one
+    /// that may be this one: it is told how much of it was read here.
     pub(crate) watched: AtomicU32,
+    /// How far this side is in finding out whether that process has the other end.
+    pub(crate) proving: Proving,
     /// An error that the kernel returned to a look of ours; the next call of the program reports it.
     pub(crate) error: AtomicI32,
     /// At a server, the processes that have the connection after forks.
@@ -42,20 +44,40 @@ pub struct Search {
     pub(crate) tries: AtomicU32,
     /// Set once a process has shown that it may have the connection.
     pub(crate) matched: AtomicU32,
-    /// Set if the present offer is for the neighbour by which an earlier connection to the destination was found.
-    pub(crate) known: AtomicU32,
-    /// Set if it is this connection's turn to delay its sends.
-    pub(crate) turn: AtomicU32,
-    /// Number of sends that the other process's count has followed, for the present offer.
-    pub(crate) proofs: AtomicU32,
-    /// Number of sends that it has not followed in time.
-    pub(crate) watched: AtomicU32,
     /// Time at which the present offer was confirmed; 0: it was not.
     pub(crate) confirmed: AtomicU64,
     /// Set once a process that listens at the destination's port has said that the connection is not its own.
     pub(crate) denied: AtomicU32,
     /// Set once the socket of such a process was not ours to connect to.
     pub(crate) strange: AtomicU32,
+}
+
+/// How far a side is in finding out whether a process has the other end ([`crate::switch::proof`]).
+#[derive(Debug, Default)]
+pub struct Proving {
+    /// Set if the process is the one by which an earlier connection from here to there was found.
+    pub(crate) known: AtomicU32,
+    /// Set if it is this connection's turn to delay its sends.
+    pub(crate) turn: AtomicU32,
+    /// Number of sends that the process's count has followed, for the present offer.
+    pub(crate) proofs: AtomicU32,
+    /// Number of sends that it has not followed in time.
+    pub(crate) watched: AtomicU32,
+    /// At a server, the offer: the number of its link, its slot and its generation.
+    pub(crate) offer: [AtomicU32; 3],
+    /// At a server, the number of bytes that it had read when it counted `unasked`.
+    pub(crate) heard: AtomicU64,
+    /// At a server, the number of its sends since it has read anything.
+    pub(crate) unasked: AtomicU32,
+}
+
+impl Proving {
+    /// Begins anew with another process.
+    pub(crate) fn begin(&self) {
+        for w in [&self.known, &self.proofs, &self.watched] {
+            w.store(0, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Which entrances a client tries.
@@ -105,14 +127,15 @@ impl Candidate {
             &search.tries,
             &search.denied,
             &search.strange,
-            &search.proofs,
-            &search.watched,
             &search.matched,
-            &search.known,
-            &search.turn,
+            &self.proving.turn,
+            &self.proving.unasked,
         ] {
             w.store(0, Ordering::Relaxed);
         }
+        self.proving.begin();
+        self.proving.heard.store(0, Ordering::Relaxed);
+        self.proving.offer.iter().for_each(|w| w.store(0, Ordering::Relaxed));
         self.error.store(0, Ordering::Relaxed);
         self.held_by.reset();
     }

@@ -33,7 +33,7 @@ use crate::listen::heirs;
 use crate::object::held_by::Standing;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, Socket, Upgrade};
-use crate::switch::proof::{self, Proof};
+use crate::switch::proof::{self, Other, Proof};
 use crate::switch::to_ring::{decided, promoted, switch_to_ring, tail_is_short};
 use crate::switch::{syn_stamp, upgrade};
 use crate::timeouts;
@@ -106,38 +106,58 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
     }
 }
 
-/// Client: to be called before a send on a connection that is offered to a neighbour. Returns the number of bytes sent
-/// before, if [`after_send`] is to be called with it.
+/// Whether the connection is offered to a neighbour, or may be offered by one, so that [`before_send`] is to be called.
+#[inline]
+pub fn is_watched(s: &Socket) -> bool {
+    s.upgrade.search.is_on() || s.upgrade.watched.load(Ordering::Relaxed) != 0
+}
+
+/// To be called before a send on a connection that is offered to a neighbour, or perhaps by one. Returns the number of
+/// bytes sent before, if [`after_send`] is to be called with it.
 #[cold]
 pub fn before_send(fd: i32, r: Ref<Socket>) -> Option<u64> {
-    let ep = proof::watched(r.obj)?;
-    let (proof, watched) = proof::before_send(r.obj, ep);
-    act_on(proof, fd, r, ep);
+    if !r.obj.upgrade.search.is_on() {
+        proof::count_unasked(r.obj);
+    }
+    let other = proof::other(fd, r.obj)?;
+    let (proof, watched) = proof::before_send(r.obj, other);
+    act_on(proof, fd, r, other);
     watched
 }
 
-/// Client: to be called after a watched send.
+/// To be called after a watched send.
 #[cold]
 pub fn after_send(fd: i32, r: Ref<Socket>, before: u64) {
-    if let Some(ep) = proof::watched(r.obj) {
-        act_on(proof::after_send(r.obj, ep, before), fd, r, ep);
+    if let Some(other) = proof::other(fd, r.obj) {
+        act_on(proof::after_send(r.obj, other, before), fd, r, other);
     }
 }
 
-/// Client: confirms the offer, or makes it to another process.
+/// Confirms the offer; or makes it to another process, or refuses it.
 #[inline(never)]
-fn act_on(proof: Proof, fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) {
+fn act_on(proof: Proof, fd: i32, r: Ref<Socket>, other: Other) {
+    let s = r.obj;
     if proof != Proof::Open {
-        neighbours::leave_turn(r.obj);
+        neighbours::leave_turn(s);
     }
-    match proof {
-        Proof::Open => {}
-        Proof::Failed => drop(decide(fd, r, Otherwise::GoOn)),
-        Proof::Given => {
-            r.obj.upgrade.search.confirmed.store(time::now(), Ordering::Relaxed);
+    match (other, proof) {
+        (_, Proof::Open) => {}
+        (Other::Server(_), Proof::Failed) => drop(decide(fd, r, Otherwise::GoOn)),
+        (Other::Server(ep), Proof::Given) => {
+            s.upgrade.search.confirmed.store(time::now(), Ordering::Relaxed);
             if ep.side.link().control.confirm_neighbour(&ep.side).is_err() {
                 decide(fd, r, Otherwise::GoOn);
             }
+        }
+        (Other::Client(fd, offer), proof) => {
+            let given = proof == Proof::Given;
+            if given {
+                neighbours::note_found(s)
+            } else {
+                neighbours::note_lost(s)
+            }
+            promote::answer(fd, offer, given);
+            settle_offers();
         }
     }
 }
@@ -235,6 +255,10 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
         s.peer.set(target);
         s.set_endpoint(ep);
         s.set_state(ConnState::Candidate(Upgrade::Offered));
+        if across {
+            s.upgrade.watched.store(1, Ordering::Relaxed);
+            publish_read(fd, s);
+        }
         let sent = match stamp {
             Some(stamp) => link.control.offer_to_neighbour(claimed.slot as u32, claimed.generation, stamp),
             None => link.control.offer(claimed.slot as u32, claimed.generation),
@@ -401,16 +425,19 @@ fn match_neighbour(
     }
 }
 
-/// Server: tells the clients that may have the other end of `fd` how many bytes were read here. Called under the `rx`
-/// lock after each read.
+/// Tells the process to which `fd` is offered, or the clients that may have its other end, how many bytes were read
+/// here. Called under the `rx` lock after each read.
 #[cold]
 pub fn publish_read(fd: i32, s: &Socket) {
     let read = s.kernel_read.load(Ordering::Relaxed);
-    promote::each_for(fd, |link, slot| {
-        if let Some(ep) = link.endpoint(slot as usize).filter(|ep| !ep.side.is_live()) {
+    if s.upgrade.search.is_on() {
+        // The endpoint stays while the lock is held.
+        if let Some(ep) = s.endpoint().filter(|_| s.is(ConnState::Candidate(Upgrade::Offered))) {
             ep.side.publish_read(read);
         }
-    });
+    } else {
+        promote::each_for(fd, |_, ep| ep.side.publish_read(read));
+    }
 }
 
 /// Server: accepts an offer and switches. Other threads see this as one step.

@@ -1,28 +1,60 @@
-//! How a client finds out whether a process in another network namespace has the other end of its connection.
+//! How a process finds out whether one in another network namespace has the other end of its connection.
 //!
 //! A token in the stream, as for RDMA, would come to the wrong program if the process did not have the connection after
 //! all: two pairs of containers may have the same addresses and ports, and have connected at the same moment. So nothing
-//! is written that the program has not written. Instead the process publishes how many bytes of the kernel's stream it
-//! has read, and the client watches that count while it sends what the program sends in any case. It delays a send by a
-//! random time, in which the count must not move, and after the send the count must follow at once. A process that reads
-//! another connection moves its count at other times, and is found out by the first count that is too high. Further
-//! connections to the same destination and process need one send, without a delay.
+//! is written that the program has not written. Instead each of the two processes publishes how many bytes of the
+//! kernel's stream it has read, and one watches the other's count while it sends what the program sends in any case. It
+//! delays a send by a random time, in which the count must not move, and after the send the count must follow at once. A
+//! process that reads another connection moves its count at other times, and is found out by the first count that is too
+//! high. Further connections to the same place and process need one send, without a delay.
+//!
+//! The client does that, which chooses the process. If it sends nothing the server does it, with its own sends and the
+//! client's count.
 //!
 //! The sends are counted under the `tx` lock, and another thread that sends meanwhile makes a look worthless, not wrong.
 
 use crate::conn::neighbours;
-use crate::limits::{PROOFS, SENDS_WATCHED};
+use crate::limits::{PROOFS, SENDS_WATCHED, UNASKED_SENDS};
 use crate::object::socket::{ConnState, Socket, Upgrade};
 use crate::timeouts;
 use core::sync::atomic::Ordering;
 use netacc_sys::{raw, time};
 use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::shm::promote::{self, OfferName};
+use netacc_transport::shm::segment::CONNECT_QUEUED;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 const PROOF_DELAY: u64 = time::ns(timeouts::PROOF_DELAY);
 const PROOF_REACTION: u64 = time::ns(timeouts::PROOF_REACTION);
 
-/// What a client has found out about an offered connection.
+/// A process that may have the other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Other {
+    /// The server to which the client has offered it.
+    Server(&'static ShmEndpoint),
+    /// The client that has made this offer to the server, whose connection has this descriptor.
+    Client(i32, OfferName),
+}
+
+impl Other {
+    /// How many bytes of the kernel's stream it has read, as it says.
+    fn has_read(self) -> Option<u64> {
+        match self {
+            Other::Server(ep) => ep.side.peer_has_read(),
+            Other::Client(fd, offer) => {
+                let mut read = None;
+                promote::each_for(fd, |name, ep| {
+                    if name == offer {
+                        read = ep.side.peer_has_read();
+                    }
+                });
+                read
+            }
+        }
+    }
+}
+
+/// What a side has found out about a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Proof {
     /// Nothing yet.
@@ -44,14 +76,14 @@ enum Count {
     More,
 }
 
-fn count(s: &Socket, ep: &ShmEndpoint) -> Count {
+fn count(s: &Socket, other: Other) -> Count {
     let _g = s.tx.lock();
     // SeqCst: see `upgrade_client::Sending`. A thread that sends without the lock has counted itself before.
     if s.upgrade.sending.load(Ordering::SeqCst) != 0 {
         return Count::Fewer;
     }
     let sent = s.kernel_sent.load(Ordering::Relaxed);
-    let read = ep.side.peer_has_read();
+    let read = other.has_read();
     if read.is_some() {
         s.upgrade.search.matched.store(1, Ordering::Relaxed);
     }
@@ -62,16 +94,63 @@ fn count(s: &Socket, ep: &ShmEndpoint) -> Count {
     }
 }
 
-/// Number of sends that have to be followed. One is enough where another connection to the same destination was found at
-/// the same process: then it is known that this network leads there.
+/// Number of sends that have to be followed. One is enough where another connection to the same place was found at the
+/// same process: then it is known that this network leads there.
 fn needed(s: &Socket) -> u32 {
-    if s.upgrade.search.known.load(Ordering::Relaxed) != 0 { 1 } else { PROOFS }
+    if s.upgrade.proving.known.load(Ordering::Relaxed) != 0 { 1 } else { PROOFS }
 }
 
-/// The endpoint of a connection that is offered to a neighbour and not proven yet.
-pub(super) fn watched(s: &Socket) -> Option<&'static ShmEndpoint> {
-    let open = s.upgrade.search.is_on() && s.upgrade.search.proofs.load(Ordering::Relaxed) < needed(s);
-    s.endpoint().filter(|_| open && s.is(ConnState::Candidate(Upgrade::Offered)))
+fn is_open(s: &Socket) -> bool {
+    s.upgrade.proving.proofs.load(Ordering::Relaxed) < needed(s)
+}
+
+/// The process about which this side finds out by its sends, if there is one.
+pub(super) fn other(fd: i32, s: &Socket) -> Option<Other> {
+    match s.candidate() {
+        Some(Upgrade::Offered) if s.upgrade.search.is_on() => {
+            s.endpoint().filter(|_| is_open(s) && s.is(ConnState::Candidate(Upgrade::Offered))).map(Other::Server)
+        }
+        Some(Upgrade::AwaitOffer) => client(fd, s),
+        _ => None,
+    }
+}
+
+/// Server: the client whose offer may be for this connection, if it sends nothing itself.
+fn client(fd: i32, s: &Socket) -> Option<Other> {
+    let proving = &s.upgrade.proving;
+    if proving.unasked.load(Ordering::Relaxed) < UNASKED_SENDS {
+        return None;
+    }
+    let stored = || {
+        let [link, slot, generation] = proving.offer.each_ref().map(|w| w.load(Ordering::Relaxed));
+        OfferName { link, slot, generation }
+    };
+    let mut found = None;
+    promote::each_for(fd, |name, ep| {
+        // The one of the last send, as long as it waits.
+        if ep.side.outcome() == CONNECT_QUEUED && (found.is_none() || name == stored()) {
+            found = Some(name);
+        }
+    });
+    let offer = found?;
+    if offer != stored() {
+        for (cell, word) in proving.offer.iter().zip([offer.link, offer.slot, offer.generation]) {
+            cell.store(word, Ordering::Relaxed);
+        }
+        proving.begin();
+    }
+    is_open(s).then_some(Other::Client(fd, offer))
+}
+
+/// Server: counts a send, and whether the client has sent anything since the last one.
+pub(super) fn count_unasked(s: &Socket) {
+    let (proving, read) = (&s.upgrade.proving, s.kernel_read.load(Ordering::Relaxed));
+    if proving.heard.swap(read, Ordering::Relaxed) == read {
+        let sends = proving.unasked.load(Ordering::Relaxed);
+        proving.unasked.store(sends.saturating_add(1), Ordering::Relaxed);
+    } else {
+        proving.unasked.store(0, Ordering::Relaxed);
+    }
 }
 
 fn delay(ns: u64) {
@@ -81,15 +160,15 @@ fn delay(ns: u64) {
 
 /// To be called before a send: delays it while the count must not move. The result of `Open` is the number of bytes sent
 /// so far if the send is to be watched.
-pub(super) fn before_send(s: &Socket, ep: &ShmEndpoint) -> (Proof, Option<u64>) {
-    let search = &s.upgrade.search;
-    if search.known.load(Ordering::Relaxed) == 0 && neighbours::is_known_by_now(s) {
-        search.known.store(1, Ordering::Relaxed);
-        if search.proofs.load(Ordering::Relaxed) > 0 {
+pub(super) fn before_send(s: &Socket, other: Other) -> (Proof, Option<u64>) {
+    let proving = &s.upgrade.proving;
+    if proving.known.load(Ordering::Relaxed) == 0 && neighbours::is_known_by_now(s) {
+        proving.known.store(1, Ordering::Relaxed);
+        if proving.proofs.load(Ordering::Relaxed) > 0 {
             return (Proof::Given, None);
         }
     }
-    let before = match count(s, ep) {
+    let before = match count(s, other) {
         Count::All(sent) => sent,
         Count::Fewer => return (Proof::Open, None),
         Count::More => return (Proof::Failed, None),
@@ -105,7 +184,7 @@ pub(super) fn before_send(s: &Socket, ep: &ShmEndpoint) -> (Proof, Option<u64>) 
         return (Proof::Open, None);
     }
     delay(u64::from(u32::from_ne_bytes(random)) % PROOF_DELAY);
-    match count(s, ep) {
+    match count(s, other) {
         Count::All(sent) if sent == before => (Proof::Open, Some(before)),
         Count::More => (Proof::Failed, None),
         Count::All(_) | Count::Fewer => (Proof::Open, None),
@@ -113,13 +192,13 @@ pub(super) fn before_send(s: &Socket, ep: &ShmEndpoint) -> (Proof, Option<u64>) 
 }
 
 /// To be called after a watched send, before which `before` bytes had been sent: waits for the count to follow.
-pub(super) fn after_send(s: &Socket, ep: &ShmEndpoint, before: u64) -> Proof {
-    let search = &s.upgrade.search;
+pub(super) fn after_send(s: &Socket, other: Other, before: u64) -> Proof {
+    let proving = &s.upgrade.proving;
     let until = time::now().saturating_add(PROOF_REACTION);
     loop {
-        match count(s, ep) {
+        match count(s, other) {
             Count::All(sent) if sent > before => {
-                let proofs = search.proofs.fetch_add(1, Ordering::Relaxed) + 1;
+                let proofs = proving.proofs.fetch_add(1, Ordering::Relaxed) + 1;
                 return if proofs >= needed(s) { Proof::Given } else { Proof::Open };
             }
             Count::More => return Proof::Failed,
@@ -128,9 +207,9 @@ pub(super) fn after_send(s: &Socket, ep: &ShmEndpoint, before: u64) -> Proof {
         if time::now() >= until {
             break;
         }
-        // The server may need this processor.
+        // The other process may need this processor.
         delay(PROOF_REACTION / 10);
     }
-    let watched = search.watched.fetch_add(1, Ordering::Relaxed);
+    let watched = proving.watched.fetch_add(1, Ordering::Relaxed);
     if watched >= SENDS_WATCHED { Proof::Failed } else { Proof::Open }
 }

@@ -18,8 +18,8 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
 
 impl SlotSide {
-    /// Server: tells the client how many bytes of the kernel's stream this side has read, while the connection may be the
-    /// one that the client has offered.
+    /// Tells the peer how many bytes of the kernel's stream this side has read, while the connection may be the one that
+    /// the client has offered.
     pub fn publish_read(&self, read: u64) {
         if let Some(v) = self.view() {
             // Release pairs with the load of `peer_has_read`. The word is meant for this count in any case: after the
@@ -28,7 +28,7 @@ impl SlotSide {
         }
     }
 
-    /// Client: how many bytes of the kernel's stream the other side has read; `None`: it has not told.
+    /// How many bytes of the kernel's stream the other side has read; `None`: it has not told.
     pub fn peer_has_read(&self) -> Option<u64> {
         let v = self.view()?;
         line!(v, consumer, v.me.other()).before.load(Ordering::Acquire).checked_sub(1)

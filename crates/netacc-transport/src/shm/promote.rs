@@ -2,7 +2,7 @@
 //! which knows the connections.
 
 use crate::num::low_half;
-use crate::shm::Link;
+use crate::shm::{Link, ShmEndpoint};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::{Lock, lock_rank};
 
@@ -27,8 +27,19 @@ pub struct Neighbour {
     pub stamp: u32,
     /// The socket layer's descriptor for the connection that it may be, or -1.
     pub fd: i32,
-    /// Whether the client has found out that this is its connection.
+    /// Whether one of the two sides has found out that this is its connection.
     pub confirmed: bool,
+}
+
+/// Names an offer while it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfferName {
+    /// [`Link::id`].
+    pub link: u32,
+    /// [`Offer::slot`].
+    pub slot: u32,
+    /// [`Offer::generation`].
+    pub generation: u32,
 }
 
 /// A place for an offer. All fields are changed under `LOCK`.
@@ -225,13 +236,34 @@ pub fn each(mut settle: impl FnMut(&'static Link, Offer) -> Settled) {
     }
 }
 
-/// Calls `tell` with the link and the slot of each waiting offer that may be for the connection `fd`, under a lock: the
-/// slot is not used for another connection meanwhile.
-pub fn each_for(fd: i32, mut tell: impl FnMut(&'static Link, u32)) {
+/// Calls `tell` with each waiting offer that may be for the connection `fd`, and its endpoint, under a lock: the slot is
+/// not used for another connection meanwhile.
+pub fn each_for(fd: i32, mut tell: impl FnMut(OfferName, &'static ShmEndpoint)) {
     let _g = LOCK.lock();
     for o in held().filter(|o| o.fd.load(Ordering::Relaxed) == fd + 1) {
-        if let Some(link) = o.link() {
-            tell(link, o.slot.load(Ordering::Relaxed));
+        let Offer { slot, generation, .. } = o.load();
+        if let Some(link) = o.link()
+            && let Some(ep) = link.endpoint(slot as usize).filter(|ep| !ep.side.is_live())
+        {
+            tell(OfferName { link: link.id(), slot, generation }, ep);
+        }
+    }
+}
+
+/// Answers the offer of this name, which may be for the connection `fd`: it is confirmed or refused. It has to be looked
+/// at again then ([`each`]).
+pub fn answer(fd: i32, name: OfferName, confirmed: bool) {
+    let _g = LOCK.lock();
+    for o in held().filter(|o| o.fd.load(Ordering::Relaxed) == fd + 1) {
+        let offer = o.load();
+        if let Some(link) = o.link().filter(|link| link.id() == name.link)
+            && o.holds(link, name.slot, name.generation)
+        {
+            if !confirmed {
+                refuse(link, offer);
+            }
+            o.confirmed.store(1, Ordering::Relaxed);
+            o.set_quiet(false);
         }
     }
 }
