@@ -15,7 +15,7 @@ from hosts import Host, cable, possible
 from matrix import case
 from neighbours import PORT, ROUNDS, Talker, World, ended
 from operators import ctl_any, real
-from test_hosts import CONTAINERS, container
+from test_hosts import CONTAINERS, container, mapped
 from test_postgres import program
 
 MODES = ("plain", "both")
@@ -340,6 +340,29 @@ def another_user(ctx):
     with ended(server, client):
         client.again()
         client.expect(("TCP", "peer-uid"))
+
+
+@case(modes=MODES)
+def user_namespaces(ctx):
+    """Containers whose users have other numbers outside: they meet if their users are the same ones outside, and the directory is
+    theirs. Who owns a file is not known where the owner has no number."""
+    world = World(ctx, mode=0o1777)
+    if not possible(need("unshare"), "--user", "true"):
+        raise Skipped("no user namespace can be made")
+    one, other = (mapped(ctx, f"0 {first} 65536") for first in (100000, 200000))
+    unmapped = [need("unshare"), "--user"]
+    for owner, server_in, client_in, path in (
+            (100000, one, one, ("SHM", None)), (0, one, one, ("TCP", "other-host")),
+            (100000, one, other, ("TCP", "other-host")), (0, [], other, ("TCP", "other-host")),
+            (200000, unmapped, unmapped, ("TCP", "other-host"))):
+        os.chown(world.dir, owner, owner)
+        server, client = world.serve("threads", within=[*world.b.within, *server_in], readable=True), None
+        client = world.talk(within=[*world.a.within, *client_in], readable=True)
+        with ended(server, client):
+            client.again()
+            client.expect(path)
+        for name in world.names():
+            (world.dir / name).unlink()
 
 
 @case(modes=("both",))

@@ -13,7 +13,7 @@ from matrix import case
 from neighbours import PORT, ROUNDS, World, ended
 from operators import real
 from terminals import Terminal
-from test_hosts import CONTAINERS, container
+from test_hosts import CONTAINERS, container, mapped
 
 
 def shown(*args, columns=None):
@@ -84,6 +84,12 @@ def why_not(ctx):
     explained("no-neighbour", "different directories", server={"env": {"NACC_HOST_DIR": str(other)}})
     other.chmod(0o777)
     explained("no-neighbour", "of that process is not used: others may write", server={"env": {"NACC_HOST_DIR": str(other)}})
+    for owner, words in ((100000, "of that process is not used"), (0, "of this process is not used")):
+        os.chown(world.dir, owner, owner)
+        world.dir.chmod(0o1777)
+        within = mapped(ctx, "0 100000 65536")
+        client = {"within": [*world.a.within, *within], "readable": True}
+        explained("no-neighbour" if owner else "other-host", f"{words}: it belongs to user", client=client)
     explained("short-lived", "is looked for only once a connection has made some 20 requests", rounds=2)
 
 

@@ -87,7 +87,7 @@ pub enum Directory {
 }
 
 impl Directory {
-    /// The directory `dir` as the process sees it, whose user is `uid`.
+    /// The directory `dir` as the process sees it, whose user is `uid` here.
     #[must_use]
     pub fn of(pid: u32, dir: &str, uid: u32) -> Self {
         if dir.len() > host_dir::LONGEST {
@@ -103,7 +103,7 @@ impl Directory {
         let found = openat2(&root, dir, flags, Mode::empty(), ResolveFlags::IN_ROOT).and_then(fstat);
         match found {
             Err(error) => unseen(error),
-            Ok(found) => match host_dir::judge(found.st_mode, found.st_uid, uid) {
+            Ok(found) => match users::judge(pid, found.st_mode, found.st_uid, uid) {
                 Ok(()) => Self::Usable(found.st_dev, found.st_ino),
                 Err(why) => Self::Unfit(why),
             },
@@ -125,9 +125,50 @@ impl Directory {
     }
 }
 
+/// Users as a process in another user namespace sees them.
+mod users {
+    use super::{Unfit, host_dir};
+    use netacc_transport::shm::users::OVERFLOW;
+    use std::fs;
+
+    /// Judges a file of this mode and owner for a process of the user `uid`, as the process does.
+    pub(super) fn judge(pid: u32, mode: u32, owner: u32, uid: u32) -> Result<(), Unfit> {
+        let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/user")).ok();
+        if namespace("self") == namespace(&pid.to_string()) {
+            return host_dir::judge(mode, owner, uid);
+        }
+        // As a process of another user namespace, we are shown the numbers that users have in ours.
+        let map = fs::read_to_string(format!("/proc/{pid}/uid_map")).unwrap_or_default();
+        match number(&map, owner) {
+            None => Err(Unfit::Owner(OVERFLOW)),
+            Some(owner) => host_dir::judge(mode, owner, number(&map, uid).unwrap_or(OVERFLOW)),
+        }
+    }
+
+    /// The number that the user has according to the lines of a uid_map: first number there, first number here, count.
+    pub(super) fn number(map: &str, uid: u32) -> Option<u32> {
+        map.lines().find_map(|line| {
+            let mut fields = line.split_whitespace().map(|field| field.parse::<u32>().ok());
+            let (there, here, count) = (fields.next()??, fields.next()??, fields.next()??);
+            uid.checked_sub(here).filter(|distance| *distance < count)?.checked_add(there)
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_users() {
+        let map = "         0     100000      65536\n     70000       1000          1\nodd\n";
+        for (here, there) in
+            [(100_000, Some(0)), (165_535, Some(65_535)), (165_536, None), (1000, Some(70_000)), (0, None)]
+        {
+            assert_eq!(users::number(map, here), there, "{here}");
+        }
+        assert_eq!(users::number("0 0 4294967295", 12), Some(12));
+    }
 
     #[test]
     fn names_of_containers() {

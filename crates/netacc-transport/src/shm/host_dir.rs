@@ -11,7 +11,7 @@ use crate::shm::link::Link;
 use crate::shm::mapping;
 use crate::shm::rendezvous::{FLAGS, NoLink, greet};
 use crate::shm::side::Side;
-use crate::shm::users::trusted;
+use crate::shm::users::{OVERFLOW, is_one_user, trusted};
 use core::fmt;
 use core::mem::MaybeUninit;
 use netacc_sys::errno::{Errno, Result};
@@ -52,6 +52,9 @@ impl fmt::Display for Unfit {
             Unfit::Absent => f.write_str("it is not there"),
             Unfit::Long => write!(f, "its name is longer than {LONGEST} bytes"),
             Unfit::Kind => f.write_str("it is no directory (a symbolic link is not followed)"),
+            Unfit::Owner(uid @ OVERFLOW) => {
+                write!(f, "it belongs to user {uid}, which in a user namespace is every user without a number there")
+            }
             Unfit::Owner(uid) => write!(f, "it belongs to user {uid}, who is neither root nor the program's user"),
             Unfit::Mode(mode) => write!(f, "others may write to it and it has no sticky bit (mode {mode:04o})"),
         }
@@ -64,7 +67,9 @@ pub fn check(dir: &str) -> core::result::Result<(), Unfit> {
         return Err(Unfit::Long);
     }
     let Ok(found) = statat(CWD, dir, AtFlags::SYMLINK_NOFOLLOW) else { return Err(Unfit::Absent) };
-    judge(found.st_mode, found.st_uid, geteuid().as_raw())
+    judge(found.st_mode, found.st_uid, geteuid().as_raw())?;
+    // Our own user may be one without a number, as the owner is, and another one.
+    if is_one_user(found.st_uid) { Ok(()) } else { Err(Unfit::Owner(found.st_uid)) }
 }
 
 /// Judges a file of this mode and owner, for a program of the user `uid`.

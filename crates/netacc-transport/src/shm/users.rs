@@ -6,7 +6,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{geteuid, getuid};
 
 /// The id that the kernel shows for every user who has no id in our user namespace (user_namespaces(7)).
-const OVERFLOW: u32 = 65534;
+pub const OVERFLOW: u32 = 65534;
 
 /// Whether processes of this user may hold our descriptors and pass us theirs: those of our own user and of root may.
 pub fn trusted(uid: u32) -> bool {
