@@ -3,7 +3,7 @@
 import json
 import subprocess
 
-from benching import ONE
+from benching import ONE, SHORT, cell, run
 from harness import ROOT, check, equal
 from hosts import need_root
 from matrix import case
@@ -23,3 +23,19 @@ def in_containers(ctx):
     equal([one["name"] for one in found], ["containers-redis-one", "containers-published"], "cases")
     for one in found:
         equal(one["proof"]["accelerated"], "yes", f"{one['name']}: {one['proof']['said']}")
+
+
+@case(modes=ONE, limit=120)
+def the_tool(ctx):
+    """netacc_bench makes two containers and leaves nothing behind."""
+    need_root()
+    words = ("client", "--containers", *SHORT, "-w", "round-trip,connect,requests", "-c", "4")
+    there = {"TMPDIR": str(ctx.dir)}
+    before = set(ctx.dir.iterdir())
+    found = run(ctx, *words, "--json", env=there).json()
+    for workload in ("round-trip", "requests"):
+        both = cell(found, workload, "both")
+        equal((both["via"], both["accelerated"]), ("shm", True), workload)
+        equal(cell(found, workload, "client")["via"], "tcp", f"{workload}, one end")
+    equal(cell(found, "connect", "both")["via"], "tcp", "connections that are too short-lived")
+    equal({path.name for path in set(ctx.dir.iterdir()) - before if path.name.startswith("netacc_bench")}, set(), "left behind")

@@ -22,6 +22,7 @@ const MOST_CONNECTIONS: i64 = 10_000;
     disable_help_flag = true,
     disable_help_subcommand = true,
     after_help = "On one host:    netacc_bench client\n\
+                  In containers:  netacc_bench client --containers\n\
                   On two hosts:   netacc_bench server                 (there)\n                \
                   netacc_bench client HOST            (here)\n\
                   As the manual:  netacc_bench redis [HOST]\n\n\
@@ -202,6 +203,14 @@ pub struct ClientArgs {
     /// Where the server runs; without it one is started here
     #[arg(value_name = "HOST")]
     pub host: Option<String>,
+
+    /// Start the server in another container than the client
+    ///
+    /// Two network namespaces with a cable to a bridge each, and a directory for both (`NACC_HOST_DIR`): as two
+    /// containers of one host. Connections begin on TCP there, and go over to shared memory when they have lived for a
+    /// while. It needs root, ip(8), nsenter(1) and unshare(1).
+    #[arg(long, conflicts_with = "host")]
+    pub containers: bool,
 
     /// The server's port
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT, requires = "host", value_parser = clap::value_parser!(u16).range(1..=65533))]

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::containers;
 use netacc_tools::bench_wire::Side;
 use netacc_tools::library;
 use netacc_tools::text::clean;
@@ -48,6 +49,9 @@ pub(crate) fn ourselves(words: &[impl AsRef<OsStr>]) -> Result<Command, String> 
     let program = env::current_exe().map_err(|error| format!("the file of this program cannot be found: {error}"))?;
     let mut command = Command::new(program);
     command.args(words);
+    if let Some(directory) = containers::directory() {
+        command.env("NACC_HOST_DIR", directory);
+    }
     Ok(command)
 }
 

@@ -8,6 +8,7 @@ use netacc_tools::text::quote;
 
 use crate::args::{ClientArgs, Ends, Workload};
 use crate::child::{Child, on_side, ourselves};
+use crate::containers::{self, Containers};
 use crate::control::Server;
 use crate::ping::{Baseline, Pinger};
 use crate::progress::Progress;
@@ -28,10 +29,18 @@ enum Trouble {
 
 pub(crate) fn run(args: &ClientArgs) -> Result<Results, String> {
     let settings = settings(args);
+    let containers = if args.containers { Some(Containers::make()?) } else { None };
+    let own_address = if args.containers { containers::SERVER } else { "127.0.0.1" };
     // Started before the clock: a server of our own takes a moment.
-    let own = if args.host.is_none() { Some(OwnServer::start(args.server_cpu)?) } else { None };
+    let own = match args.host {
+        None => Some(OwnServer::start(args.server_cpu, own_address, containers.as_ref())?),
+        Some(_) => None,
+    };
+    if let Some(containers) = &containers {
+        containers.enter()?;
+    }
     let (host, port) = match (&own, &args.host) {
-        (Some(own), _) => ("127.0.0.1", own.port),
+        (Some(own), _) => (own_address, own.port),
         (None, Some(host)) => (host.as_str(), args.port),
         (None, None) => return Err("no server".into()),
     };
@@ -45,7 +54,10 @@ pub(crate) fn run(args: &ClientArgs) -> Result<Results, String> {
         settings: settings.clone(),
         client: facts::own(),
         server: server.welcome.host.clone(),
-        host: args.host.clone().unwrap_or_else(|| "this host".into()),
+        host: args
+            .host
+            .clone()
+            .unwrap_or_else(|| if args.containers { "a container of this host" } else { "this host" }.into()),
         address: server.address.to_string(),
         server_obstacle: server.welcome.netacc.obstacle.as_deref().map(netacc_tools::text::clean),
         started_unix: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs(),
@@ -108,10 +120,13 @@ struct OwnServer {
 }
 
 impl OwnServer {
-    fn start(on_cpu: Option<u16>) -> Result<Self, String> {
-        let mut command: Command = ourselves(&["server", "-B", "127.0.0.1", "-p", "0", "--one-off", "--with-parent"])?;
+    fn start(on_cpu: Option<u16>, address: &str, containers: Option<&Containers>) -> Result<Self, String> {
+        let mut command: Command = ourselves(&["server", "-B", address, "-p", "0", "--one-off", "--with-parent"])?;
         command.args(on_cpu.map(|number| format!("--cpu={number}")));
         on_side(&mut command, Side::Plain);
+        if let Some(containers) = containers {
+            command = containers.at_server(&command);
+        }
         let mut child = Child::spawn("server on this host", command)?;
         let line = child.hear(PATIENCE)?;
         let port = line.strip_prefix("netacc_bench: listens on port ").and_then(|rest| rest.split(' ').next());

@@ -5,6 +5,7 @@ mod child;
 mod client;
 mod conclusion;
 mod conn;
+mod containers;
 mod control;
 mod cpu;
 mod facts;
