@@ -100,6 +100,71 @@ pub const SETTLS: [&[u8]; 2] = [
     ],
 ];
 
+/// [`SETTLS`] in Go 1.19, whose assembler sets up a frame in another way.
+pub const SETTLS_WITH_FRAME: [u8; 66] = [
+    0x48, 0x83, 0xec, 0x28, // sub rsp, 40
+    0x48, 0x89, 0x6c, 0x24, 0x20, // mov [rsp + 32], rbp
+    0x48, 0x8d, 0x6c, 0x24, 0x20, // lea rbp, [rsp + 32]
+    0x48, 0x83, 0xc7, 0x08, // add rdi, 8
+    0x48, 0x89, 0xfe, // mov rsi, rdi
+    0x48, 0xc7, 0xc7, 0x02, 0x10, 0x00, 0x00, // mov rdi, ARCH_SET_FS
+    0x48, 0xc7, 0xc0, 0x9e, 0x00, 0x00, 0x00, // mov rax, SYS_arch_prctl
+    0x0f, 0x05, // syscall
+    0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, // cmp rax, -4095
+    0x76, 0x0b, // jbe
+    0xc7, 0x04, 0x25, 0xf1, 0x00, 0x00, 0x00, 0xf1, 0x00, 0x00, 0x00, // mov dword ptr [0xf1], 0xf1
+    0x48, 0x8b, 0x6c, 0x24, 0x20, // mov rbp, [rsp + 32]
+    0x48, 0x83, 0xc4, 0x28, // add rsp, 40
+    0xc3, // ret
+];
+
+/// The functions by which the runtime uses epoll in Go 1.19 and 1.20, on x86-64, as they lie one behind the other:
+/// `runtime.epollcreate`, `runtime.epollcreate1`, `runtime.epollctl` and `runtime.epollwait`. In later releases it calls
+/// [`SYSCALL6`].
+pub const EPOLL: [u8; 133] = [
+    0x8b, 0x7c, 0x24, 0x08, // mov edi, [rsp + 8]
+    0xb8, 0xd5, 0x00, 0x00, 0x00, // mov eax, SYS_epoll_create
+    0x0f, 0x05, // syscall
+    0x89, 0x44, 0x24, 0x10, // mov [rsp + 16], eax
+    0xc3, // ret
+    0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, //
+    0x8b, 0x7c, 0x24, 0x08, // mov edi, [rsp + 8]
+    0xb8, 0x23, 0x01, 0x00, 0x00, // mov eax, SYS_epoll_create1
+    0x0f, 0x05, // syscall
+    0x89, 0x44, 0x24, 0x10, // mov [rsp + 16], eax
+    0xc3, // ret
+    0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, //
+    0x8b, 0x7c, 0x24, 0x08, // mov edi, [rsp + 8]
+    0x8b, 0x74, 0x24, 0x0c, // mov esi, [rsp + 12]
+    0x8b, 0x54, 0x24, 0x10, // mov edx, [rsp + 16]
+    0x4c, 0x8b, 0x54, 0x24, 0x18, // mov r10, [rsp + 24]
+    0xb8, 0xe9, 0x00, 0x00, 0x00, // mov eax, SYS_epoll_ctl
+    0x0f, 0x05, // syscall
+    0x89, 0x44, 0x24, 0x20, // mov [rsp + 32], eax
+    0xc3, // ret
+    0xcc, 0xcc, 0xcc, //
+    0x8b, 0x7c, 0x24, 0x08, // mov edi, [rsp + 8]
+    0x48, 0x8b, 0x74, 0x24, 0x10, // mov rsi, [rsp + 16]
+    0x8b, 0x54, 0x24, 0x18, // mov edx, [rsp + 24]
+    0x44, 0x8b, 0x54, 0x24, 0x1c, // mov r10d, [rsp + 28]
+    0x49, 0xc7, 0xc0, 0x00, 0x00, 0x00, 0x00, // mov r8, 0
+    0xb8, 0x19, 0x01, 0x00, 0x00, // mov eax, SYS_epoll_pwait
+    0x0f, 0x05, // syscall
+    0x89, 0x44, 0x24, 0x20, // mov [rsp + 32], eax
+    0xc3, // ret
+];
+
+/// Distance of two functions of [`EPOLL`] (bytes).
+pub const EPOLL_DISTANCE: usize = 32;
+
+/// Whether the code's `syscall` instruction at `at` is one of [`EPOLL`], whose functions are redirected.
+#[must_use]
+pub(crate) fn is_epolls(code: &[u8], at: usize) -> bool {
+    let instructions = EPOLL.windows(2).enumerate().filter(|(_, two)| *two == [0x0f, 0x05]).map(|(into, _)| into);
+    let mut starts = instructions.filter_map(|into| at.checked_sub(into));
+    starts.any(|start| start % 16 == 0 && code.get(start..).is_some_and(|rest| rest.starts_with(&EPOLL)))
+}
+
 /// What the linker of Go puts at the beginning of a program's data.
 const BUILD_INFO: &[u8] = b"\xff Go buildinf:";
 /// The note that the linker of Go writes: the lengths of name and content, the type, the name.
@@ -148,6 +213,8 @@ pub struct Functions {
     pub syscall6: usize,
     /// Of [`EXIT`], if there is just one.
     pub exit: Option<usize>,
+    /// Of [`EPOLL`], the first one's, in programs that have them.
+    pub epoll: Option<usize>,
 }
 
 /// Searches pieces of code, each of which begins at the given address, for the functions.
@@ -159,7 +226,11 @@ pub fn search<'a>(pieces: impl Iterator<Item = (usize, &'a [u8])> + Clone) -> Re
         return Err(Unfollowed::Machine);
     }
     let syscall6 = only(pieces.clone(), &SYSCALL6)?;
-    Ok(Functions { syscall6, exit: only(pieces, &[&EXIT]).ok() })
+    let epoll = match only(pieces.clone(), &[&EPOLL]) {
+        Err(Unfollowed::NotFound) => None,
+        found => Some(found?),
+    };
+    Ok(Functions { syscall6, exit: only(pieces, &[&EXIT]).ok(), epoll })
 }
 
 /// Searches as [`search`] does, for a program whose threads have no libc.
@@ -168,7 +239,11 @@ pub fn search<'a>(pieces: impl Iterator<Item = (usize, &'a [u8])> + Clone) -> Re
 /// Why the program is not followed.
 pub fn search_static<'a>(pieces: impl Iterator<Item = (usize, &'a [u8])> + Clone) -> Result<Functions, Unfollowed> {
     let functions = search(pieces.clone())?;
-    only(pieces, &SETTLS).map(|_| functions)
+    let settls = match only(pieces.clone(), &SETTLS) {
+        Err(Unfollowed::NotFound) => only(pieces, &[&SETTLS_WITH_FRAME]),
+        found => found,
+    };
+    settls.map(|_| functions)
 }
 
 /// The most thread-local memory (bytes) of a static program without C code: one word, of Go's linker.
@@ -322,10 +397,10 @@ mod tests {
     fn the_function_has_to_be_there_once_and_whole() {
         assert_eq!(found(&with(&[])), Err(Unfollowed::NotFound));
         for body in SYSCALL6 {
-            assert_eq!(found(&with(&[(64, body)])), Ok(Functions { syscall6: 0x1040, exit: None }));
+            assert_eq!(found(&with(&[(64, body)])), Ok(Functions { syscall6: 0x1040, exit: None, epoll: None }));
             assert_eq!(
                 found(&with(&[(64, body), (160, &EXIT)])),
-                Ok(Functions { syscall6: 0x1040, exit: Some(0x10a0) })
+                Ok(Functions { syscall6: 0x1040, exit: Some(0x10a0), epoll: None })
             );
             for second in SYSCALL6 {
                 assert_eq!(found(&with(&[(64, body), (1024, second)])), Err(Unfollowed::Ambiguous));
@@ -347,7 +422,7 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     fn a_static_program_has_the_function_for_thread_pointers_too() {
         let code = |settls| with(&[(64, SYSCALL6[0]), (256, settls)]);
-        for settls in SETTLS {
+        for settls in SETTLS.into_iter().chain([&SETTLS_WITH_FRAME[..]]) {
             assert!(search_static([(0, &code(settls)[..])].into_iter()).is_ok());
         }
         assert_eq!(search_static([(0, &code(&EXIT)[..])].into_iter()), Err(Unfollowed::NotFound));
@@ -360,6 +435,25 @@ mod tests {
             assert_eq!(body[..ENTERS + 2], SYSCALL6[0][..ENTERS + 2]);
             assert_eq!(body[ENTERS..ENTERS + 2], [0x0f, 0x05]);
         }
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn functions_for_epoll_are_there_once_or_not_at_all() {
+        let code = with(&[(64, SYSCALL6[1]), (512, &EPOLL)]);
+        assert_eq!(found(&code), Ok(Functions { syscall6: 0x1040, exit: None, epoll: Some(0x1200) }));
+        assert_eq!(found(&with(&[(64, SYSCALL6[1]), (512, &EPOLL), (1024, &EPOLL)])), Err(Unfollowed::Ambiguous));
+        // Nothing else finds the calls that these functions make by themselves.
+        assert_eq!(crate::own_calls::find(&code), None);
+        for at in [9, 41, 86, 126] {
+            assert_eq!(EPOLL[at..at + 2], [0x0f, 0x05]);
+            assert!(is_epolls(&code, 512 + at) && !is_epolls(&code, 513 + at) && !is_epolls(&code, 1536 + at));
+            let mut other = EPOLL;
+            other[0] ^= 1;
+            assert!(!is_epolls(&with(&[(512, &other)]), 512 + at));
+        }
+        let moved = with(&[(516, &EPOLL)]);
+        assert!(crate::own_calls::find(&moved).is_some_and(|call| call.name == "epoll_ctl"));
     }
 
     #[test]

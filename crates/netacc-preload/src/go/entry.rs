@@ -29,12 +29,15 @@ use netacc_sys::reserved_fds::MAX_FDS;
 static ENTER: AtomicUsize = AtomicUsize::new(0);
 /// The instruction behind it.
 static BEHIND: AtomicUsize = AtomicUsize::new(0);
+/// The program's function for system calls.
+static SYSCALL6: AtomicUsize = AtomicUsize::new(0);
 
 /// Notes where the functions are to which the assembly goes back.
 pub fn note_functions(functions: &Functions) {
     // Relaxed: there is one thread.
     ENTER.store(functions.syscall6 + ENTERS, Ordering::Relaxed);
     BEHIND.store(functions.syscall6 + ENTERS + 2, Ordering::Relaxed);
+    SYSCALL6.store(functions.syscall6, Ordering::Relaxed);
 }
 
 /// Where the program's function for system calls goes.
@@ -45,6 +48,12 @@ pub fn system_call_address() -> usize {
 /// Where the program's function that ends it goes.
 pub fn exit_address() -> usize {
     (exit as *const ()).expose_provenance()
+}
+
+/// Where the functions of [`netacc_sys::go_program::EPOLL`] go, in their order.
+pub fn epoll_addresses() -> [usize; 4] {
+    [epoll_create as *const (), epoll_create1 as *const (), epoll_ctl as *const (), epoll_wait as *const ()]
+        .map(<*const ()>::expose_provenance)
 }
 
 /// Size of what lies above our frames on a stack of ours: a [`call::Call`], the number of the stack, and the stack
@@ -226,4 +235,54 @@ unsafe extern "C" fn exit() {
         exit = sym call::exit,
         exit_group = const libc::SYS_exit_group,
     )
+}
+
+/// Defines a function that stands for one of the runtime's for epoll (ABI0 of Go: arguments and the place of the result
+/// lie above the return address). It calls the program's function for system calls, which comes to us. No register has
+/// to be kept but the stack pointer and rbp. The eight bytes of its call fit on every stack, since the function that it
+/// stands for is one for which the linker keeps several hundred bytes.
+macro_rules! for_epoll {
+    ($( $(#[$doc:meta])* fn $name:ident is $number:ident [$($load:literal),*] to $result:literal; )*) => {$(
+        $(#[$doc])*
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                $($load,)*
+                "mov eax, {number}",
+                "call qword ptr [rip + {syscall6}]",
+                "test rcx, rcx",
+                "jz 2f",
+                "mov rax, rcx",
+                "neg rax",
+                "2:",
+                concat!("mov dword ptr [rsp + ", $result, "], eax"),
+                "ret",
+                number = const libc::$number,
+                syscall6 = sym SYSCALL6,
+            )
+        }
+    )*};
+}
+
+for_epoll! {
+    /// `epollcreate(size int32) int32`.
+    fn epoll_create is SYS_epoll_create ["mov ebx, dword ptr [rsp + 8]"] to 16;
+    /// `epollcreate1(flags int32) int32`.
+    fn epoll_create1 is SYS_epoll_create1 ["mov ebx, dword ptr [rsp + 8]"] to 16;
+    /// `epollctl(epfd, op, fd int32, ev *epollevent) int32`.
+    fn epoll_ctl is SYS_epoll_ctl [
+        "mov ebx, dword ptr [rsp + 8]",
+        "mov ecx, dword ptr [rsp + 12]",
+        "mov edi, dword ptr [rsp + 16]",
+        "mov rsi, qword ptr [rsp + 24]"
+    ] to 32;
+    /// `epollwait(epfd int32, ev *epollevent, nev, timeout int32) int32`, without a mask of signals.
+    fn epoll_wait is SYS_epoll_pwait [
+        "mov ebx, dword ptr [rsp + 8]",
+        "mov rcx, qword ptr [rsp + 16]",
+        "mov edi, dword ptr [rsp + 24]",
+        "mov esi, dword ptr [rsp + 28]",
+        "xor r8d, r8d",
+        "xor r9d, r9d"
+    ] to 32;
 }

@@ -55,7 +55,9 @@ fn follow(functions: Functions) -> Result<(), Unfollowed> {
         Some((functions.syscall6, entry::system_call_address())),
         functions.exit.map(|at| (at, entry::exit_address())),
     ];
-    for (at, to) in replaced.into_iter().flatten() {
+    let places = functions.epoll.into_iter().flat_map(|first| (first..).step_by(go_program::EPOLL_DISTANCE));
+    let for_epoll = places.zip(entry::epoll_addresses());
+    for (at, to) in replaced.into_iter().flatten().chain(for_epoll) {
         redirect(at, to).map_err(|_| Unfollowed::Refused)?;
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! x86-64: `mov $number, %eax` and `syscall` on one straight way.
 
 use super::{Callees, FUNCTION, LARGE, OwnCall, WINDOW, any_at, modern, sockets};
+use crate::go_program::is_epolls;
 
 /// The register of a first argument.
 const EDI: u8 = 7;
@@ -42,7 +43,7 @@ pub(super) fn find(code: &[u8]) -> Option<OwnCall> {
     let mut enters = false;
     any_at(code, 0x0f, 0x05, 1, |at| {
         match number_at(code, at) {
-            Number::Is(number) => found = named(number),
+            Number::Is(number) => found = named(number).filter(|_| !is_epolls(code, at)),
             Number::Given => enters = true,
             Number::Unknown => {}
         }

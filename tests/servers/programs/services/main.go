@@ -4,6 +4,10 @@
 //	services grpc-server ADDRESS        | grpc ADDRESS COUNT
 //	services redis ADDRESS COUNT
 //	services postgres URL COUNT
+//	services etcd ADDRESS PEER FOLDER   | keys ADDRESS COUNT
+//	services images ADDRESS COUNT, of a registry
+//	services origin ADDRESS             | web ADDRESS FOLDER COUNT, of a Caddy before the origin
+//	services exporter ADDRESS           | metrics ADDRESS COUNT, of a Prometheus that fetches from the exporter
 package main
 
 import (
@@ -248,10 +252,8 @@ func main() {
 	if len(os.Args) < 3 {
 		log.Fatal("see the beginning of main.go")
 	}
-	count := 0
-	if len(os.Args) > 3 {
-		count, _ = strconv.Atoi(os.Args[3])
-	}
+	last := os.Args[len(os.Args)-1]
+	count, _ := strconv.Atoi(last)
 	switch where := os.Args[2]; os.Args[1] {
 	case "nats-server":
 		natsServer(where, os.Args[3])
@@ -265,6 +267,20 @@ func main() {
 		redisClients(where, count)
 	case "postgres":
 		postgresClients(where, count)
+	case "etcd":
+		etcdServer(where, os.Args[3], last)
+	case "keys":
+		etcdClients(where, count)
+	case "images":
+		registryClients(where, count)
+	case "origin":
+		origin(where)
+	case "web":
+		webClients(where, os.Args[3], count)
+	case "exporter":
+		exporter(where)
+	case "metrics":
+		metricsClients(where, count)
 	default:
 		log.Fatalf("%q is no service", os.Args[1])
 	}
