@@ -208,6 +208,45 @@ def static_begins_as_without(ctx):
         equal(ours.stdout.decode(), plain.stdout.decode(), "what the program finds")
 
 
+WAYS = ("execve", "execv", "execvp", "fexecve", "syscall", "execveat", "vfork", "shell")
+
+
+@case(modes=("both",), limit=BUILDS)
+def static_children(ctx):
+    """Static programs that accelerated programs start: in each way nobody sees a difference, but that the library is there."""
+    static = build(ctx, "traffic.go", "traffic-static", cgo=False)
+    begins = build(ctx, "begins.go", "begins-static", cgo=False)
+    said = {}
+    for before in ([], [launcher()]):
+        folder = ctx.dir / f"executes-{len(before)}"
+        folder.mkdir()
+        argv = [*before, *ctx.script("executes.py", folder, static, begins)]
+        done = subprocess.run(argv, env=ctx.environment({"LANG": "C"}), capture_output=True, text=True, timeout=120, check=False)
+        equal((done.returncode, done.stderr), (7, ""), "how it ends")
+        lines = [line for line in done.stdout.splitlines() if not line.startswith("PPid:")]
+        count = len(WAYS) + 2
+        mapped = {way: is_there == "True" for way, is_there in (line.rsplit(" ", 1) for line in lines[:count])}
+        equal(mapped, dict.fromkeys(WAYS, bool(before)) | {"no environment": False, "raises privileges": False}, "where the library is")
+        said[len(before)] = lines[count:]
+    equal(said[1], said[0], "what a program finds that replaces an accelerated one")
+
+
+@case(modes=("both",), limit=BUILDS)
+def static_children_accelerated(ctx):
+    """A shell starts server and client; each is accelerated. Where a filter forbids to trace, they run plain and say nothing."""
+    program = build(ctx, "echo.go", "echo-go-static", cgo=False)
+    shell = ["sh", "-c", 'exec "$@"', "sh"]
+    server = ctx.serve(lambda port: [*shell, program, "server", port])
+    ctx.run([*shell, program, "client", server.port, 40])
+    ctx.prove(server, accepts=40)
+    for call in ("ptrace", "process_vm_writev"):
+        forbid = ctx.script("without_call.py", call)
+        server = ctx.serve(lambda port, forbid=forbid: [*shell, program, "server", port], within=forbid)
+        ctx.run([*shell, program, "client", server.port, 40], within=forbid)
+        equal(server.text(), "", "what the server's launcher says")
+        check(not mapped(server.pid), "the library is there")
+
+
 @case(modes=("both",), limit=BUILDS)
 def static_peer_is_killed(ctx):
     """One side is killed: the other one's connections end, and a new process takes the place."""

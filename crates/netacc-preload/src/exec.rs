@@ -2,6 +2,8 @@
 //! has to be a kernel socket.
 
 use crate::process::next_fork;
+#[cfg(target_arch = "x86_64")]
+use crate::static_children::Execution;
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
 use netacc_core::engine;
@@ -10,7 +12,7 @@ use netacc_core::switch::demote;
 use netacc_stats::Reason;
 use netacc_sys::{libc_kind, user, weak};
 
-type Args = *const *const c_char;
+pub(crate) type Args = *const *const c_char;
 
 /// Numbers that the arguments and the environment of a program mention.
 struct Named {
@@ -108,7 +110,7 @@ fn is_part(before: &[u8], after: &[u8]) -> bool {
 
 /// # Safety
 /// `v` is null or a NULL-terminated array.
-unsafe fn each(v: Args, mut f: impl FnMut(*const c_char)) {
+pub(crate) unsafe fn each(v: Args, mut f: impl FnMut(*const c_char)) {
     if v.is_null() {
         return;
     }
@@ -161,9 +163,26 @@ unsafe fn hand_to_shell(command: *const c_char) {
     give(true, &named);
 }
 
+/// Makes the call `$call`, which executes a program and returns only if that has failed, with what the program needs if
+/// it is a static one. No library is mapped into programs of other machines than x86-64.
+macro_rules! execute {
+    ($execution:expr, $call:expr) => {{
+        #[cfg(target_arch = "x86_64")]
+        {
+            // SAFETY: the application's arguments, under the contract of exec(3).
+            #[allow(unused_unsafe)]
+            let execution = unsafe { $execution };
+            execution.run(|| $call)
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        $call
+    }};
+}
+pub(crate) use execute;
+
 /// Defines a function of exec(3), which returns only if it has failed.
 macro_rules! executes {
-    ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) => $ours:expr; )*) => {$(
+    ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) => $ours:expr, $execution:expr; )*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> c_int {
             if !libc_kind::is_known() {
@@ -171,7 +190,7 @@ macro_rules! executes {
             }
             // SAFETY: the application's arguments, under the contract of libc's function.
             unsafe { $ours };
-            let failed = call_next!($name($($arg => $ty),*) -> c_int);
+            let failed = execute!($execution, call_next!($name($($arg => $ty),*) -> c_int));
             engine::go_on();
             failed
         }
@@ -180,12 +199,18 @@ macro_rules! executes {
 
 // The connections that the other program is meant to have leave shared memory before these.
 executes! {
-    fn execve(path: *const c_char, argv: Args, envp: Args) => hand_off(false, argv, envp);
-    fn execv(path: *const c_char, argv: Args) => hand_off(false, argv, weak::environment());
-    fn execvp(file: *const c_char, argv: Args) => hand_off(false, argv, weak::environment());
-    fn execvpe(file: *const c_char, argv: Args, envp: Args) => hand_off(false, argv, envp);
-    fn fexecve(fd: c_int, argv: Args, envp: Args) => hand_off(false, argv, envp);
-    fn execveat(dir: c_int, path: *const c_char, argv: Args, envp: Args, flags: c_int) => hand_off(false, argv, envp);
+    fn execve(path: *const c_char, argv: Args, envp: Args)
+        => hand_off(false, argv, envp), Execution::path(path, envp);
+    fn execv(path: *const c_char, argv: Args)
+        => hand_off(false, argv, weak::environment()), Execution::path(path, weak::environment());
+    fn execvp(file: *const c_char, argv: Args)
+        => hand_off(false, argv, weak::environment()), Execution::searched(file, weak::environment());
+    fn execvpe(file: *const c_char, argv: Args, envp: Args)
+        => hand_off(false, argv, envp), Execution::searched(file, envp);
+    fn fexecve(fd: c_int, argv: Args, envp: Args)
+        => hand_off(false, argv, envp), Execution::open(fd, envp);
+    fn execveat(dir: c_int, path: *const c_char, argv: Args, envp: Args, flags: c_int)
+        => hand_off(false, argv, envp), Execution::at(dir, path, envp, flags);
 }
 
 // These functions fork inside libc.

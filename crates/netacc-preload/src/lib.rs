@@ -28,6 +28,8 @@ mod seccomp;
 mod stand_ins;
 mod startup;
 #[cfg(target_arch = "x86_64")]
+mod static_children;
+#[cfg(target_arch = "x86_64")]
 mod static_start;
 mod syscall;
 mod time;

@@ -101,6 +101,10 @@ unsafe extern "C" fn start(stack: *const usize, helper: u32, library: usize) {
     let _ = raw::reap(helper);
     // SAFETY: the stack that the program begins with, before its first instruction.
     unsafe { static_program::begin(stack, library) };
+    // A program that has more rights than the one which executed it is left alone, as a loader leaves it.
+    if static_program::auxiliary(libc::AT_SECURE as usize) != 0 {
+        return;
+    }
     if go::start_static() {
         operator::work::start();
         adopt::inherited();

@@ -2,7 +2,9 @@
 //! to the same function as the libc call, so that an accelerated descriptor behaves the same either way. All other
 //! calls pass through.
 
-use crate::exec::hand_off;
+use crate::exec::{execute, hand_off};
+#[cfg(target_arch = "x86_64")]
+use crate::static_children::Execution;
 use crate::{clone, hooks as h, process, seccomp, time, uring, users};
 use core::ffi::{c_int, c_long, c_uint};
 use netacc_core::switch::demote;
@@ -108,11 +110,11 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             }
             libc::SYS_execve => {
                 hand_off(false, b as _, c as _);
-                passed(n, a, b, c, d, e, f)
+                execute!(Execution::path(a as _, c as _), passed(n, a, b, c, d, e, f))
             }
             libc::SYS_execveat => {
                 hand_off(false, c as _, d as _);
-                passed(n, a, b, c, d, e, f)
+                execute!(Execution::at(fd, b as _, d as _, e as c_int), passed(n, a, b, c, d, e, f))
             }
             // io_uring uses descriptors without our hooks. A program that can do without it gets the error that many
             // containers return. It calls before its first socket, as libuv does, and keeps for good what it gets then.

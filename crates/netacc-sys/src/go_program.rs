@@ -166,7 +166,7 @@ pub(crate) fn is_epolls(code: &[u8], at: usize) -> bool {
 }
 
 /// What the linker of Go puts at the beginning of a program's data.
-const BUILD_INFO: &[u8] = b"\xff Go buildinf:";
+pub(crate) const BUILD_INFO: &[u8] = b"\xff Go buildinf:";
 /// The note that the linker of Go writes: the lengths of name and content, the type, the name.
 const NOTE_TYPE: u32 = 4;
 const NOTE_NAME: &[u8] = b"Go\0\0";

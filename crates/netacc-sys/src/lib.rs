@@ -20,6 +20,8 @@ pub mod libc_kind;
 pub mod linker;
 pub mod lock;
 pub mod lock_rank;
+#[cfg(target_arch = "x86_64")]
+pub mod mapped;
 pub mod mem;
 pub mod own_calls;
 pub mod prefault;

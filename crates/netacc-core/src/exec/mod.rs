@@ -2,3 +2,5 @@
 
 pub mod at_exit;
 pub mod inheritance;
+#[cfg(target_arch = "x86_64")]
+pub mod static_go;

@@ -133,7 +133,9 @@ fn accelerated(subject: &str, verdict: &Verdict, elf: &Elf, report: &mut Report)
         "dynamic program"
     };
     let text = if verdict.is_mapped {
-        format!("possible: a static {kind}; start it with netacc_run (LD_PRELOAD alone does nothing to it)")
+        format!(
+            "possible: a static {kind}; start it with netacc_run, or by a program that was started so (LD_PRELOAD alone does nothing to it)"
+        )
     } else {
         format!("possible: a {kind} of {libc}; start it with netacc_run")
     };

@@ -1,18 +1,20 @@
 //! Turns this process into the command.
 
 use std::env;
+#[cfg(target_arch = "x86_64")]
+use std::ffi::CString;
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use netacc_conf::{ENV_CMDLINE, ENV_CONFIG_FILE};
+#[cfg(target_arch = "x86_64")]
+use netacc_sys::mapped::{Helper, Problem};
 use netacc_tools::library;
 use netacc_tools::program;
 use netacc_tools::sanitizer;
 
-#[cfg(target_arch = "x86_64")]
-use crate::mapped::Helper;
 use crate::settings::Settings;
 use crate::{NOT_EXECUTABLE, NOT_FOUND};
 
@@ -27,8 +29,14 @@ pub struct Failure {
 /// Executes a static program with the library mapped into it, or without where that is not possible.
 #[cfg(target_arch = "x86_64")]
 fn execute_mapped(command: &mut Command, shown: &str) -> std::io::Error {
-    let helper = match library::find_file() {
-        Some(library) => Helper::start(&library, shown),
+    let library = library::find_file().and_then(|path| CString::new(path.into_os_string().into_encoded_bytes()).ok());
+    let without = |problem: String| crate::say(&format!("{shown} runs without NetACC: {problem}"));
+    let said = |problem: Problem| match problem.errno() {
+        Some(errno) => format!("{problem} ({})", std::io::Error::from_raw_os_error(errno.0)),
+        None => problem.to_string(),
+    };
+    let helper = match library {
+        Some(library) => Helper::start(&library, || Ok(None), |problem| without(said(problem))).map_err(said),
         None => Err("the library is not beside netacc_run".into()),
     };
     match helper {
@@ -38,14 +46,14 @@ fn execute_mapped(command: &mut Command, shown: &str) -> std::io::Error {
             // A policy may forbid that a program is executed which is traced.
             match error.kind() {
                 ErrorKind::PermissionDenied => {
-                    crate::say(&format!("{shown} runs without NetACC: it cannot be traced ({error})"));
+                    without(format!("it cannot be traced ({error})"));
                     command.exec()
                 }
                 _ => error,
             }
         }
         Err(problem) => {
-            crate::say(&format!("{shown} runs without NetACC: {problem}"));
+            without(problem);
             command.exec()
         }
     }

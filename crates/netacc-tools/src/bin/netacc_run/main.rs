@@ -1,10 +1,6 @@
 //! `netacc_run [OPTIONS] COMMAND`: runs a command with NetACC preloaded.
 
-#[cfg(target_arch = "x86_64")]
-mod image;
 mod launch;
-#[cfg(target_arch = "x86_64")]
-mod mapped;
 mod settings;
 
 use std::process::ExitCode;

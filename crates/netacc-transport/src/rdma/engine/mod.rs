@@ -87,7 +87,7 @@ pub use fork::{AtRest, after_fork, before_fork};
 pub use listen::{listen, retry_due, unlisten};
 pub use listeners::note_unheard;
 pub use lookup::{connect_timeout, end_optimistic, is_late, reach, why_not, widen};
-pub use process::{available, note_go};
+pub use process::{available, is_running, note_go};
 pub use routes::RouteHandle;
 pub use upgrade_client::{begin_lookup, request_upgrade};
 pub use upgrade_reminder::upgrade_soon;

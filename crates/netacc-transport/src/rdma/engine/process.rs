@@ -55,6 +55,11 @@ pub fn note_go() {
     GO.store(true, Ordering::Relaxed);
 }
 
+/// Whether a device works with memory of this process.
+pub fn is_running() -> bool {
+    status::count() > 0
+}
+
 /// Whether this host has an RDMA device, and this process may use it.
 pub fn available() -> bool {
     let may = || !INHERITED.load(Ordering::Relaxed) && !libc_kind::is_musl() && !GO.load(Ordering::Relaxed);

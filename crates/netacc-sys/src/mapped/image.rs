@@ -3,13 +3,14 @@
 //! The library needs nothing of a loader but that its segments are mapped, and that addresses in its data are corrected
 //! (docs/decisions/0027). What the file says is checked against its size, and anything that is not known is refused.
 
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-
-/// Why a file is not mapped.
-pub const DAMAGED: &str = "the library is not one that can be mapped";
+use super::problem::Problem;
+use crate::errno::Errno;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ffi::CStr;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, fstat, open};
+use rustix::io::pread;
 
 const PAGE: u64 = 4096;
 /// The largest library (bytes): both the file, and what it takes in memory.
@@ -77,6 +78,20 @@ fn headers(bytes: &[u8]) -> Option<impl Iterator<Item = u64> + use<>> {
     is_known.then(|| (0..count).map(move |n| first + n * SIZE))
 }
 
+/// The first `length` bytes of a file, or as many as it has.
+fn read_to(file: &OwnedFd, length: u64) -> rustix::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+    let mut filled = 0;
+    while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match pread(file.as_fd(), rest, filled as u64)? {
+            0 => break,
+            n => filled += n,
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
 /// Where the segment of a header ends in the file.
 fn end_in_file(bytes: &[u8], header: u64) -> Option<u64> {
     number(bytes, header + 8, 8)?.checked_add(number(bytes, header + 32, 8)?)
@@ -84,21 +99,26 @@ fn end_in_file(bytes: &[u8], header: u64) -> Option<u64> {
 
 impl Image {
     /// Reads the library.
-    pub fn read(path: &Path) -> Result<Image, String> {
-        let failed = |error: std::io::Error| format!("{}: {error}", path.display());
-        let mut file = File::open(path).map_err(failed)?;
-        let meta = file.metadata().map_err(failed)?;
-        if !meta.is_file() || meta.len() > LARGEST {
-            return Err(DAMAGED.into());
+    ///
+    /// # Errors
+    /// The kernel's, or that it is not a library that can be mapped.
+    pub fn read(path: &CStr) -> Result<Image, Problem> {
+        let failed = |error: rustix::io::Errno| Problem::Library(Errno(error.raw_os_error()));
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        let file = open(path, flags, Mode::empty()).map_err(failed)?;
+        let meta = fstat(&file).map_err(failed)?;
+        let size = u64::try_from(meta.st_size).unwrap_or(u64::MAX);
+        if meta.st_mode & libc::S_IFMT != libc::S_IFREG || size > LARGEST {
+            return Err(Problem::Damaged);
         }
-        let mut bytes = Vec::new();
-        file.by_ref().take(PAGE).read_to_end(&mut bytes).map_err(failed)?;
+        let mut bytes = read_to(&file, PAGE.min(size)).map_err(failed)?;
         // Behind what is mapped there may be much more, for debuggers.
         let needed = headers(&bytes).and_then(|all| all.map(|at| end_in_file(&bytes, at)).max().flatten());
-        let rest = needed.ok_or(DAMAGED)?.min(meta.len()).saturating_sub(PAGE);
-        bytes.reserve_exact(rest as usize);
-        file.take(rest).read_to_end(&mut bytes).map_err(failed)?;
-        Image::parse(bytes, (meta.dev(), meta.ino())).ok_or_else(|| DAMAGED.into())
+        let needed = needed.ok_or(Problem::Damaged)?.min(size);
+        if needed > bytes.len() as u64 {
+            bytes = read_to(&file, needed).map_err(failed)?;
+        }
+        Image::parse(bytes, (meta.st_dev, meta.st_ino)).ok_or(Problem::Damaged)
     }
 
     fn parse(bytes: Vec<u8>, file: (u64, u64)) -> Option<Image> {

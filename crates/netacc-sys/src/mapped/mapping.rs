@@ -1,95 +1,14 @@
-//! Starts a static program with the library in its memory, since nothing can be preloaded into it.
-//!
-//! This process is the one that executes the program. A child of it, the helper, traces it for the moment between the
-//! execution and the program's first instruction, maps the library, has the library's start run first, and ends. The
-//! program's process is the same one as without the helper, and has no child: the library's start waits for the
-//! helper's end (docs/decisions/0027).
+//! Maps the library into a process that waits before its program's first instruction.
 
-use std::io::{Read, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::time::Duration;
-
-use netacc_sys::errno::Errno;
-use netacc_sys::tracee::{self, Held, Seized};
-
-use crate::image::{DAMAGED, Image, Segment};
-
-/// Number of bytes of an errno in the helper's answer.
-const ANSWER: usize = 4;
-/// How long the helper waits until it may begin. Its parent does nothing else meanwhile.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// The process that maps the library.
-pub struct Helper(u32);
-
-impl Helper {
-    /// Starts the helper, which then waits until this process executes a program. `name` is for its messages.
-    pub fn start(library: &Path, name: &str) -> Result<Helper, String> {
-        let image = Image::read(library)?;
-        let failed = |error: std::io::Error| error.to_string();
-        let (mut ours, theirs) = UnixStream::pair().map_err(failed)?;
-        let me = std::process::id();
-        let path = library.as_os_str().as_bytes();
-        let helper = tracee::helper(|| help(theirs, me, &image, path, name)).map_err(why)?;
-        tracee::admit(helper);
-        let helper = Helper(helper);
-        let mut answer = [0; ANSWER];
-        let told = ours.write_all(b"!").and_then(|()| ours.read_exact(&mut answer)).map_err(failed);
-        match told.map(|()| i32::from_le_bytes(answer)) {
-            Ok(0) => Ok(helper),
-            Ok(errno) => {
-                helper.end();
-                Err(format!("this process may not be traced ({})", why(Errno(errno))))
-            }
-            Err(_) => {
-                helper.end();
-                Err("the process that would map the library has ended, as by a filter of system calls".into())
-            }
-        }
-    }
-
-    /// Ends the helper, where no program was executed.
-    pub fn end(self) {
-        tracee::end_helper(self.0);
-    }
-}
-
-fn why(errno: Errno) -> String {
-    std::io::Error::from_raw_os_error(errno.0).to_string()
-}
-
-/// What the helper does.
-fn help(mut parent: UnixStream, pid: u32, image: &Image, path: &[u8], name: &str) -> i32 {
-    let _ = parent.set_read_timeout(Some(PATIENCE));
-    if parent.read_exact(&mut [0]).is_err() {
-        return 1;
-    }
-    let seized = Seized::seize(pid);
-    let errno = seized.as_ref().err().map_or(0, |errno| errno.0);
-    if parent.write_all(&errno.to_le_bytes()).is_err() {
-        return 1;
-    }
-    let Some(mut held) = seized.ok().and_then(Seized::held) else { return 1 };
-    match Mapping::make(&mut held, image, path) {
-        Ok(mapping) => {
-            let start = held.start();
-            let entry = mapping.base + image.entry as usize;
-            // The process has ended if this fails.
-            let _ = held.release_at(entry, [std::process::id() as usize, start]);
-        }
-        Err(problem) => {
-            crate::say(&format!("{name} runs without NetACC: {problem}"));
-            held.release();
-        }
-    }
-    0
-}
+use super::image::{Image, Segment};
+use super::problem::Problem;
+use crate::errno::Errno;
+use crate::tracee::Held;
 
 /// The library in the memory of a process that is held.
-struct Mapping {
-    base: usize,
+pub(super) struct Mapping {
+    /// Where it begins.
+    pub(super) base: usize,
 }
 
 /// A page for what system calls read and write, behind one for a path.
@@ -97,12 +16,13 @@ const SCRATCH: usize = 2 * 4096;
 const SECOND: usize = 4096;
 
 impl Mapping {
-    fn make(held: &mut Held, image: &Image, path: &[u8]) -> Result<Mapping, String> {
-        let failed = |errno: Errno| format!("the library cannot be mapped into it ({})", why(errno));
+    /// Maps the library. Nothing of it is left where that fails.
+    pub(super) fn make(held: &mut Held, image: &Image, path: &[u8]) -> Result<Mapping, Problem> {
+        let failed = Problem::NotMapped;
         let scratch = map(held, 0, SCRATCH, libc_prot(6), ANONYMOUS).map_err(failed)?;
         let opened = open(held, scratch, image, path);
         let made = opened.map_err(failed).and_then(|fd| {
-            let made = fd.map_or_else(|| Err(DAMAGED.into()), |fd| Mapping::of(held, image, fd).map_err(failed));
+            let made = fd.map_or_else(|| Err(Problem::Damaged), |fd| Mapping::of(held, image, fd).map_err(failed));
             if let Some(fd) = fd {
                 let _ = held.call(CLOSE, [fd, 0, 0, 0, 0, 0]);
             }
