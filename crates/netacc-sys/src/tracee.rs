@@ -93,8 +93,6 @@ pub struct Held {
     /// The first bytes at the place where it begins.
     code: u64,
     mask: u64,
-    /// Signal that stops the process, which came meanwhile.
-    stopped_by: i32,
 }
 
 /// What a stop of the process is.
@@ -149,7 +147,7 @@ impl Seized {
         ptrace(SET_OPTIONS, pid, 0, TRACE_SYSGOOD | TRACE_EXEC | EXIT_KILL).ok()?;
         // SAFETY: a structure of numbers.
         let begins = unsafe { core::mem::zeroed() };
-        let mut held = Held { pid, begins, code: 0, mask: 0, stopped_by: 0 };
+        let mut held = Held { pid, begins, code: 0, mask: 0 };
         let mask = (&raw mut held.mask).addr();
         let all = u64::MAX;
         ptrace(GET_SIGMASK, pid, 8, mask).ok()?;
@@ -167,14 +165,16 @@ impl Seized {
 impl Held {
     /// Lets it go on to the beginning or the end of a system call.
     fn go_on(&mut self) -> Result<()> {
+        ptrace(SYSCALL, self.pid, 0, 0)?;
         loop {
-            ptrace(SYSCALL, self.pid, 0, 0)?;
             match wait(self.pid) {
                 Stop::Signal(SYSCALL_STOP) => return Ok(()),
                 Stop::Ended => return Err(Errno(libc::ESRCH)),
-                // The one signal that cannot be blocked and does not end it. It takes effect when we are gone.
-                Stop::Signal(signal) => self.stopped_by = signal,
-                Stop::Event(..) => {}
+                // The one signal that cannot be blocked and does not end it. It takes effect now: kept for later, it could
+                // stop the process after the signal that continues it.
+                Stop::Signal(signal) => ptrace(SYSCALL, self.pid, 0, signal as usize)?,
+                Stop::Event(EVENT_STOP, signal) if signal != libc::SIGTRAP => ptrace(LISTEN, self.pid, 0, 0)?,
+                Stop::Event(..) => ptrace(SYSCALL, self.pid, 0, 0)?,
             }
         }
     }
@@ -250,6 +250,6 @@ impl Held {
         ptrace(POKE_TEXT, self.pid, self.start(), self.code as usize)?;
         self.set_registers(registers)?;
         ptrace(SET_SIGMASK, self.pid, 8, (&raw const self.mask).addr())?;
-        ptrace(DETACH, self.pid, 0, self.stopped_by as usize)
+        ptrace(DETACH, self.pid, 0, 0)
     }
 }

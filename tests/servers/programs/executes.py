@@ -117,6 +117,14 @@ shutil.copy(static, raises)
 raises.chmod(0o6755)
 print("raises privileges", is_mapped(lambda argv: forked(lambda: os.execv(raises, [raises, *argv[1:]]))))
 
+# Whoever is stopped and continued goes on, at whatever moment that comes.
+for turn in range(100):
+    with subprocess.Popen([begins], stdout=subprocess.DEVNULL, start_new_session=True) as program:
+        for _ in range(turn % 8):
+            os.killpg(program.pid, signal.SIGSTOP)
+            os.killpg(program.pid, signal.SIGCONT)
+        assert program.wait() == 7, program.returncode
+
 # An execution that fails has the kernel's errno, and leaves nothing.
 changed = folder / "changed"
 shutil.copy(static, changed)
