@@ -117,11 +117,13 @@ shutil.copy(static, raises)
 raises.chmod(0o6755)
 print("raises privileges", is_mapped(lambda argv: forked(lambda: os.execv(raises, [raises, *argv[1:]]))))
 
-# Whoever is stopped and continued goes on, at whatever moment that comes.
-for turn in range(100):
+# Whoever is stopped and continued goes on, at whatever moment that comes: the moments are spread over the first milliseconds.
+for turn in range(150):
     with subprocess.Popen([begins], stdout=subprocess.DEVNULL, start_new_session=True) as program:
-        for _ in range(turn % 8):
+        for _ in range(4):
+            sum(range(turn * 400 % 37_000))
             os.killpg(program.pid, signal.SIGSTOP)
+            sum(range(turn * 900 % 23_000))
             os.killpg(program.pid, signal.SIGCONT)
         assert program.wait() == 7, program.returncode
 
