@@ -33,7 +33,7 @@ pub fn all_restart(blocked: u64) -> bool {
 /// Whether a handler of the program's runs as soon as `blocked` are the blocked signals of this thread, because a signal
 /// for it waits.
 pub fn will_handle(blocked: u64) -> bool {
-    handlers(pending() & !blocked).next().is_some()
+    has_handler(pending() & !blocked)
 }
 
 /// The flags of the program's handlers of `signals`, but for those of libc's own and of faults.
@@ -102,8 +102,13 @@ pub fn is_pending(signal: i32) -> bool {
     pending() & bit(signal) != 0
 }
 
+/// Whether the program handles any of these signals.
+pub fn has_handler(signals: u64) -> bool {
+    handlers(signals).next().is_some()
+}
+
 /// The signals that wait to be delivered to the thread (sigpending(2)).
-fn pending() -> u64 {
+pub fn pending() -> u64 {
     let mut waiting = 0u64;
     // SAFETY: a word of the size that is said.
     unsafe { raw::syscall6(libc::SYS_rt_sigpending, [(&raw mut waiting) as usize, 8, 0, 0, 0, 0]) };

@@ -72,6 +72,14 @@ pub fn writable<T>(p: *const T, len: usize) -> bool {
     accessible(p.cast(), len, Access::Write)
 }
 
+/// The kernel's set of signals at `p`; none where that cannot be read.
+#[allow(clippy::not_unsafe_ptr_arg_deref, reason = "it is examined first")]
+pub fn signal_set(p: *const core::ffi::c_void) -> u64 {
+    let p = p.cast::<u64>();
+    // SAFETY: eight bytes that can be read; a program that unmaps them meanwhile would crash without us, too.
+    if readable(p, size_of::<u64>()) { unsafe { p.read_unaligned() } } else { 0 }
+}
+
 /// Set once the kernel is no longer queried.
 static SILENT: AtomicBool = AtomicBool::new(false);
 

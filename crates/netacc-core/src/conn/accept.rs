@@ -357,7 +357,7 @@ fn sleep_while_kernels(fd: i32, r: Ref<Socket>) -> Answer<bool> {
         match slept {
             Ok(_) if set.revents(at) != 0 || table::is_replaced(r, fd) => return Ok(false),
             Ok(_) => {}
-            Err(Fail::INTR) if signals.restarts(Deadline::Never) => {}
+            Err(Fail::INTR) if signals.goes_on(Deadline::Never) => {}
             Err(e) => return Err(e),
         }
     }
@@ -408,7 +408,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Answer<
                     return Err(Fail::INTR);
                 }
             }
-            Err(Fail::INTR) if signals.restarts(deadline) => {}
+            Err(Fail::INTR) if signals.goes_on(deadline) => {}
             Err(e) => return Err(e),
         }
         if !r.valid() {

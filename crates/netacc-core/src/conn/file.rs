@@ -315,7 +315,7 @@ fn await_pipe(pipe: i32, events: i16, nonblock: bool) -> Answer<i16> {
         let mut set = WaitSet::new();
         set.add(pipe, events);
         match set.sleep(Deadline::Never, signals.admit()) {
-            Err(Fail::INTR) if signals.restarts(Deadline::Never) => {}
+            Err(Fail::INTR) if signals.goes_on(Deadline::Never) => {}
             slept => drop(slept?),
         }
         seen = polled(pipe, events);

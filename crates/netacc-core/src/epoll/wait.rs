@@ -278,7 +278,10 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32, signals: &mut CallSignals) 
     queues.disarm(&set);
     drop(announced);
     e.sleepers.fetch_sub(1, Ordering::SeqCst);
-    let seen = seen?;
+    let seen = match seen {
+        Err(Fail::INTR) if signals.was_nothing() => return Ok(None),
+        seen => seen?,
+    };
     e.last_kernel.store(cpu::ticks(), Ordering::Relaxed);
     if quiet && seen.own > 0 {
         page().count(Counter::Wakeups);
@@ -290,7 +293,11 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32, signals: &mut CallSignals) 
         return Ok(Some(0));
     }
     if seen.strange > 0 && seen.own == 0 {
-        yield_to_others(call)?;
+        let call = &Call { sigmask: signals.admit(), ..*call };
+        match yield_to_others(call) {
+            Err(Fail::INTR) if signals.was_nothing() => {}
+            done => done?,
+        }
     }
     Ok(None)
 }

@@ -259,7 +259,7 @@ pub fn wait(fd: i32, r: Ref<Socket>) -> Answer<()> {
                     pause();
                 }
             }
-            Err(Fail::INTR) if signals.restarts(deadline) => {}
+            Err(Fail::INTR) if signals.goes_on(deadline) => {}
             Err(e) => return Err(e),
         }
     }

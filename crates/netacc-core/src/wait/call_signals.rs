@@ -9,12 +9,17 @@
 //! and a signal that comes meanwhile is delivered when the system call returns, which says that there was an event. If
 //! signals are blocked outside of the sleep, it stays pending instead, and ends the next sleep.
 //!
-//! Blocking costs two system calls, which a call that does not sleep and does not yield its CPU saves.
+//! The kernel drops a signal that nobody handles (SIGCHLD, as most programs leave it), unless it is blocked. Then it waits,
+//! and ends the next sleep as if a handler had run. So a sleep that was interrupted although no handler ran is repeated.
+//!
+//! Blocking costs two system calls, which a call that does not sleep and does not yield its CPU saves, and each sleep asks
+//! once which signals wait.
 
 use core::ffi::c_void;
 use netacc_sys::errno::{Answer, Fail};
 use netacc_sys::signals::{self, Blocked};
 use netacc_sys::time::Deadline;
+use netacc_sys::user;
 
 /// The signals of one call. They are admitted again when this is dropped.
 #[derive(Debug)]
@@ -24,18 +29,26 @@ pub struct CallSignals {
     /// The thread's mask at the beginning, which is valid once signals are blocked.
     before: u64,
     blocked: Option<Blocked>,
+    /// The signals that waited when the last sleep began, and were admitted by it.
+    waited: u64,
 }
 
 impl CallSignals {
     /// For a call with the mask `given`, which may be null (ppoll(2)).
     pub fn new(given: *const c_void) -> CallSignals {
-        CallSignals { given, before: 0, blocked: None }
+        CallSignals { given, before: 0, blocked: None, waited: 0 }
     }
 
     /// The mask for the next sleep. It is valid as long as this is neither moved nor dropped.
     pub fn admit(&mut self) -> *const c_void {
         self.block();
+        self.waited = signals::pending() & !self.mask();
         if self.given.is_null() { (&raw const self.before).cast() } else { self.given }
+    }
+
+    /// The signals that a sleep does not admit.
+    fn mask(&self) -> u64 {
+        if self.given.is_null() { self.before } else { user::signal_set(self.given) }
     }
 
     /// Blocks the signals until the next sleep, also for a program that has a mask of its own for it: not every such
@@ -55,10 +68,25 @@ impl CallSignals {
         if ends { Err(Fail::INTR) } else { Ok(()) }
     }
 
+    /// Whether a call goes on of which a sleep was interrupted: no handler ran, or the call is restarted.
+    pub fn goes_on(&self, deadline: Deadline) -> bool {
+        self.was_nothing() || self.restarts(deadline)
+    }
+
+    /// Whether no handler of the program's ran although the last sleep was interrupted.
+    pub fn was_nothing(&self) -> bool {
+        let handled = |signals: u64| signals::has_handler(signals);
+        match self.waited {
+            // A signal that nobody handles may have come just before the sleep.
+            0 => self.blocked.is_some() && !handled(!self.mask()),
+            waited => !handled(waited),
+        }
+    }
+
     /// Whether an interrupted blocking call is restarted (signal(7)): never if a time-out is set; otherwise the kernel
     /// restarts it if the handler was installed with SA_RESTART. It is not known here which handler ran, so the call is
     /// restarted only if all handlers of the process have SA_RESTART.
-    pub fn restarts(&self, deadline: Deadline) -> bool {
+    fn restarts(&self, deadline: Deadline) -> bool {
         let mask = || if self.blocked.is_some() { self.before } else { signals::mask() };
         deadline == Deadline::Never && signals::all_restart(mask())
     }
@@ -83,6 +111,22 @@ mod tests {
         }
         drop(call);
         assert_eq!(signals::mask(), before);
+    }
+
+    #[test]
+    fn a_signal_that_nobody_handles_is_nothing() {
+        let window = libc::SIGWINCH;
+        let mut call = CallSignals::new(core::ptr::null());
+        call.block();
+        netacc_sys::raw::raise(window);
+        call.admit();
+        assert_eq!(call.waited, 1u64 << (window - 1));
+        assert!(call.was_nothing());
+        // Only signals that the sleep admits can have ended it.
+        let all_but_window = !(1u64 << (window - 1));
+        let mut call = CallSignals::new((&raw const all_but_window).cast());
+        call.admit();
+        assert!(call.waited & all_but_window == 0 && call.was_nothing());
     }
 
     #[test]

@@ -111,7 +111,7 @@ pub fn until_done(
                 return Err(Fail::INTR);
             }
             Ok(_) => {}
-            Err(Fail::INTR) if signals.restarts(deadline) => {}
+            Err(Fail::INTR) if signals.goes_on(deadline) => {}
             Err(e) => return Err(e),
         }
     }

@@ -24,7 +24,7 @@ use alloc::vec::Vec;
 use core::ffi::c_void;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, pollfd};
 use netacc_stats::{Counter, page};
-use netacc_sys::errno::Answer;
+use netacc_sys::errno::{Answer, Fail};
 use netacc_sys::time::Deadline;
 use netacc_sys::{cpu, user};
 use netacc_transport::rdma::engine::progress;
@@ -464,7 +464,11 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usiz
                 return Ok(n);
             }
         }
-        steps = if slept? == 0 { steps.saturating_add(1) } else { 0 };
+        steps = match slept {
+            Err(Fail::INTR) if signals.was_nothing() => continue,
+            slept if slept? == 0 => steps.saturating_add(1),
+            _ => 0,
+        };
         fds.heal();
         let Some(n) = fds.results(&set) else { continue };
         if n > 0 {

@@ -83,7 +83,7 @@ pub(crate) fn for_kernel(ours: Option<&Held>, fd: i32, deadline: Deadline) -> An
             // Only the pipe has reported something.
             Ok(_) if set.revents(0) == 0 => {}
             Ok(_) => return Ok(()),
-            Err(Fail::INTR) if signals.restarts(deadline) => {}
+            Err(Fail::INTR) if signals.goes_on(deadline) => {}
             Err(e) => return Err(e),
         }
     }
