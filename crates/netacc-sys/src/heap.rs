@@ -38,15 +38,22 @@ unsafe impl dlmalloc::Allocator for Pages {
     fn remap(&self, at: *mut u8, old: usize, new: usize, may_move: bool) -> *mut u8 {
         let flags = if may_move { MremapFlags::MAYMOVE } else { MremapFlags::empty() };
         // SAFETY: dlmalloc's own mapping.
-        unsafe { mremap(at.cast(), old, new, flags) }.map_or(ptr::null_mut(), |at| at.cast())
+        let to: *mut u8 = unsafe { mremap(at.cast(), old, new, flags) }.map_or(ptr::null_mut(), |at| at.cast());
+        if !to.is_null() {
+            mem::moved(at, to, new);
+        }
+        to
     }
 
     fn free_part(&self, at: *mut u8, old: usize, new: usize) -> bool {
+        // Noted before: another thread may get the range at once.
+        mem::moved(at, at, new);
         // SAFETY: the end of dlmalloc's own mapping.
         unsafe { munmap(at.wrapping_add(new).cast(), old - new).is_ok() }
     }
 
     fn free(&self, at: *mut u8, size: usize) -> bool {
+        mem::moved(at, ptr::null_mut(), 0);
         // SAFETY: dlmalloc's own mapping.
         NonNull::new(at).is_some_and(|at| unsafe { munmap(at.as_ptr().cast(), size).is_ok() })
     }

@@ -16,12 +16,14 @@ pub mod errno;
 mod flags;
 pub mod go_program;
 pub mod heap;
+pub mod image;
 pub mod libc_kind;
 pub mod linker;
 pub mod lock;
 pub mod lock_rank;
 #[cfg(target_arch = "x86_64")]
 pub mod mapped;
+pub mod maps;
 pub mod mem;
 pub mod own_calls;
 pub mod prefault;
@@ -31,6 +33,7 @@ pub mod set_once;
 pub mod signals;
 pub mod slab;
 pub mod static_program;
+pub mod successor;
 pub mod symbol;
 mod symbol_tables;
 pub mod thread;
@@ -39,6 +42,7 @@ pub mod time;
 #[cfg(target_arch = "x86_64")]
 pub mod tracee;
 pub mod user;
+pub mod visits;
 pub mod weak;
 
 pub use errno::Errno;

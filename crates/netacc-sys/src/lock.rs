@@ -5,7 +5,7 @@
 //! to reset it.
 
 use crate::thread_state::{self, Place};
-use crate::{lock_rank, raw, time};
+use crate::{lock_rank, raw, time, visits};
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
@@ -271,6 +271,7 @@ pub fn begin_process() {
     // Neither of the two values that mean something else, after two thousand million generations.
     PROCESS.store(if me == FREE || me == KEPT { NEXT_PROCESS } else { me }, Ordering::Relaxed);
     thread_state::forget();
+    visits::after_fork();
 }
 
 impl Guard<'_> {

@@ -4,7 +4,7 @@
 //! # Safety
 //! The regions are never unmapped, so `&'static` references into them stay valid; they are zeroed,
 //! and only types for which all-zero bytes are a valid value may be placed there ([`Zeroed`]). One that is owned
-//! ([`Owned`]) lends its bytes no longer than it lives.
+//! ([`Owned`]) lends its bytes no longer than it lives. When the library is replaced, all of them are given back.
 #![allow(unsafe_code)]
 
 use crate::errno::Result;
@@ -44,7 +44,63 @@ pub fn map(len: usize) -> Result<NonNull<u8>> {
     let at = NonNull::new(at.cast()).ok_or(crate::Errno::NOMEM)?;
     // SAFETY: mapped just now, and nobody knows of it.
     unsafe { open_up(at, len).inspect_err(|_| unmap(at, len))? };
+    note(at, len);
     Ok(at)
+}
+
+/// The mappings of [`map`] (address and length), so that all of them can be given back when the library is replaced.
+/// One that finds no place here stays then.
+static NOTED: [[AtomicUsize; 2]; 512] = [const { [const { AtomicUsize::new(0) }; 2] }; 512];
+
+/// Notes a mapping. Relaxed, here and in what follows: only the thread that has the mapping changes its line, and the one
+/// that gives all back has waited for the others.
+fn note(at: NonNull<u8>, len: usize) {
+    let free = |[start, _]: &&[AtomicUsize; 2]| {
+        start.load(Ordering::Relaxed) == 0
+            && start.compare_exchange(0, at.addr().get(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    };
+    if let Some([_, length]) = NOTED.iter().find(free) {
+        length.store(len, Ordering::Relaxed);
+    }
+}
+
+/// Notes that a mapping of [`map`] lies at `to` now, with this length (0: nowhere).
+pub(crate) fn moved(from: *mut u8, to: *mut u8, len: usize) {
+    if let Some([start, length]) = NOTED.iter().find(|[start, _]| start.load(Ordering::Relaxed) == from.addr()) {
+        length.store(len, Ordering::Relaxed);
+        start.store(if len == 0 { 0 } else { to.addr() }, Ordering::Relaxed);
+    }
+}
+
+/// Gives all memory of [`map`] and [`array`] back to the kernel. It reads as zero from then on, so that a thread that is
+/// between two instructions of a call which only passes on finds that nothing is ours.
+///
+/// # Safety
+/// No thread is inside the library ([`crate::visits`]), and none comes in again.
+pub unsafe fn give_all_back() {
+    for [start, length] in &NOTED {
+        let len = length.swap(0, Ordering::Relaxed);
+        if let Some(at) = NonNull::new(ptr::with_exposed_provenance_mut::<u8>(start.swap(0, Ordering::Relaxed))) {
+            // SAFETY: a mapping of ours, and the caller guarantees that nobody uses what is in it.
+            unsafe { clear(at, len) };
+        }
+    }
+    if let Some(at) = NonNull::new(OURS.0.get().cast::<u8>()) {
+        // SAFETY: pages of our own, and the caller guarantees that nobody uses what is in them.
+        unsafe { clear(at, size_of::<Ours>()) };
+    }
+}
+
+/// Replaces memory by memory that is zero and takes none until it is written to.
+///
+/// # Safety
+/// The range is mapped and ours, and nobody relies on what is in it.
+pub unsafe fn clear(at: NonNull<u8>, len: usize) {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+    if len > 0 {
+        // SAFETY: the caller guarantees that the range is ours. A failure leaves it as it is.
+        let _ = unsafe { mmap_anonymous(at.as_ptr().cast(), len, ProtFlags::READ | ProtFlags::WRITE, flags) };
+    }
 }
 
 /// Set once the program has called mlockall(MCL_FUTURE).
@@ -103,6 +159,7 @@ pub fn map_shared(len: usize) -> Result<NonNull<u8>> {
 /// # Safety
 /// Nothing may refer to the region any more.
 pub unsafe fn unmap(p: NonNull<u8>, len: usize) {
+    moved(p.as_ptr(), ptr::null_mut(), 0);
     // SAFETY: the caller guarantees that nothing refers to the region any more.
     let _ = unsafe { rustix::mm::munmap(p.as_ptr().cast(), len) };
 }

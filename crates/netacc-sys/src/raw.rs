@@ -251,6 +251,17 @@ pub fn futex_wake(word: &core::sync::atomic::AtomicU32, n: u32) {
     );
 }
 
+/// `membarrier(2)` with a command that takes no flags.
+pub fn membarrier(command: usize) -> Result<()> {
+    call(libc::SYS_membarrier, [command, 0, 0, 0, 0, 0]).map(drop)
+}
+
+/// `nanosleep(2)`; a signal ends it early.
+pub fn sleep_ns(ns: u64) {
+    let time = libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
+    let _ = call(libc::SYS_nanosleep, [(&raw const time) as usize, 0, 0, 0, 0, 0]);
+}
+
 /// Sends `sig` to the calling thread (SIGPIPE must hit the thread that wrote, as the kernel does it).
 pub fn raise(sig: i32) {
     // SAFETY: getpid, gettid and tgkill take no pointers.

@@ -73,6 +73,13 @@ pub fn adopt(fd: OwnedFd) -> Result<i32> {
     Ok(n)
 }
 
+/// Marks a descriptor as ours that another copy of the library has had at its number.
+pub fn take_over(fd: i32) {
+    if let Ok(bits) = bits_or_map() {
+        let _ = mark_reserved(bits, fd);
+    }
+}
+
 /// Moves and marks a descriptor as [`adopt`] does, but never to a number that the application could have: it is closed
 /// if no higher one is free.
 pub fn park(fd: OwnedFd) -> Result<i32> {

@@ -16,8 +16,40 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 /// dlsym(3), once it is known.
 static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// What `dlsym(RTLD_NEXT, name)` gives to the object that this code is part of; null if there is no such symbol.
+/// [`next_here`] of the library's first copy, in a copy that took its place: the linker knows that one alone.
+static FIRST: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// Has symbols searched for by the library's first copy.
+///
+/// # Safety
+/// `first` is [`next_here`] of another copy of the library, which stays mapped.
+pub unsafe fn search_from(first: *mut c_void) {
+    FIRST.store(first, Ordering::Relaxed);
+}
+
+/// The function for [`search_from`] that a copy that takes this one's place is to use.
+pub fn searcher() -> *mut c_void {
+    let first = FIRST.load(Ordering::Relaxed);
+    if first.is_null() { next_here as *mut c_void } else { first }
+}
+
+/// What `dlsym(RTLD_NEXT, name)` gives to the object that the linker has loaded; null if there is no such symbol.
 pub fn next(name: &CStr) -> *mut c_void {
+    // Relaxed: stored before the copy's first call.
+    let first = FIRST.load(Ordering::Relaxed);
+    if first.is_null() {
+        return next_here(name.as_ptr());
+    }
+    // SAFETY: `search_from` guarantees the function, and it takes a NUL-terminated name.
+    unsafe {
+        let first: extern "C" fn(*const c_char) -> *mut c_void = core::mem::transmute(first);
+        first(name.as_ptr())
+    }
+}
+
+extern "C" fn next_here(name: *const c_char) -> *mut c_void {
+    // SAFETY: a NUL-terminated name, as both callers give it.
+    let name = unsafe { CStr::from_ptr(name) };
     by_linker(libc::RTLD_NEXT, name).unwrap_or_else(|| walk(name, true))
 }
 

@@ -1,5 +1,5 @@
-//! How many locks of ours each thread holds, without a thread-local variable: those need a place in every thread's
-//! memory, which a loader has to make, and a program without libc has nowhere.
+//! How many locks of ours each thread holds, and how many calls of ours it is in, without a thread-local variable: those
+//! need a place in every thread's memory, which a loader has to make, and a program without libc has nowhere.
 //!
 //! A thread is known by its thread pointer, the register by which libc finds a thread's memory. A table has a line for
 //! each thread pointer that was ever seen; the line's count is written by that thread alone, so it needs no atomic
@@ -24,7 +24,7 @@ const WORD_PROBES: usize = 64;
 /// Bits of a word that hold the count; the thread pointer, which has 48 bits, is above them.
 const COUNT_BITS: u32 = 16;
 
-/// One thread's line. It has a cache line of its own, since it is written at each lock.
+/// One thread's line. It has a cache line of its own, since it is written at each lock and each call.
 #[repr(align(64))]
 struct Line {
     /// The thread pointer; 0: the line is free.
@@ -50,6 +50,8 @@ pub(crate) type Place = Option<&'static Count>;
 #[derive(Debug)]
 pub(crate) struct Count {
     all: AtomicU32,
+    /// How many calls of the library the thread is in: see [`crate::visits`].
+    visits: AtomicU32,
     /// How many of them have each rank.
     #[cfg(debug_assertions)]
     by_rank: [AtomicU32; lock_rank::RANKS],
@@ -59,9 +61,21 @@ impl Count {
     const fn none() -> Count {
         Count {
             all: AtomicU32::new(0),
+            visits: AtomicU32::new(0),
             #[cfg(debug_assertions)]
             by_rank: [const { AtomicU32::new(0) }; lock_rank::RANKS],
         }
+    }
+
+    /// How many calls of the library the thread is in.
+    pub(crate) fn visits(&self) -> u32 {
+        self.visits.load(Ordering::Relaxed)
+    }
+
+    /// Stores in how many calls of the library the thread is. Only the thread itself calls this.
+    #[inline(always)]
+    pub(crate) fn set_visits(&self, n: u32) {
+        self.visits.store(n, Ordering::Relaxed);
     }
 
     #[cfg(debug_assertions)]
@@ -182,10 +196,7 @@ fn word(me: usize) -> Option<(&'static AtomicU64, u64)> {
 /// Counts one more for the calling thread.
 #[inline]
 pub(crate) fn enter() -> Place {
-    let place = match own() {
-        Ok(count) => Some(count),
-        Err(me) => search(me, true),
-    };
+    let place = own_line();
     match place {
         // A handler that comes in between leaves the count as it was.
         Some(count) => count.all.store(count.all.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed),
@@ -206,6 +217,20 @@ fn enter_crowd(me: usize) {
     while !words(me).any(|word| word.compare_exchange(0, mine, Ordering::Relaxed, Ordering::Relaxed).is_ok()) {
         raw::sched_yield();
     }
+}
+
+/// The calling thread's line, which it takes now if it has none; `None` if there is none for it.
+#[inline(always)]
+pub(crate) fn own_line() -> Place {
+    match own() {
+        Ok(count) => Some(count),
+        Err(me) => search(me, true),
+    }
+}
+
+/// The lines of all threads, those included that no longer exist.
+pub(crate) fn lines() -> impl Iterator<Item = &'static Count> {
+    TABLE.iter().filter(|line| line.owner.load(Ordering::Relaxed) != 0).map(|line| &line.count)
 }
 
 /// Where the calling thread was counted.
@@ -249,9 +274,15 @@ pub(crate) fn highest_rank() -> u8 {
 }
 
 /// Called in the child of a fork: no thread holds a lock, and the next thread at the address of one that no longer
-/// exists begins anew.
+/// exists begins anew. The calling thread is in the calls in which it was.
 pub(crate) fn forget() {
-    TABLE.iter().for_each(|line| line.count.forget());
+    let own = entered();
+    for line in &TABLE {
+        line.count.forget();
+        if line.count.visits() != 0 && !own.is_some_and(|own| core::ptr::eq(own, &line.count)) {
+            line.count.set_visits(0);
+        }
+    }
     if CROWDED.load(Ordering::Relaxed) != 0 {
         CROWD.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }

@@ -1,9 +1,33 @@
 //! Maps the library into a process that waits before its program's first instruction.
 
-use super::image::{Image, Segment};
 use super::problem::Problem;
 use crate::errno::Errno;
+use crate::image::{self, Image, Segment};
 use crate::tracee::Held;
+use core::ffi::CStr;
+use rustix::fs::{Mode, OFlags, fstat};
+
+/// The library's file.
+pub(super) struct Library {
+    pub(super) image: Image,
+    /// Its device and inode.
+    file: (u64, u64),
+}
+
+impl Library {
+    /// Reads the library.
+    pub(super) fn read(path: &CStr) -> Result<Library, Problem> {
+        let failed = |error: rustix::io::Errno| Problem::Library(error.into());
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        let file = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
+        let meta = fstat(&file).map_err(failed)?;
+        let image = Image::read(&file).map_err(|problem| match problem {
+            image::Problem::Unreadable(errno) => Problem::Library(errno),
+            image::Problem::Damaged => Problem::Damaged,
+        })?;
+        Ok(Library { image, file: (meta.st_dev, meta.st_ino) })
+    }
+}
 
 /// The library in the memory of a process that is held.
 pub(super) struct Mapping {
@@ -17,12 +41,13 @@ const SECOND: usize = 4096;
 
 impl Mapping {
     /// Maps the library. Nothing of it is left where that fails.
-    pub(super) fn make(held: &mut Held, image: &Image, path: &[u8]) -> Result<Mapping, Problem> {
+    pub(super) fn make(held: &mut Held, library: &Library, path: &[u8]) -> Result<Mapping, Problem> {
         let failed = Problem::NotMapped;
         let scratch = map(held, 0, SCRATCH, libc_prot(6), ANONYMOUS).map_err(failed)?;
-        let opened = open(held, scratch, image, path);
+        let opened = open(held, scratch, library, path);
         let made = opened.map_err(failed).and_then(|fd| {
-            let made = fd.map_or_else(|| Err(Problem::Damaged), |fd| Mapping::of(held, image, fd).map_err(failed));
+            let made =
+                fd.map_or_else(|| Err(Problem::Damaged), |fd| Mapping::of(held, &library.image, fd).map_err(failed));
             if let Some(fd) = fd {
                 let _ = held.call(CLOSE, [fd, 0, 0, 0, 0, 0]);
             }
@@ -43,7 +68,8 @@ impl Mapping {
     }
 
     fn fill(held: &mut Held, image: &Image, fd: usize, base: usize) -> Result<(), Errno> {
-        let data = image.data(base as u64).ok_or(Errno::INVAL)?;
+        // Nothing but the library is there, so that a weak symbol which it does not have is nowhere.
+        let data = image.data(base as u64, |_| 0).ok_or(Errno::INVAL)?;
         for segment in image.segments.iter().filter(|segment| segment.flags & WRITE == 0) {
             let (first, end) = segment.pages();
             let (at, len) = (base + first as usize, (end - first) as usize);
@@ -70,7 +96,7 @@ fn place(held: &mut Held, base: usize, segment: &Segment, bytes: &[u8]) -> Resul
 }
 
 /// Has the process open the library; `None` if it finds another file there than the one that was read.
-fn open(held: &mut Held, scratch: usize, image: &Image, path: &[u8]) -> Result<Option<usize>, Errno> {
+fn open(held: &mut Held, scratch: usize, library: &Library, path: &[u8]) -> Result<Option<usize>, Errno> {
     const CURRENT_DIRECTORY: usize = -100_isize as usize;
     const CLOSE_ON_EXEC: usize = 0o2_000_000;
     if path.len() >= SECOND {
@@ -82,7 +108,7 @@ fn open(held: &mut Held, scratch: usize, image: &Image, path: &[u8]) -> Result<O
     held.call(FSTAT, [fd, scratch + SECOND, 0, 0, 0, 0])?;
     held.read(scratch + SECOND, &mut found)?;
     // `struct stat` begins with the device and the inode.
-    let same = found == *[image.file.0.to_le_bytes(), image.file.1.to_le_bytes()].as_flattened();
+    let same = found == *[library.file.0.to_le_bytes(), library.file.1.to_le_bytes()].as_flattened();
     if !same {
         let _ = held.call(CLOSE, [fd, 0, 0, 0, 0, 0]);
     }

@@ -7,7 +7,6 @@
 #![allow(unsafe_code)]
 
 pub mod file;
-mod image;
 mod mapping;
 mod problem;
 mod rights;
@@ -21,8 +20,7 @@ use crate::raw;
 use crate::tracee::{self, Seized};
 use core::ffi::CStr;
 use core::time::Duration;
-use image::Image;
-use mapping::Mapping;
+use mapping::{Library, Mapping};
 use problem::ANSWER;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -104,23 +102,23 @@ fn help(
     if received::<1>(parent).is_none() {
         return 1;
     }
-    let ready = Image::read(library)
-        .and_then(|image| Ok((image, accepts()?)))
-        .and_then(|(image, identity)| Ok((image, identity, Seized::seize(pid).map_err(Problem::Tracing)?)));
+    let ready = Library::read(library)
+        .and_then(|file| Ok((file, accepts()?)))
+        .and_then(|(file, identity)| Ok((file, identity, Seized::seize(pid).map_err(Problem::Tracing)?)));
     let answer = ready.as_ref().err().map_or([0; ANSWER], |problem| problem.encode());
     if write(parent, &answer).is_err() {
         return 1;
     }
-    let Ok((image, identity, seized)) = ready else { return 1 };
+    let Ok((file, identity, seized)) = ready else { return 1 };
     let Some(mut held) = seized.held() else { return 1 };
     if identity.is_some_and(|identity| Some(identity) != file::of_process(pid)) {
         held.release();
         return 1;
     }
-    match Mapping::make(&mut held, &image, library.to_bytes()) {
+    match Mapping::make(&mut held, &file, library.to_bytes()) {
         Ok(mapping) => {
             let start = held.start();
-            let entry = mapping.base + image.entry as usize;
+            let entry = mapping.base + file.image.entry as usize;
             // The process has ended if this fails.
             let _ = held.release_at(entry, [raw::getpid() as usize, start]);
         }

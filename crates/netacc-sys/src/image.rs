@@ -1,20 +1,39 @@
-//! The preloaded library as a file, and what of it a process has to have in its memory.
+//! The preloaded library as a file (elf(5)), and what of it a process has to have in its memory.
 //!
 //! The library needs nothing of a loader but that its segments are mapped, and that addresses in its data are corrected
 //! (docs/decisions/0027). What the file says is checked against its size, and anything that is not known is refused.
 
-use super::problem::Problem;
 use crate::errno::Errno;
+use crate::mem::LARGEST_PAGE;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ffi::CStr;
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, fstat, open};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{FileType, fstat};
 use rustix::io::pread;
 
-const PAGE: u64 = 4096;
+/// Size (bytes) of the pages that segments are rounded to.
+const PAGE: u64 = LARGEST_PAGE as u64;
 /// The largest library (bytes): both the file, and what it takes in memory.
 const LARGEST: u64 = 256 << 20;
+
+/// Why there is no library in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// The file cannot be read.
+    Unreadable(Errno),
+    /// The file is damaged or not whole, or it is no library that can be mapped.
+    Damaged,
+}
+
+/// `e_machine` of this processor, and its relocations: the one that adds the base address, and those that name a
+/// symbol.
+#[cfg(target_arch = "x86_64")]
+const PROCESSOR: (u64, u64, [u64; 3]) = (62, 8, [1, 6, 7]);
+/// `e_machine` of this processor, and its relocations: the one that adds the base address, and those that name a
+/// symbol.
+#[cfg(target_arch = "aarch64")]
+const PROCESSOR: (u64, u64, [u64; 3]) = (183, 1027, [257, 1025, 1026]);
 
 /// A segment that is mapped.
 #[derive(Clone, Copy, Debug)]
@@ -38,11 +57,10 @@ impl Segment {
     }
 }
 
-/// The library's file.
+/// The library's file, as far as it is mapped.
+#[derive(Debug)]
 pub struct Image {
     bytes: Vec<u8>,
-    /// Its device and inode.
-    pub file: (u64, u64),
     /// Its segments, in the order of their addresses.
     pub segments: Vec<Segment>,
     /// The part of its data that nobody writes to once the addresses are corrected: where it begins and ends.
@@ -66,11 +84,11 @@ fn number(bytes: &[u8], at: u64, len: usize) -> Option<u64> {
     Some(part.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte)))
 }
 
-/// Where the program headers of a shared object for x86-64 lie in the file.
+/// Where the program headers of a shared object for this processor lie in the file.
 fn headers(bytes: &[u8]) -> Option<impl Iterator<Item = u64> + use<>> {
-    const SHARED_X86_64: u64 = 62 << 16 | 3;
+    const SHARED: u64 = PROCESSOR.0 << 16 | 3;
     const SIZE: u64 = 56;
-    if !bytes.starts_with(b"\x7fELF\x02\x01") || number(bytes, 16, 4)? != SHARED_X86_64 {
+    if !bytes.starts_with(b"\x7fELF\x02\x01") || number(bytes, 16, 4)? != SHARED {
         return None;
     }
     let (first, size, count) = (number(bytes, 32, 8)?, number(bytes, 54, 2)?, number(bytes, 56, 2)?);
@@ -78,50 +96,61 @@ fn headers(bytes: &[u8]) -> Option<impl Iterator<Item = u64> + use<>> {
     is_known.then(|| (0..count).map(move |n| first + n * SIZE))
 }
 
-/// The first `length` bytes of a file, or as many as it has.
-fn read_to(file: &OwnedFd, length: u64) -> rustix::io::Result<Vec<u8>> {
-    let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
-    let mut filled = 0;
-    while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match pread(file.as_fd(), rest, filled as u64)? {
-            0 => break,
-            n => filled += n,
-        }
-    }
-    bytes.truncate(filled);
-    Ok(bytes)
-}
-
 /// Where the segment of a header ends in the file.
 fn end_in_file(bytes: &[u8], header: u64) -> Option<u64> {
     number(bytes, header + 8, 8)?.checked_add(number(bytes, header + 32, 8)?)
 }
 
+/// Where the table of sections ends in the file.
+fn sections_end(bytes: &[u8]) -> Option<u64> {
+    let (offset, size, count) = (number(bytes, 40, 8)?, number(bytes, 58, 2)?, number(bytes, 60, 2)?);
+    offset.checked_add(size * count)
+}
+
+fn unreadable(error: rustix::io::Errno) -> Problem {
+    Problem::Unreadable(error.into())
+}
+
+/// The first `length` bytes of a file.
+fn read_to(file: BorrowedFd<'_>, length: u64) -> Result<Vec<u8>, Problem> {
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+    let mut filled = 0;
+    while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match pread(file, rest, filled as u64) {
+            // It was made shorter meanwhile.
+            Ok(0) => return Err(Problem::Damaged),
+            Ok(n) => filled += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(unreadable(e)),
+        }
+    }
+    Ok(bytes)
+}
+
 impl Image {
-    /// Reads the library.
+    /// Reads the library from its file.
     ///
     /// # Errors
-    /// The kernel's, or that it is not a library that can be mapped.
-    pub fn read(path: &CStr) -> Result<Image, Problem> {
-        let failed = |error: rustix::io::Errno| Problem::Library(Errno(error.raw_os_error()));
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-        let file = open(path, flags, Mode::empty()).map_err(failed)?;
-        let meta = fstat(&file).map_err(failed)?;
+    /// The variant says what is wrong with the file.
+    pub fn read(file: &impl AsFd) -> Result<Image, Problem> {
+        let file = file.as_fd();
+        let meta = fstat(file).map_err(unreadable)?;
         let size = u64::try_from(meta.st_size).unwrap_or(u64::MAX);
-        if meta.st_mode & libc::S_IFMT != libc::S_IFREG || size > LARGEST {
+        if FileType::from_raw_mode(meta.st_mode) != FileType::RegularFile || size > LARGEST {
             return Err(Problem::Damaged);
         }
-        let mut bytes = read_to(&file, PAGE.min(size)).map_err(failed)?;
-        // Behind what is mapped there may be much more, for debuggers.
-        let needed = headers(&bytes).and_then(|all| all.map(|at| end_in_file(&bytes, at)).max().flatten());
-        let needed = needed.ok_or(Problem::Damaged)?.min(size);
-        if needed > bytes.len() as u64 {
-            bytes = read_to(&file, needed).map_err(failed)?;
+        let beginning = read_to(file, PAGE.min(size))?;
+        // Behind what is mapped there may be much more, for debuggers. A file that is still being written lacks its end,
+        // where the table of sections is.
+        let needed = headers(&beginning).and_then(|all| all.map(|at| end_in_file(&beginning, at)).max().flatten());
+        let needed = needed.filter(|needed| *needed <= size).ok_or(Problem::Damaged)?;
+        if sections_end(&beginning).is_none_or(|end| end > size) {
+            return Err(Problem::Damaged);
         }
-        Image::parse(bytes, (meta.st_dev, meta.st_ino)).ok_or(Problem::Damaged)
+        Image::parse(read_to(file, needed)?).ok_or(Problem::Damaged)
     }
 
-    fn parse(bytes: Vec<u8>, file: (u64, u64)) -> Option<Image> {
+    fn parse(bytes: Vec<u8>) -> Option<Image> {
         const LOAD: u64 = 1;
         const DYNAMIC: u64 = 2;
         const INTERPRETER: u64 = 3;
@@ -160,7 +189,7 @@ impl Image {
         }
         let is_code = |s: &&Segment| s.flags & 1 != 0 && (s.address..s.address + s.filled).contains(&entry);
         segments.iter().find(is_code)?;
-        Some(Image { bytes, file, segments, constant, entry, dynamic: dynamic? })
+        Some(Image { bytes, segments, constant, entry, dynamic: dynamic? })
     }
 
     /// How much address space it takes (bytes).
@@ -184,8 +213,9 @@ impl Image {
         self.segments.iter().find(within).map(|s| address - s.address + s.offset)
     }
 
-    /// The content of its segments that can be written, for a library that begins at `base`.
-    pub fn data(&self, base: u64) -> Option<Vec<(Segment, Vec<u8>)>> {
+    /// The content of its segments that can be written, for a library that begins at `base`. `resolve` gives the address
+    /// of a weak symbol that the library does not define, 0 if there is none.
+    pub fn data(&self, base: u64, resolve: impl Fn(&CStr) -> u64) -> Option<Vec<(Segment, Vec<u8>)>> {
         const NEEDED: u64 = 1;
         const OTHERS: [u64; 3] = [17, 22, 36]; // DT_REL, DT_TEXTREL, DT_RELR
         if [NEEDED].iter().chain(&OTHERS).any(|tag| self.entry_of(*tag).is_some()) {
@@ -203,7 +233,8 @@ impl Image {
             let table = self.offset_of(table)?;
             for at in (0..size / 24).map(|n| table + n * 24) {
                 let place = number(&self.bytes, at, 8)?;
-                let value = self.corrected(base, number(&self.bytes, at + 8, 8)?, number(&self.bytes, at + 16, 8)?)?;
+                let (info, addend) = (number(&self.bytes, at + 8, 8)?, number(&self.bytes, at + 16, 8)?);
+                let value = self.corrected(base, info, addend, &resolve)?;
                 let within = |(s, _): &&mut (Segment, Vec<u8>)| (s.address..s.address + s.filled).contains(&place);
                 let (segment, bytes) = all.iter_mut().find(within)?;
                 let into = (place - segment.address) as usize;
@@ -214,27 +245,60 @@ impl Image {
     }
 
     /// The value that a relocation gives.
-    fn corrected(&self, base: u64, info: u64, addend: u64) -> Option<u64> {
-        const RELATIVE: u64 = 8;
-        const SYMBOLIC: [u64; 3] = [1, 6, 7]; // R_X86_64_64, GLOB_DAT, JUMP_SLOT
-        const SYMBOLS: u64 = 6;
+    fn corrected(&self, base: u64, info: u64, addend: u64, resolve: impl Fn(&CStr) -> u64) -> Option<u64> {
         const WEAK: u64 = 2;
+        let (_, relative, symbolic) = PROCESSOR;
         match info & 0xffff_ffff {
-            RELATIVE => Some(base.wrapping_add(addend)),
-            kind if SYMBOLIC.contains(&kind) => {
-                let symbol = self.offset_of(self.entry_of(SYMBOLS)?)?.checked_add((info >> 32) * 24)?;
-                let binding = number(&self.bytes, symbol + 4, 1)? >> 4;
-                let value = match number(&self.bytes, symbol + 6, 2)? {
-                    // Nothing but the library is there, so that a weak symbol which it does not have is nowhere.
-                    0 if binding == WEAK => 0,
+            kind if kind == relative => Some(base.wrapping_add(addend)),
+            kind if symbolic.contains(&kind) => {
+                let symbol = self.symbol(info >> 32)?;
+                let value = match symbol.section {
+                    0 if symbol.binding == WEAK => resolve(self.name_of(&symbol)?),
                     0 => return None,
-                    _ => base.wrapping_add(number(&self.bytes, symbol + 8, 8)?),
+                    _ => base.wrapping_add(symbol.value),
                 };
-                Some(value.wrapping_add(addend))
+                // What is nowhere stays so.
+                Some(if value == 0 { 0 } else { value.wrapping_add(addend) })
             }
             _ => None,
         }
     }
+
+    fn symbol(&self, n: u64) -> Option<Symbol> {
+        const SYMBOLS: u64 = 6;
+        let at = self.offset_of(self.entry_of(SYMBOLS)?)?.checked_add(n.checked_mul(24)?)?;
+        Some(Symbol {
+            name: number(&self.bytes, at, 4)?,
+            binding: number(&self.bytes, at + 4, 1)? >> 4,
+            section: number(&self.bytes, at + 6, 2)?,
+            value: number(&self.bytes, at + 8, 8)?,
+        })
+    }
+
+    fn name_of(&self, symbol: &Symbol) -> Option<&CStr> {
+        const STRINGS: u64 = 5;
+        let at = self.offset_of(self.entry_of(STRINGS)?.checked_add(symbol.name)?)?;
+        CStr::from_bytes_until_nul(self.bytes.get(usize::try_from(at).ok()?..)?).ok()
+    }
+
+    /// The address of a symbol that the library defines, from its beginning on.
+    pub fn defined(&self, name: &CStr) -> Option<u64> {
+        // Number of symbols: the table of strings follows them, as linkers lay it out; without that the loop ends at
+        // the end of the file.
+        let symbols = (0..self.bytes.len() as u64 / 24).map_while(|n| self.symbol(n));
+        let found = symbols.filter(|s| s.section != 0).find(|s| self.name_of(s).is_some_and(|n| n == name))?;
+        let within = |s: &&Segment| (s.address..s.address + s.size).contains(&found.value);
+        self.segments.iter().find(within).map(|_| found.value)
+    }
+}
+
+/// A line of the table of symbols.
+#[derive(Debug)]
+struct Symbol {
+    name: u64,
+    binding: u64,
+    section: u64,
+    value: u64,
 }
 
 #[cfg(test)]
@@ -255,7 +319,7 @@ mod tests {
     fn library(more: [u64; 2], kind: u32) -> Vec<u8> {
         let mut all = vec![0; 0x2000];
         all[..6].copy_from_slice(b"\x7fELF\x02\x01");
-        put(&mut all, 16, &[62 << 16 | 3, 0x800, 64]);
+        put(&mut all, 16, &[PROCESSOR.0 << 16 | 3, 0x800, 64]);
         all[54] = 56;
         all[56] = 3;
         for (n, (kind, flags, at, filled, size)) in
@@ -265,9 +329,10 @@ mod tests {
             put(&mut all, header, &[u64::from(*kind) | flags << 32, *at, *at, *at, *filled, *size]);
         }
         // Symbols: a weak one that is nowhere, and one of the library's.
-        put(&mut all, 0x400, &[0, 0, 0, 0x20 << 32, 0, 0, 0x10 << 32 | 1 << 48, 0x900, 0]);
+        put(&mut all, 0x400, &[0, 0, 0, 0x20 << 32 | 1, 0, 0, 0x10 << 32 | 1 << 48 | 1, 0x900, 0]);
         put(&mut all, 0x500, &[0x1100, 8, 0x123, 0x1108, 1 << 32 | 6, 0, 0x1110, 2 << 32 | 1, 4]);
-        put(&mut all, 0x1000, &[7, 0x500, 8, 72, 6, 0x400, more[0], more[1], 0, 0]);
+        put(&mut all, 0x600, &[u64::from_le_bytes(*b"\0known\0\0")]);
+        put(&mut all, 0x1000, &[7, 0x500, 8, 72, 6, 0x400, 5, 0x600, more[0], more[1], 0, 0]);
         put(&mut all, 0x1100, &[!0; 4]);
         all
     }
@@ -278,27 +343,31 @@ mod tests {
 
     #[test]
     fn addresses_are_corrected() {
-        let image = Image::parse(library([0, 0], DYNAMIC), (1, 2)).unwrap();
+        let image = Image::parse(library([0, 0], DYNAMIC)).unwrap();
         assert_eq!((image.span(), image.entry, image.segments.len()), (0x3000, 0x800, 2));
-        let data = image.data(0x7000_0000).unwrap();
+        let data = image.data(0x7000_0000, |_| 0).unwrap();
         let [(segment, bytes)] = &data[..] else { panic!("{}", data.len()) };
         assert_eq!((segment.pages(), bytes.len()), ((0x1000, 0x3000), 0x200));
         assert_eq!(words(bytes, 0x100), [0x7000_0123, 0, 0x7000_0904, !0]);
+        // A weak symbol that the process has, and a symbol that the library has.
+        let data = image.data(0, |name| if name == c"known" { 0x55 } else { 0 }).unwrap();
+        assert_eq!(words(&data[0].1, 0x100)[1], 0x55);
+        assert_eq!((image.defined(c"known"), image.defined(c"other")), (Some(0x900), None));
     }
 
     #[test]
     fn what_needs_a_loader_is_refused() {
         // A library that is needed, relocations of another form, and thread-local memory.
         for tag in [1, 17, 36] {
-            assert!(Image::parse(library([tag, 1], DYNAMIC), (1, 2)).unwrap().data(0x1000).is_none(), "{tag}");
+            assert!(Image::parse(library([tag, 1], DYNAMIC)).unwrap().data(0x1000, |_| 0).is_none(), "{tag}");
         }
-        assert!(Image::parse(library([0, 0], THREAD_LOCAL), (1, 2)).is_none());
+        assert!(Image::parse(library([0, 0], THREAD_LOCAL)).is_none());
         // A correction of what is not data, and of a kind that is not known.
         for (at, words) in [(0x500, [0x100, 8]), (0x500, [0x11fc, 8]), (0x500, [0x1100, 18]), (0x508, [2, 0])] {
             let mut all = library([0, 0], DYNAMIC);
             put(&mut all, at, &words);
-            let image = Image::parse(all, (1, 2)).unwrap();
-            assert!(image.data(0x1000).is_none(), "{at:#x} {words:?}");
+            let image = Image::parse(all).unwrap();
+            assert!(image.data(0x1000, |_| 0).is_none(), "{at:#x} {words:?}");
         }
     }
 
@@ -306,14 +375,14 @@ mod tests {
     fn damage_is_refused() {
         let whole = library([0, 0], DYNAMIC);
         for len in [0, 5, 60, 64, 200, 0x1100] {
-            let image = Image::parse(whole[..len].to_vec(), (1, 2));
-            assert!(image.is_none_or(|image| image.data(0x1000).is_none()), "{len}");
+            let image = Image::parse(whole[..len].to_vec());
+            assert!(image.is_none_or(|image| image.data(0x1000, |_| 0).is_none()), "{len}");
         }
         for at in 0..0x600 {
             for bits in [1, 0x80, 0xff] {
                 let mut damaged = whole.clone();
                 damaged[at] ^= bits;
-                let _ = Image::parse(damaged, (1, 2)).map(|image| image.data(0x1000));
+                let _ = Image::parse(damaged).map(|image| image.data(0x1000, |_| 0));
             }
         }
     }

@@ -1,0 +1,126 @@
+//! Another copy of the library in this process, mapped from its file without a loader, which is to take this one's place
+//! (`netacc_ctl upgrade`).
+//!
+//! # Safety
+//! The file is one that the process would have been started with: whoever can write to it can have code executed in any
+//! program that is started with the library. Nothing of the copy runs until its caller calls a function of it.
+#![allow(unsafe_code)]
+
+use crate::errno::{Errno, Result};
+use crate::image::{self, Image, Segment};
+use crate::{reserved_fds, symbol};
+use alloc::vec::Vec;
+use core::ffi::CStr;
+use core::ptr;
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
+
+/// A copy that is mapped.
+#[derive(Debug)]
+pub struct Copy {
+    base: usize,
+    length: usize,
+    /// Where the symbol lies that was asked for.
+    symbol: usize,
+}
+
+/// Why there is no copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// The file cannot be opened or read.
+    Unreadable(Errno),
+    /// The file is no library that can be mapped, or does not have the symbol.
+    Damaged,
+    /// The kernel does not map it.
+    NotMapped(Errno),
+}
+
+impl Copy {
+    /// Maps the library in the file `path`, which defines `symbol`.
+    ///
+    /// # Errors
+    /// The variant says what is wrong.
+    pub fn map(path: &CStr, symbol: &CStr) -> core::result::Result<Copy, Problem> {
+        let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
+            .map_err(|e| Problem::Unreadable(e.into()))?;
+        let image = Image::read(&file).map_err(|problem| match problem {
+            image::Problem::Unreadable(e) => Problem::Unreadable(e),
+            image::Problem::Damaged => Problem::Damaged,
+        });
+        let made = image.and_then(|image| {
+            let at = image.defined(symbol).ok_or(Problem::Damaged)?;
+            place(&file, &image, at)
+        });
+        reserved_fds::drop_raw(file);
+        made
+    }
+
+    /// The address of the symbol, which is a `T`; `None` if no `T` can lie there.
+    #[must_use]
+    pub fn symbol<T>(&self) -> Option<*const T> {
+        let whole = self.symbol.checked_add(size_of::<T>()).is_some_and(|end| end <= self.base + self.length);
+        (whole && self.symbol.is_multiple_of(align_of::<T>())).then(|| ptr::with_exposed_provenance(self.symbol))
+    }
+
+    /// Unmaps the copy, of which nothing was used.
+    pub fn discard(self) {
+        // SAFETY: mapped by `place`, and nothing of it was used, as the caller says.
+        let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(self.base), self.length) };
+    }
+}
+
+fn place(file: &OwnedFd, image: &Image, symbol: u64) -> core::result::Result<Copy, Problem> {
+    let length = image.span() as usize;
+    // SAFETY: a fresh mapping overlaps nothing.
+    let base =
+        unsafe { mmap_anonymous(ptr::null_mut(), length, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE) };
+    let base = base.map_err(|e| Problem::NotMapped(e.into()))?.expose_provenance();
+    let copy = Copy { base, length, symbol: base + symbol as usize };
+    let Some(data) = image.data(base as u64, |name| symbol::any(name).addr() as u64) else {
+        copy.discard();
+        return Err(Problem::Damaged);
+    };
+    match map_all(file, image, base, &data) {
+        Ok(()) => Ok(copy),
+        Err(e) => {
+            copy.discard();
+            Err(Problem::NotMapped(e))
+        }
+    }
+}
+
+/// Maps the segments into the range that begins at `base` and is reserved for them.
+fn map_all(file: &OwnedFd, image: &Image, base: usize, data: &[(Segment, Vec<u8>)]) -> Result<()> {
+    const WRITE: u32 = 2;
+    let at = |offset: u64| ptr::with_exposed_provenance_mut(base + offset as usize);
+    for segment in image.segments.iter().filter(|segment| segment.flags & WRITE == 0) {
+        let (first, end) = segment.pages();
+        let offset = segment.offset - (segment.address - first);
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        // SAFETY: within the reserved range.
+        unsafe { mmap(at(first), (end - first) as usize, access(segment.flags), flags, file, offset)? };
+    }
+    for (segment, bytes) in data {
+        let (first, end) = segment.pages();
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        // SAFETY: within the reserved range; the bytes lie within the segment, as `Image::parse` has checked.
+        unsafe {
+            mmap_anonymous(at(first), (end - first) as usize, access(segment.flags), flags)?;
+            ptr::copy_nonoverlapping(bytes.as_ptr(), at(segment.address).cast(), bytes.len());
+        }
+    }
+    if let Some((from, to)) = image.constant.filter(|(from, to)| to > from) {
+        // SAFETY: within the reserved range; nothing of the copy runs yet.
+        unsafe { mprotect(at(from), (to - from) as usize, MprotectFlags::READ)? };
+    }
+    Ok(())
+}
+
+/// The access that the flags of a segment ask for (`PF_`), which have the bits of `PROT_` in another order.
+fn access(flags: u32) -> ProtFlags {
+    [(4, ProtFlags::READ), (2, ProtFlags::WRITE), (1, ProtFlags::EXEC)]
+        .into_iter()
+        .filter(|(bit, _)| flags & bit != 0)
+        .fold(ProtFlags::empty(), |all, (_, access)| all | access)
+}
