@@ -1,83 +1,19 @@
-// A server is switched off and on again and again while its clients send and receive. Every byte arrives once and in
-// order, in both directions, on connections that exist all the time and on those that are made meanwhile.
-#include "ctl.h"
-enum { CONNS = 12, ROUNDS = 6, PIECE = 20000 };
-static int port;
-static void serve(int l) // echoes, by epoll
+// A server and its clients are switched off and on again and again while they send and receive.
+#include "ctl_traffic.h"
+enum { ROUNDS = 6 };
+static void off_and_on(pid_t server, pid_t clients)
 {
-	int ep = epoll_create1(0);
-	struct epoll_event ev = { .events = EPOLLIN, .data.fd = l };
-	nonblock(l);
-	EQ(epoll_ctl(ep, EPOLL_CTL_ADD, l, &ev), 0);
-	static char b[65536];
-	for (;;) {
-		EQ(epoll_wait(ep, &ev, 1, -1), 1);
-		if (ev.data.fd == l) {
-			int c = accept(l, NULL, NULL);
-			if (c < 0)
-				continue;
-			ev = (struct epoll_event){ .events = EPOLLIN, .data.fd = c };
-			EQ(epoll_ctl(ep, EPOLL_CTL_ADD, c, &ev), 0);
-			continue;
-		}
-		ssize_t n = recv(ev.data.fd, b, sizeof b, 0);
-		if (n <= 0)
-			close(ev.data.fd);
-		else
-			send_all(ev.data.fd, b, n);
+	for (int i = 0; i < ROUNDS; i++) {
+		usleep(30000);
+		ctl("off", i % 2 ? clients : server);
+		usleep(30000);
+		ctl("on", i % 2 ? clients : server);
 	}
-}
-static volatile int stop;
-static void exchange(int fd, uint64_t *at, unsigned key)
-{
-	unsigned char b[PIECE], back[PIECE];
-	size_t n = *at * 7919 % PIECE + 1;
-	pat_fill(b, n, *at, key);
-	send_all(fd, b, n);
-	recv_all(fd, back, n);
-	pat_check(back, n, *at, key);
-	*at += n;
-}
-static void *client(void *x)
-{
-	unsigned key = (unsigned)(uintptr_t)x;
-	int fd = connect_to(port);
-	uint64_t at = 0, other = 0;
-	while (!stop) {
-		exchange(fd, &at, key);
-		int more = connect_to(port);
-		other = 0;
-		exchange(more, &other, key + 100);
-		close(more);
-	}
-	exchange(fd, &at, key);
-	close(fd);
-	return NULL;
+	ctl("off", server);
 }
 int main(void)
 {
 	t_init();
-	int l = listen_on(&port);
-	pid_t server = fork_child();
-	if (!server) {
-		serve(l);
-		_exit(1);
-	}
-	close(l);
-	pthread_t t[CONNS];
-	for (uintptr_t i = 0; i < CONNS; i++)
-		CHECK(!pthread_create(&t[i], NULL, client, (void *)i));
-	for (int i = 0; i < ROUNDS; i++) {
-		usleep(30000);
-		ctl("off", i % 2 ? getpid() : server);
-		usleep(30000);
-		ctl("on", i % 2 ? getpid() : server);
-	}
-	ctl("off", server);
-	stop = 1;
-	for (int i = 0; i < CONNS; i++)
-		pthread_join(t[i], NULL);
-	kill(server, SIGKILL);
-	reap_killed(server);
+	traffic(off_and_on);
 	return t_ok("ctl_traffic");
 }

@@ -28,13 +28,14 @@ def listed():
 
 
 def table():
-    """The names that the library's source exports: the entries of its macros, and functions without a macro."""
+    """The names that the library's source exports: the entries of its macros, and functions and data without a macro."""
     found = set()
     for path in sorted(SOURCE.rglob("*.rs")):
         text = re.sub(r"//.*", "", path.read_text())
         found |= set(re.findall(r"no_mangle\)\]\s+(?:#\[.*?\]\s+)*pub\s+(?:unsafe\s+)?extern\s+\"C\"\s+fn\s+(\w+)", text))
-        for block in re.findall(r"^(?:hooks|before|executes|variadic|liburing|vforks)! \{$(.*?)^\}$", text, re.M | re.S):
-            found |= set(re.findall(r"^    fn (\w+)(?:\(| =>| by)", block, re.M))
+        found |= set(re.findall(r"no_mangle\)\]\s+(?:#\[.*?\]\s+)*pub\s+static\s+(\w+)", text))
+        for block in re.findall(r"^(?:hooks|before|executes|variadic|liburing|vforks|exports)! \{$(.*?)^\}$", text, re.M | re.S):
+            found |= set(re.findall(r"^    fn (\w+)(?:\(| in)", block, re.M))
     return found
 
 

@@ -7,14 +7,14 @@ from host import wait_until
 from resp import Closed, Redis
 
 
-def start(ctx, *options, role="server", port=None, cwd=None, env=None):
+def start(ctx, *options, role="server", port=None, cwd=None, env=None, **spawn):
     program = need("redis-server")
 
     def argv(chosen):
         return [program, "--port", chosen, "--bind", "127.0.0.1", "::1", "--save", "", "--appendonly", "no",
                 "--enable-debug-command", "yes", "--dir", str(cwd or ctx.dir), "--loglevel", "notice", *options]
 
-    server = ctx.serve(argv, role=role, port=port, cwd=cwd, env=env)
+    server = ctx.serve(argv, role=role, port=port, cwd=cwd, env=env, **spawn)
     with admin(server) as r:
         wait_until(lambda: r.info("persistence")["loading"] == "0", START_LIMIT, "redis has loaded its data")
     return server

@@ -10,11 +10,11 @@ from matrix import case
 MB = 1 << 20
 
 
-def start(ctx, *more):
+def start(ctx, *more, **spawn):
     program = need("memcached")
     user = ["-u", "root"] if os.getuid() == 0 else []
     return ctx.serve(lambda port: [program, "-p", port, "-l", "127.0.0.1", "-U", 0, "-t", 4, "-m", 256,
-                                   "-I", "8m", "-c", 4096, *user, *more])
+                                   "-I", "8m", "-c", 4096, *user, *more], **spawn)
 
 
 def script(ctx, server, *args):

@@ -53,7 +53,8 @@ def files(ctx):
     return sums
 
 
-def start(ctx, workers=1, sendfile="on", events="", server="", upstream="", user=None, role="server", listen=""):
+def start(ctx, workers=1, sendfile="on", events="", server="", upstream="", user=None, role="server", listen="",
+          **spawn):
     program = need("nginx")
     if user is None:
         user = "root" if os.getuid() == 0 else ""
@@ -65,7 +66,7 @@ def start(ctx, workers=1, sendfile="on", events="", server="", upstream="", user
         conf["path"] = ctx.file(f"nginx.{port}.conf", text.encode())
         return [program, "-p", ctx.dir, "-c", conf["path"], "-e", ctx.dir / f"nginx.{port}.error.log"]
 
-    nginx = ctx.serve(argv, role=role)
+    nginx = ctx.serve(argv, role=role, **spawn)
     wait_until(lambda: len(host.children(nginx.pid)) >= workers, 30, f"{workers} workers run")
     return nginx
 
@@ -89,8 +90,8 @@ def compare(ctx, nginx, sums, *options, role="client"):
         path.unlink(missing_ok=True)
 
 
-def wrk(ctx, nginx, name, seconds=1, options=()):
-    return ctx.client([need("wrk"), "-t2", "-c50", f"-d{seconds}s", *options, f"http://127.0.0.1:{nginx.port}/{name}"])
+def wrk(ctx, nginx, name, seconds=1, options=(), **spawn):
+    return ctx.client([need("wrk"), "-t2", "-c50", f"-d{seconds}s", *options, f"http://127.0.0.1:{nginx.port}/{name}"], **spawn)
 
 
 def wrk_fine(proc):

@@ -13,6 +13,9 @@ pub enum Outcome {
     Pass,
     /// The thread is cancelled (pthread_cancel(3)) and ends in the intercepted call, where it holds nothing of ours.
     Cancelled,
+    /// The library is about to be replaced, and the call is to be made anew, with its whole time-out: see
+    /// [`crate::operator::exchange`].
+    Anew,
 }
 
 impl From<Fail> for Outcome {
@@ -21,6 +24,7 @@ impl From<Fail> for Outcome {
             Fail::Errno(e) => Outcome::Failed(e),
             Fail::ToKernel => Outcome::Pass,
             Fail::Cancelled => Outcome::Cancelled,
+            Fail::Anew => Outcome::Anew,
         }
     }
 }

@@ -146,6 +146,13 @@ pub const OPERATOR_SLICE: Duration = Duration::from_millis(5);
 /// interval is twice as long.
 pub const OPERATOR_RETRY_FIRST: Duration = Duration::from_millis(5);
 
+/// How long the threads of a process may take to come out of a library that is to be replaced. Calls that begin meanwhile
+/// wait that long; then the library stays.
+pub const COMING_OUT: Duration = Duration::from_millis(100);
+
+/// How long a process whose library is to be replaced waits for servers to accept its connects. Then the library stays.
+pub const CONNECTS_TAKEN: Duration = Duration::from_secs(1);
+
 /// The longest interval between two such rounds.
 pub const OPERATOR_RETRY_LONGEST: Duration = Duration::from_secs(1);
 

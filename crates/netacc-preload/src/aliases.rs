@@ -62,10 +62,12 @@ hooks! {
         where io::concerns(fd) => sleeps!(io::send(fd, buf.cast(), n, flags));
 }
 
-/// closefrom(3) returns nothing.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn closefrom(first: c_int) {
-    if closing::close_from(first) == netacc_core::Outcome::Pass {
-        let _ = netacc_sys::raw::close_range(first.max(0) as c_uint, c_uint::MAX, 0);
+exports! {
+    /// closefrom(3) returns nothing.
+    fn closefrom(first: c_int) -> () {
+        visit!(closefrom(first));
+        if closing::close_from(first) == netacc_core::Outcome::Pass {
+            let _ = netacc_sys::raw::close_range(first.max(0) as c_uint, c_uint::MAX, 0);
+        }
     }
 }

@@ -70,42 +70,44 @@ extern "C" fn begin(begin: *mut c_void) -> c_int {
     (begin.function)(begin.argument)
 }
 
-/// clone(3), libc's function, which is variadic in C. The kernel does not look at an argument that the flags do not
-/// call for, so one that the caller left out may have any value.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn clone(
-    function: Option<extern "C" fn(*mut c_void) -> c_int>,
-    stack: *mut c_void,
-    flags: c_int,
-    argument: *mut c_void,
-    parent_tid: *mut pid_t,
-    tls: c_ulong,
-    child_tid: *mut pid_t,
-) -> c_int {
-    let next = |function: Option<extern "C" fn(*mut c_void) -> c_int>, argument: *mut c_void| {
-        call_next!(clone(
-            function => Option<extern "C" fn(*mut c_void) -> c_int>, stack => *mut c_void, flags => c_int,
-            argument => *mut c_void, parent_tid => *mut pid_t, tls => c_ulong, child_tid => *mut pid_t
-        ) -> c_int)
-    };
-    if !libc_kind::is_known() {
-        return next(function, argument);
-    }
-    let (new, function) = match (child(flags as u64), function) {
-        // Without function or stack libc refuses.
-        (Child::Forked(new), Some(function)) if !stack.is_null() => (new, function),
-        (Child::SharesDescriptors, function) => {
-            fallback::fall_back(Reason::Fork);
+exports! {
+    /// clone(3), libc's function, which is variadic in C. The kernel does not look at an argument that the flags do not
+    /// call for, so one that the caller left out may have any value.
+    fn clone(
+        function: Option<extern "C" fn(*mut c_void) -> c_int>,
+        stack: *mut c_void,
+        flags: c_int,
+        argument: *mut c_void,
+        parent_tid: *mut pid_t,
+        tls: c_ulong,
+        child_tid: *mut pid_t,
+    ) -> c_int {
+        visit!(clone(function, stack, flags, argument, parent_tid, tls, child_tid));
+        let next = |function: Option<extern "C" fn(*mut c_void) -> c_int>, argument: *mut c_void| {
+            call_next!(clone(
+                function => Option<extern "C" fn(*mut c_void) -> c_int>, stack => *mut c_void, flags => c_int,
+                argument => *mut c_void, parent_tid => *mut pid_t, tls => c_ulong, child_tid => *mut pid_t
+            ) -> c_int)
+        };
+        if !libc_kind::is_known() {
             return next(function, argument);
         }
-        (_, function) => return next(function, argument),
-    };
-    let mut start = Begin { forking: Some(prepare::prepare_for(new)), new, function, argument };
-    heap::before_fork();
-    let pid = next(Some(begin), (&raw mut start).cast());
-    heap::after_fork();
-    if let Some(forking) = start.forking.take() {
-        prepare::parent(forking, pid > 0);
+        let (new, function) = match (child(flags as u64), function) {
+            // Without function or stack libc refuses.
+            (Child::Forked(new), Some(function)) if !stack.is_null() => (new, function),
+            (Child::SharesDescriptors, function) => {
+                fallback::fall_back(Reason::Fork);
+                return next(function, argument);
+            }
+            (_, function) => return next(function, argument),
+        };
+        let mut start = Begin { forking: Some(prepare::prepare_for(new)), new, function, argument };
+        heap::before_fork();
+        let pid = next(Some(begin), (&raw mut start).cast());
+        heap::after_fork();
+        if let Some(forking) = start.forking.take() {
+            prepare::parent(forking, pid > 0);
+        }
+        pid
     }
-    pid
 }

@@ -10,7 +10,7 @@ use netacc_core::engine;
 use netacc_core::exec::{at_exit, inheritance};
 use netacc_core::switch::demote;
 use netacc_stats::Reason;
-use netacc_sys::{libc_kind, user, weak};
+use netacc_sys::{libc_kind, user, visits, weak};
 
 pub(crate) type Args = *const *const c_char;
 
@@ -164,7 +164,8 @@ unsafe fn hand_to_shell(command: *const c_char) {
 }
 
 /// Makes the call `$call`, which executes a program and returns only if that has failed, with what the program needs if
-/// it is a static one. No library is mapped into programs of other machines than x86-64.
+/// it is a static one. No library is mapped into programs of other machines than x86-64. The thread is not inside the library
+/// meanwhile: the child of a vfork(2) has its parent's memory, where it would stay counted.
 macro_rules! execute {
     ($execution:expr, $call:expr) => {{
         #[cfg(target_arch = "x86_64")]
@@ -172,10 +173,10 @@ macro_rules! execute {
             // SAFETY: the application's arguments, under the contract of exec(3).
             #[allow(unused_unsafe)]
             let execution = unsafe { $execution };
-            execution.run(|| $call)
+            execution.run(|| netacc_sys::visits::outside(|| $call))
         }
         #[cfg(not(target_arch = "x86_64"))]
-        $call
+        netacc_sys::visits::outside(|| $call)
     }};
 }
 pub(crate) use execute;
@@ -183,16 +184,20 @@ pub(crate) use execute;
 /// Defines a function of exec(3), which returns only if it has failed.
 macro_rules! executes {
     ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) => $ours:expr, $execution:expr; )*) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $ty),*) -> c_int {
-            if !libc_kind::is_known() {
-                return call_next!($name($($arg => $ty),*) -> c_int);
+        exports! {
+            fn $name($($arg: $ty),*) -> c_int {
+                if !libc_kind::is_known() {
+                    return call_next!($name($($arg => $ty),*) -> c_int);
+                }
+                visit!($name($($arg),*));
+                // SAFETY: the application's arguments, under the contract of libc's function.
+                unsafe { $ours };
+                let failed = execute!($execution, call_next!($name($($arg => $ty),*) -> c_int));
+                if !visits::is_replaced() {
+                    engine::go_on();
+                }
+                failed
             }
-            // SAFETY: the application's arguments, under the contract of libc's function.
-            unsafe { $ours };
-            let failed = execute!($execution, call_next!($name($($arg => $ty),*) -> c_int));
-            engine::go_on();
-            failed
         }
     )*};
 }
@@ -222,21 +227,25 @@ before! {
         => hand_off(true, argv, envp);
 }
 
-/// popen(3) forks inside libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
-    if libc_kind::is_known() {
-        // SAFETY: the application's command.
-        unsafe { hand_to_shell(command) };
+exports! {
+    /// popen(3) forks inside libc.
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+        if libc_kind::is_known() {
+            visit!(popen(command, mode));
+            // SAFETY: the application's command.
+            unsafe { hand_to_shell(command) };
+        }
+        call_next!(popen(command => *const c_char, mode => *const c_char) -> isize) as *mut libc::FILE
     }
-    call_next!(popen(command => *const c_char, mode => *const c_char) -> isize) as *mut libc::FILE
-}
 
-/// posix_spawn_file_actions_adddup2(3): the child gets this descriptor whatever its FD_CLOEXEC says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
-    let _ = demote::by_number(fd, Reason::Exec);
-    call_next!(posix_spawn_file_actions_adddup2(actions => *mut c_void, fd => c_int, new => c_int) -> c_int)
+    /// posix_spawn_file_actions_adddup2(3): the child gets this descriptor whatever its FD_CLOEXEC says.
+    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
+        {
+            visit!(posix_spawn_file_actions_adddup2(actions, fd, new));
+            let _ = demote::by_number(fd, Reason::Exec);
+        }
+        call_next!(posix_spawn_file_actions_adddup2(actions => *mut c_void, fd => c_int, new => c_int) -> c_int)
+    }
 }
 
 /// Demotes `fd`, since libc will read or write it without our hooks. A failure is logged.
@@ -244,25 +253,33 @@ fn stdio(fd: c_int) {
     let _ = demote::by_number(fd, Reason::Stdio);
 }
 
-/// fdopen(3): libc reads and writes the descriptor from here on without our hooks.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
-    stdio(fd);
-    call_next!(fdopen(fd => c_int, mode => *const c_char) -> isize) as *mut libc::FILE
-}
+exports! {
+    /// fdopen(3): libc reads and writes the descriptor from here on without our hooks.
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
+        {
+            visit!(fdopen(fd, mode));
+            stdio(fd);
+        }
+        call_next!(fdopen(fd => c_int, mode => *const c_char) -> isize) as *mut libc::FILE
+    }
 
-/// `vdprintf(3)` writes inside libc; the list of arguments is passed on as it is.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int {
-    stdio(fd);
-    call_next!(vdprintf(fd => c_int, format => *const c_char, list => *mut c_void) -> c_int)
-}
+    /// `vdprintf(3)` writes inside libc; the list of arguments is passed on as it is.
+    fn vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int {
+        {
+            visit!(vdprintf(fd, format, list));
+            stdio(fd);
+        }
+        call_next!(vdprintf(fd => c_int, format => *const c_char, list => *mut c_void) -> c_int)
+    }
 
-/// The checked variant of `vdprintf`, which `_FORTIFY_SOURCE` substitutes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int {
-    stdio(fd);
-    call_next!(__vdprintf_chk(fd => c_int, flag => c_int, format => *const c_char, list => *mut c_void) -> c_int)
+    /// The checked variant of `vdprintf`, which `_FORTIFY_SOURCE` substitutes.
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int {
+        {
+            visit!(__vdprintf_chk(fd, flag, format, list));
+            stdio(fd);
+        }
+        call_next!(__vdprintf_chk(fd => c_int, flag => c_int, format => *const c_char, list => *mut c_void) -> c_int)
+    }
 }
 
 /// The address of the next definition of `$name`.
@@ -307,17 +324,24 @@ const REGISTERS: usize = if cfg!(target_arch = "x86_64") { 5 } else { 7 };
 /// A function with a variable number of arguments: `before` looks at them and gives the address of the next
 /// definition, which then finds all of them where the caller put them.
 macro_rules! variadic {
-    ($( fn $name:ident => $before:ident($first:ident, $registers:ident, $stack:ident) $body:expr; )*) => {$(
+    ($( fn $name:ident in $line:ident => $entry:ident, $before:ident($first:ident, $registers:ident, $stack:ident) $body:expr; )*) => {$(
         unsafe extern "C" fn $before($first: usize, $registers: Args, $stack: Args) -> *mut c_void {
-            #[allow(unused_unsafe)]
-            // SAFETY: the application's arguments.
-            unsafe { $body };
-            next!($name)
+            match netacc_sys::visits::Visit::begin() {
+                // The call is made anew, with all that the trampoline has saved.
+                netacc_sys::visits::Admission::Anew => $line.target(),
+                _inside => {
+                    #[allow(unused_unsafe)]
+                    // SAFETY: the application's arguments.
+                    unsafe { $body };
+                    next!($name)
+                }
+            }
         }
 
-        #[unsafe(no_mangle)]
+        jumps_by_table! { fn $name in $line => $entry; }
+
         #[unsafe(naked)]
-        pub unsafe extern "C" fn $name() {
+        unsafe extern "C" fn $entry() {
             // Every register in which arguments may be passed is saved around the call: the integer registers, the
             // vector registers and, on x86-64, how many of those are in use (al). A jump follows, as if we had not been
             // there.
@@ -397,9 +421,9 @@ macro_rules! variadic {
 }
 
 variadic! {
-    fn execl => before_execl(_path, registers, stack) hand_list(registers, REGISTERS, stack);
-    fn execlp => before_execlp(_file, registers, stack) hand_list(registers, REGISTERS, stack);
-    fn execle => before_execle(_path, registers, stack) hand_list(registers, REGISTERS, stack);
-    fn dprintf => before_dprintf(fd, _registers, _stack) stdio(fd as c_int);
-    fn __dprintf_chk => before_dprintf_chk(fd, _registers, _stack) stdio(fd as c_int);
+    fn execl in EXECL => execl_entry, before_execl(_path, registers, stack) hand_list(registers, REGISTERS, stack);
+    fn execlp in EXECLP => execlp_entry, before_execlp(_file, registers, stack) hand_list(registers, REGISTERS, stack);
+    fn execle in EXECLE => execle_entry, before_execle(_path, registers, stack) hand_list(registers, REGISTERS, stack);
+    fn dprintf in DPRINTF => dprintf_entry, before_dprintf(fd, _registers, _stack) stdio(fd as c_int);
+    fn __dprintf_chk in DPRINTF_CHK => dprintf_chk_entry, before_dprintf_chk(fd, _registers, _stack) stdio(fd as c_int);
 }

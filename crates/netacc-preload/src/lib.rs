@@ -12,10 +12,13 @@
 #![allow(clippy::missing_safety_doc, reason = "see the module's safety note")]
 
 #[macro_use]
+mod table;
+#[macro_use]
 mod next;
 mod aio;
 mod aliases;
 mod clone;
+mod exchange;
 mod exec;
 mod fd_passing;
 mod freestanding;

@@ -154,34 +154,47 @@ macro_rules! hooks {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
             static NEXT: $crate::next::Next = next_of!($name);
+            unsafe extern "C" fn here($($arg: $ty),*) -> $ret {
+                pass_on!([$($ours)?], NEXT, ($($arg => $ty),*) -> $ret);
+                // SAFETY: the application calls under the function's own contract.
+                unsafe { ours($($arg),*) }
+            }
             // A separate function, so that a call that only passes through saves no registers and makes no frame.
             #[inline(never)]
             unsafe fn ours($($arg: $ty),*) -> $ret {
                 #[allow(unused_unsafe)]
-                // SAFETY: the application calls under the function's own contract.
-                match unsafe { $body } {
+                // SAFETY: the application calls under the function's own contract. The visit ends with the arm, so that
+                // a thread is not inside while the next definition makes the call.
+                match unsafe {
+                    match netacc_sys::visits::Visit::begin() {
+                        netacc_sys::visits::Admission::Inside(_visit) => $body,
+                        netacc_sys::visits::Admission::Anew => netacc_core::Outcome::Anew,
+                        netacc_sys::visits::Admission::Closer => netacc_core::Outcome::Pass,
+                    }
+                } {
                     netacc_core::Outcome::Pass => call_at!(NEXT, ($($arg => $ty),*) -> $ret),
                     netacc_core::Outcome::Done(v) => v as $ret,
                     netacc_core::Outcome::Failed(e) => $crate::next::fail(e) as $ret,
                     netacc_core::Outcome::Cancelled => $crate::next::interrupted() as $ret,
+                    // SAFETY: the application's call once more.
+                    netacc_core::Outcome::Anew => unsafe { $name($($arg),*) },
                 }
             }
-            pass_on!([$($ours)?], NEXT, ($($arg => $ty),*) -> $ret);
-            // SAFETY: the application calls under the function's own contract.
-            unsafe { ours($($arg),*) }
+            jump_by_table!($name, here, ($($arg : $ty),*) -> $ret)
         }
     )*};
 }
 
 /// A call that may sleep. A thread that is cancelled meanwhile ends here, where it has nothing of ours to release. A
-/// thread that was woken although another one was cancelled repeats the call.
+/// thread that was woken although another one was cancelled makes the call anew.
 macro_rules! sleeps {
     ($call:expr) => {
-        loop {
-            match $call {
-                netacc_core::Outcome::Cancelled => $crate::process::cancelled(),
-                done => break done,
+        match $call {
+            netacc_core::Outcome::Cancelled => {
+                $crate::process::cancelled();
+                netacc_core::Outcome::Anew
             }
+            done => done,
         }
     };
 }
@@ -191,11 +204,15 @@ macro_rules! before {
     ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) => $ours:expr; )*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> c_int {
-            if netacc_sys::libc_kind::is_known() {
-                // SAFETY: the application's arguments, under the contract of libc's function.
-                unsafe { $ours };
+            unsafe extern "C" fn here($($arg: $ty),*) -> c_int {
+                if netacc_sys::libc_kind::is_known() {
+                    visit!($name($($arg),*));
+                    // SAFETY: the application's arguments, under the contract of libc's function.
+                    unsafe { $ours };
+                }
+                call_next!($name($($arg => $ty),*) -> c_int)
             }
-            call_next!($name($($arg => $ty),*) -> c_int)
+            jump_by_table!($name, here, ($($arg : $ty),*) -> c_int)
         }
     )*};
 }

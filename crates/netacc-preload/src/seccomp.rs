@@ -10,22 +10,24 @@ use netacc_sys::mem;
 /// sets it to 0.
 const FEW: u64 = 16;
 
-/// prctl(2), which may install a filter on system calls.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn prctl(what: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
-    if what == libc::PR_SET_SECCOMP {
-        fallback::before_filter();
+exports! {
+    /// prctl(2), which may install a filter on system calls.
+    fn prctl(what: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+        visit!(prctl(what, a, b, c, d));
+        if what == libc::PR_SET_SECCOMP {
+            fallback::before_filter();
+        }
+        call_next!(prctl(what => c_int, a => usize, b => usize, c => usize, d => usize) -> c_int)
     }
-    call_next!(prctl(what => c_int, a => usize, b => usize, c => usize, d => usize) -> c_int)
-}
 
-/// mlockall(2), after which each new mapping is populated at once. Our reserved mappings must not be.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
-    if flags & libc::MCL_FUTURE != 0 {
-        mem::note_locking();
+    /// mlockall(2), after which each new mapping is populated at once. Our reserved mappings must not be.
+    fn mlockall(flags: c_int) -> c_int {
+        visit!(mlockall(flags));
+        if flags & libc::MCL_FUTURE != 0 {
+            mem::note_locking();
+        }
+        call_next!(mlockall(flags => c_int) -> c_int)
     }
-    call_next!(mlockall(flags => c_int) -> c_int)
 }
 
 /// Prepares for a new limit of descriptors.
@@ -44,40 +46,42 @@ unsafe fn current(p: *const rlimit) -> Option<u64> {
     unsafe { p.as_ref() }.map(|l| l.rlim_cur)
 }
 
-/// setrlimit(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn setrlimit(resource: c_uint, new: *const rlimit) -> c_int {
-    // SAFETY: the application calls under the function's own contract.
-    limits(resource, unsafe { current(new) });
-    call_next!(setrlimit(resource => c_uint, new => *const rlimit) -> c_int)
-}
-
-/// setrlimit(2) in programs that are built for large files.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn setrlimit64(resource: c_uint, new: *const rlimit64) -> c_int {
-    // SAFETY: the application calls under the function's own contract; the two types have one layout where long has 64
-    // bits.
-    limits(resource, unsafe { current(new.cast()) });
-    call_next!(setrlimit64(resource => c_uint, new => *const rlimit64) -> c_int)
-}
-
-/// prlimit(2); only a call on the process itself concerns us.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int {
-    if pid == 0 {
+exports! {
+    /// setrlimit(2).
+    fn setrlimit(resource: c_uint, new: *const rlimit) -> c_int {
+        visit!(setrlimit(resource, new));
         // SAFETY: the application calls under the function's own contract.
         limits(resource, unsafe { current(new) });
+        call_next!(setrlimit(resource => c_uint, new => *const rlimit) -> c_int)
     }
-    call_next!(prlimit(pid => pid_t, resource => c_uint, new => *const rlimit, old => *mut rlimit) -> c_int)
-}
 
-/// prlimit(2) in programs that are built for large files.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit64, old: *mut rlimit64) -> c_int {
-    if pid == 0 {
-        // SAFETY: the application calls under the function's own contract; the two types have one layout where long has
-        // 64 bits.
+    /// setrlimit(2) in programs that are built for large files.
+    fn setrlimit64(resource: c_uint, new: *const rlimit64) -> c_int {
+        visit!(setrlimit64(resource, new));
+        // SAFETY: the application calls under the function's own contract; the two types have one layout where long has 64
+        // bits.
         limits(resource, unsafe { current(new.cast()) });
+        call_next!(setrlimit64(resource => c_uint, new => *const rlimit64) -> c_int)
     }
-    call_next!(prlimit64(pid => pid_t, resource => c_uint, new => *const rlimit64, old => *mut rlimit64) -> c_int)
+
+    /// prlimit(2); only a call on the process itself concerns us.
+    fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int {
+        visit!(prlimit(pid, resource, new, old));
+        if pid == 0 {
+            // SAFETY: the application calls under the function's own contract.
+            limits(resource, unsafe { current(new) });
+        }
+        call_next!(prlimit(pid => pid_t, resource => c_uint, new => *const rlimit, old => *mut rlimit) -> c_int)
+    }
+
+    /// prlimit(2) in programs that are built for large files.
+    fn prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit64, old: *mut rlimit64) -> c_int {
+        visit!(prlimit64(pid, resource, new, old));
+        if pid == 0 {
+            // SAFETY: the application calls under the function's own contract; the two types have one layout where long has
+            // 64 bits.
+            limits(resource, unsafe { current(new.cast()) });
+        }
+        call_next!(prlimit64(pid => pid_t, resource => c_uint, new => *const rlimit64, old => *mut rlimit64) -> c_int)
+    }
 }

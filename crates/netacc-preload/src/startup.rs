@@ -1,6 +1,6 @@
 //! What runs when the library is loaded, before the program's own constructors. Hooks do not depend on it.
 
-use crate::{freestanding, process};
+use crate::{exchange, freestanding, process};
 use netacc_core::listen::adopt;
 use netacc_sys::libc_kind;
 
@@ -11,6 +11,7 @@ extern "C" fn start() {
         process::at_fork();
         process::at_quick_exit();
         netacc_core::operator::work::start();
+        exchange::start();
         adopt::inherited();
         #[cfg(target_arch = "x86_64")]
         crate::go::start();

@@ -15,72 +15,121 @@ use netacc_stats::Reason;
 /// KCMP_FILE of kcmp(2): compare two descriptors.
 const KCMP_FILE: usize = 0;
 
-/// syscall(2). The arguments are passed in registers, so six can be read however many the caller gave.
-///
-/// The kernel's form of some calls differs from libc's: ppoll and pselect6 write the time left, preadv2 takes its
-/// offset in two halves, of which the first has all of it on 64-bit machines.
-#[unsafe(no_mangle)]
+exports! {
+    /// syscall(2). The arguments are passed in registers, so six can be read however many the caller gave.
+    ///
+    /// The kernel's form of some calls differs from libc's: ppoll and pselect6 write the time left, preadv2 takes its
+    /// offset in two halves, of which the first has all of it on 64-bit machines.
+    #[allow(unused_unsafe, reason = "the macro has a block of its own")]
+    fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+        let fd = a as c_int;
+        // SAFETY: the kernel's arguments of these calls are libc's, in libc's order.
+        unsafe {
+            match n {
+                libc::SYS_close => c_long::from(h::close(fd)),
+                libc::SYS_close_range => c_long::from(h::close_range(a as c_uint, b as c_uint, c as c_int)),
+                libc::SYS_dup => c_long::from(h::dup(fd)),
+                #[cfg(target_arch = "x86_64")]
+                libc::SYS_dup2 => c_long::from(h::dup2(fd, b as c_int)),
+                libc::SYS_dup3 => c_long::from(h::dup3(fd, b as c_int, c as c_int)),
+                libc::SYS_fcntl => c_long::from(h::fcntl(fd, b as c_int, c)),
+                libc::SYS_ioctl => c_long::from(h::ioctl(fd, b, c)),
+                libc::SYS_socket => c_long::from(h::socket(fd, b as c_int, c as c_int)),
+                libc::SYS_bind => c_long::from(h::bind(fd, b as _, c as _)),
+                libc::SYS_listen => c_long::from(h::listen(fd, b as c_int)),
+                libc::SYS_connect => c_long::from(h::connect(fd, b as _, c as _)),
+                libc::SYS_accept => c_long::from(h::accept(fd, b as _, c as _)),
+                libc::SYS_accept4 => c_long::from(h::accept4(fd, b as _, c as _, d as c_int)),
+                libc::SYS_shutdown => c_long::from(h::shutdown(fd, b as c_int)),
+                libc::SYS_getsockname => c_long::from(h::getsockname(fd, b as _, c as _)),
+                libc::SYS_getpeername => c_long::from(h::getpeername(fd, b as _, c as _)),
+                libc::SYS_getsockopt => c_long::from(h::getsockopt(fd, b as c_int, c as c_int, d as _, e as _)),
+                libc::SYS_setsockopt => c_long::from(h::setsockopt(fd, b as c_int, c as c_int, d as _, e as _)),
+                libc::SYS_read => h::read(fd, b as _, c) as c_long,
+                libc::SYS_readv => h::readv(fd, b as _, c as c_int) as c_long,
+                libc::SYS_recvfrom => h::recvfrom(fd, b as _, c, d as c_int, e as _, f as _) as c_long,
+                libc::SYS_recvmsg => crate::fd_passing::recvmsg(fd, b as _, c as c_int) as c_long,
+                libc::SYS_recvmmsg => {
+                    c_long::from(crate::fd_passing::recvmmsg(fd, b as _, c as c_uint, d as c_int, e as _))
+                }
+                libc::SYS_write => h::write(fd, b as _, c) as c_long,
+                libc::SYS_writev => h::writev(fd, b as _, c as c_int) as c_long,
+                libc::SYS_sendto => h::sendto(fd, b as _, c, d as c_int, e as _, f as _) as c_long,
+                libc::SYS_sendmsg => h::sendmsg(fd, b as _, c as c_int) as c_long,
+                libc::SYS_sendmmsg => c_long::from(h::sendmmsg(fd, b as _, c as c_uint, d as c_int)),
+                libc::SYS_sendfile => h::sendfile(fd, b as c_int, c as _, d) as c_long,
+                libc::SYS_splice => h::splice(fd, b as _, c as c_int, d as _, e, f as c_uint) as c_long,
+                libc::SYS_preadv2 => h::preadv2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
+                libc::SYS_pwritev2 => h::pwritev2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
+                libc::SYS_ppoll if poll::concerns(a as _, b) => {
+                    time::left_in(c as _, |t| c_long::from(h::ppoll(a as _, b as _, t, d as _)))
+                }
+                #[cfg(target_arch = "x86_64")]
+                libc::SYS_select => c_long::from(h::select(fd, b as _, c as _, d as _, e as _)),
+                libc::SYS_pselect6 if select::concerns(fd, [b as _, c as _, d as _]) => {
+                    // The last argument is the address of two words: the signal mask's address and size.
+                    let mask = (f as *const usize).as_ref().map_or(0, |m| *m);
+                    time::left_in(e as _, |t| c_long::from(h::pselect(fd, b as _, c as _, d as _, t, mask as _)))
+                }
+                #[cfg(target_arch = "x86_64")]
+                libc::SYS_poll => c_long::from(h::poll(a as _, b as _, c as c_int)),
+                #[cfg(target_arch = "x86_64")]
+                libc::SYS_epoll_create => c_long::from(h::epoll_create(fd)),
+                #[cfg(target_arch = "x86_64")]
+                libc::SYS_epoll_wait => c_long::from(h::epoll_wait(fd, b as _, c as c_int, d as c_int)),
+                libc::SYS_epoll_create1 => c_long::from(h::epoll_create1(fd)),
+                libc::SYS_epoll_ctl => c_long::from(h::epoll_ctl(fd, b as c_int, c as c_int, d as _)),
+                libc::SYS_epoll_pwait => c_long::from(h::epoll_pwait(fd, b as _, c as c_int, d as c_int, e as _)),
+                libc::SYS_epoll_pwait2 => c_long::from(h::epoll_pwait2(fd, b as _, c as c_int, d as _, e as _)),
+                libc::SYS_exit_group => process::_exit(fd),
+                libc::SYS_setns => c_long::from(process::setns(fd, b as c_int)),
+                libc::SYS_unshare => c_long::from(process::unshare(fd)),
+                #[cfg(target_arch = "x86_64")]
+                libc::SYS_setrlimit => c_long::from(seccomp::setrlimit(a as c_uint, b as _)),
+                libc::SYS_prlimit64 => c_long::from(seccomp::prlimit(fd, b as c_uint, c as _, d as _)),
+                libc::SYS_mlockall => c_long::from(seccomp::mlockall(fd)),
+                libc::SYS_prctl => c_long::from(seccomp::prctl(fd, b, c, d, e)),
+                libc::SYS_mount => c_long::from(users::mount(a as _, b as _, c as _, d as _, e as _)),
+                n if is_worked_on(n) => {
+                    visit!(syscall(n, a, b, c, d, e, f));
+                    worked_on(n, a, b, c, d, e, f)
+                }
+                _ => passed(n, a, b, c, d, e, f),
+            }
+        }
+    }
+}
+
+/// Whether [`worked_on`] has a line for the call.
+fn is_worked_on(n: c_long) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if matches!(n, libc::SYS_fork | libc::SYS_vfork) {
+        return true;
+    }
+    matches!(
+        n,
+        libc::SYS_clone
+            | libc::SYS_clone3
+            | libc::SYS_setuid
+            | libc::SYS_setreuid
+            | libc::SYS_setresuid
+            | libc::SYS_seccomp
+            | libc::SYS_execve
+            | libc::SYS_execveat
+            | libc::SYS_io_uring_setup
+            | libc::SYS_kcmp
+            | libc::SYS_fsconfig
+            | libc::SYS_bpf
+            | libc::SYS_pidfd_getfd
+    )
+}
+
+/// Calls that have no function of their own here. None of them sleeps for long.
 #[allow(unused_unsafe, reason = "the macro has a block of its own")]
-pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
-    let fd = a as c_int;
+unsafe fn worked_on(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
     // SAFETY: the kernel's arguments of these calls are libc's, in libc's order.
     unsafe {
         match n {
-            libc::SYS_close => c_long::from(h::close(fd)),
-            libc::SYS_close_range => c_long::from(h::close_range(a as c_uint, b as c_uint, c as c_int)),
-            libc::SYS_dup => c_long::from(h::dup(fd)),
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_dup2 => c_long::from(h::dup2(fd, b as c_int)),
-            libc::SYS_dup3 => c_long::from(h::dup3(fd, b as c_int, c as c_int)),
-            libc::SYS_fcntl => c_long::from(h::fcntl(fd, b as c_int, c)),
-            libc::SYS_ioctl => c_long::from(h::ioctl(fd, b, c)),
-            libc::SYS_socket => c_long::from(h::socket(fd, b as c_int, c as c_int)),
-            libc::SYS_bind => c_long::from(h::bind(fd, b as _, c as _)),
-            libc::SYS_listen => c_long::from(h::listen(fd, b as c_int)),
-            libc::SYS_connect => c_long::from(h::connect(fd, b as _, c as _)),
-            libc::SYS_accept => c_long::from(h::accept(fd, b as _, c as _)),
-            libc::SYS_accept4 => c_long::from(h::accept4(fd, b as _, c as _, d as c_int)),
-            libc::SYS_shutdown => c_long::from(h::shutdown(fd, b as c_int)),
-            libc::SYS_getsockname => c_long::from(h::getsockname(fd, b as _, c as _)),
-            libc::SYS_getpeername => c_long::from(h::getpeername(fd, b as _, c as _)),
-            libc::SYS_getsockopt => c_long::from(h::getsockopt(fd, b as c_int, c as c_int, d as _, e as _)),
-            libc::SYS_setsockopt => c_long::from(h::setsockopt(fd, b as c_int, c as c_int, d as _, e as _)),
-            libc::SYS_read => h::read(fd, b as _, c) as c_long,
-            libc::SYS_readv => h::readv(fd, b as _, c as c_int) as c_long,
-            libc::SYS_recvfrom => h::recvfrom(fd, b as _, c, d as c_int, e as _, f as _) as c_long,
-            libc::SYS_recvmsg => crate::fd_passing::recvmsg(fd, b as _, c as c_int) as c_long,
-            libc::SYS_recvmmsg => {
-                c_long::from(crate::fd_passing::recvmmsg(fd, b as _, c as c_uint, d as c_int, e as _))
-            }
-            libc::SYS_write => h::write(fd, b as _, c) as c_long,
-            libc::SYS_writev => h::writev(fd, b as _, c as c_int) as c_long,
-            libc::SYS_sendto => h::sendto(fd, b as _, c, d as c_int, e as _, f as _) as c_long,
-            libc::SYS_sendmsg => h::sendmsg(fd, b as _, c as c_int) as c_long,
-            libc::SYS_sendmmsg => c_long::from(h::sendmmsg(fd, b as _, c as c_uint, d as c_int)),
-            libc::SYS_sendfile => h::sendfile(fd, b as c_int, c as _, d) as c_long,
-            libc::SYS_splice => h::splice(fd, b as _, c as c_int, d as _, e, f as c_uint) as c_long,
-            libc::SYS_preadv2 => h::preadv2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
-            libc::SYS_pwritev2 => h::pwritev2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
-            libc::SYS_ppoll if poll::concerns(a as _, b) => {
-                time::left_in(c as _, |t| c_long::from(h::ppoll(a as _, b as _, t, d as _)))
-            }
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_select => c_long::from(h::select(fd, b as _, c as _, d as _, e as _)),
-            libc::SYS_pselect6 if select::concerns(fd, [b as _, c as _, d as _]) => {
-                // The last argument is the address of two words: the signal mask's address and size.
-                let mask = (f as *const usize).as_ref().map_or(0, |m| *m);
-                time::left_in(e as _, |t| c_long::from(h::pselect(fd, b as _, c as _, d as _, t, mask as _)))
-            }
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_poll => c_long::from(h::poll(a as _, b as _, c as c_int)),
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_epoll_create => c_long::from(h::epoll_create(fd)),
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_epoll_wait => c_long::from(h::epoll_wait(fd, b as _, c as c_int, d as c_int)),
-            libc::SYS_epoll_create1 => c_long::from(h::epoll_create1(fd)),
-            libc::SYS_epoll_ctl => c_long::from(h::epoll_ctl(fd, b as c_int, c as c_int, d as _)),
-            libc::SYS_epoll_pwait => c_long::from(h::epoll_pwait(fd, b as _, c as c_int, d as c_int, e as _)),
-            libc::SYS_epoll_pwait2 => c_long::from(h::epoll_pwait2(fd, b as _, c as c_int, d as _, e as _)),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_fork => process::forked(|| process::at_rest(|| passed(n, a, b, c, d, e, f))),
             // A child that has the caller's stack would return over it before the caller does.
@@ -90,18 +139,10 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             }
             libc::SYS_clone => clone::made(a as u64, || passed(n, a, b, c, d, e, f)),
             libc::SYS_clone3 => clone::made(clone::flags3(a, b), || passed(n, a, b, c, d, e, f)),
-            libc::SYS_exit_group => process::_exit(fd),
             // The system call changes the calling thread alone, where libc's functions change all threads.
             libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => {
                 identity::may_change(|| passed(n, a, b, c, d, e, f))
             }
-            libc::SYS_setns => c_long::from(process::setns(fd, b as c_int)),
-            libc::SYS_unshare => c_long::from(process::unshare(fd)),
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_setrlimit => c_long::from(seccomp::setrlimit(a as c_uint, b as _)),
-            libc::SYS_prlimit64 => c_long::from(seccomp::prlimit(fd, b as c_uint, c as _, d as _)),
-            libc::SYS_mlockall => c_long::from(seccomp::mlockall(fd)),
-            libc::SYS_prctl => c_long::from(seccomp::prctl(fd, b, c, d, e)),
             libc::SYS_seccomp
                 if matches!(a as c_uint, libc::SECCOMP_SET_MODE_STRICT | libc::SECCOMP_SET_MODE_FILTER) =>
             {
@@ -114,7 +155,7 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             }
             libc::SYS_execveat => {
                 hand_off(false, c as _, d as _);
-                execute!(Execution::at(fd, b as _, d as _, e as c_int), passed(n, a, b, c, d, e, f))
+                execute!(Execution::at(a as c_int, b as _, d as _, e as c_int), passed(n, a, b, c, d, e, f))
             }
             // io_uring uses descriptors without our hooks. A program that can do without it gets the error that many
             // containers return. It calls before its first socket, as libuv does, and keeps for good what it gets then.
@@ -124,7 +165,6 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
                 let _ = [d, e].map(|fd| demote::by_number(fd as c_int, Reason::Unsupported));
                 passed(n, a, b, c, d, e, f)
             }
-            libc::SYS_mount => c_long::from(users::mount(a as _, b as _, c as _, d as _, e as _)),
             libc::SYS_fsconfig => {
                 users::configured(b, c as _, d as _, e as c_int);
                 passed(n, a, b, c, d, e, f)

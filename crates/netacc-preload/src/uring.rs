@@ -157,14 +157,18 @@ unsafe fn submitted(ring: *const Ring) {
 /// and RTLD_LOCAL is not among the next symbols, so it is looked up by the library's name.
 macro_rules! liburing {
     ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) => $before:expr; )*) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $ty),*) -> c_int {
-            static NEXT: Next = Next::in_library(name_of!($name), &LIBRARIES);
-            // SAFETY: the application calls under the function's own contract; the function there has this signature.
-            unsafe {
-                let _until_done = $before;
-                let p = NEXT.get();
-                if p.is_null() { -libc::ENOSYS } else { called!(p, ($($arg => $ty),*) -> c_int) }
+        exports! {
+            fn $name($($arg: $ty),*) -> c_int {
+                static NEXT: Next = Next::in_library(name_of!($name), &LIBRARIES);
+                // SAFETY: the application calls under the function's own contract; the function there has this signature.
+                unsafe {
+                    let _until_done = {
+                        visit!($name($($arg),*));
+                        $before
+                    };
+                    let p = NEXT.get();
+                    if p.is_null() { -libc::ENOSYS } else { called!(p, ($($arg => $ty),*) -> c_int) }
+                }
             }
         }
     )*};

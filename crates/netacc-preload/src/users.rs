@@ -23,31 +23,35 @@ fn option(text: &[u8]) {
     }
 }
 
-/// mount(2): options are text in most file systems, and bytes of any kind in some.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mount(
-    source: *const c_char,
-    target: *const c_char,
-    kind: *const c_char,
-    flags: c_ulong,
-    data: *const c_void,
-) -> c_int {
-    // SAFETY: the application calls under the function's own contract; 9p's options are a string.
-    unsafe {
-        if !data.is_null() && !kind.is_null() && CStr::from_ptr(kind) == c"9p" {
-            CStr::from_ptr(data.cast()).to_bytes().split(|b| *b == b',').for_each(option);
+exports! {
+    /// mount(2): options are text in most file systems, and bytes of any kind in some.
+    fn mount(
+        source: *const c_char,
+        target: *const c_char,
+        kind: *const c_char,
+        flags: c_ulong,
+        data: *const c_void,
+    ) -> c_int {
+        // SAFETY: the application calls under the function's own contract; 9p's options are a string.
+        unsafe {
+            if !data.is_null() && !kind.is_null() && CStr::from_ptr(kind) == c"9p" {
+                visit!(mount(source, target, kind, flags, data));
+                CStr::from_ptr(data.cast()).to_bytes().split(|b| *b == b',').for_each(option);
+            }
         }
+        call_next!(mount(
+            source => *const c_char, target => *const c_char, kind => *const c_char, flags => c_ulong, data => *const c_void
+        ) -> c_int)
     }
-    call_next!(mount(
-        source => *const c_char, target => *const c_char, kind => *const c_char, flags => c_ulong, data => *const c_void
-    ) -> c_int)
-}
 
-/// pidfd_getfd(2), by which a process may duplicate a descriptor of its own.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint) -> c_int {
-    give(fd);
-    call_next!(pidfd_getfd(pidfd => c_int, fd => c_int, flags => c_uint) -> c_int)
+    /// pidfd_getfd(2), by which a process may duplicate a descriptor of its own.
+    fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint) -> c_int {
+        {
+            visit!(pidfd_getfd(pidfd, fd, flags));
+            give(fd);
+        }
+        call_next!(pidfd_getfd(pidfd => c_int, fd => c_int, flags => c_uint) -> c_int)
+    }
 }
 
 /// fsconfig(2), by libc's function or by syscall(2): it takes the options of mount(2) one by one.
@@ -72,20 +76,24 @@ pub unsafe fn configured(command: usize, key: *const c_char, value: *const c_cha
     }
 }
 
-/// fsconfig(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fsconfig(
-    fs: c_int,
-    command: c_int,
-    key: *const c_char,
-    value: *const c_void,
-    number: c_int,
-) -> c_int {
-    // SAFETY: the application calls under the function's own contract.
-    unsafe { configured(command as usize, key, value.cast(), number) };
-    call_next!(fsconfig(
-        fs => c_int, command => c_int, key => *const c_char, value => *const c_void, number => c_int
-    ) -> c_int)
+exports! {
+    /// fsconfig(2).
+    fn fsconfig(
+        fs: c_int,
+        command: c_int,
+        key: *const c_char,
+        value: *const c_void,
+        number: c_int,
+    ) -> c_int {
+        {
+            visit!(fsconfig(fs, command, key, value, number));
+            // SAFETY: the application calls under the function's own contract.
+            unsafe { configured(command as usize, key, value.cast(), number) };
+        }
+        call_next!(fsconfig(
+            fs => c_int, command => c_int, key => *const c_char, value => *const c_void, number => c_int
+        ) -> c_int)
+    }
 }
 
 /// The beginning of what bpf(2) takes for BPF_MAP_UPDATE_ELEM (linux/bpf.h).

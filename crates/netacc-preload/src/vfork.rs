@@ -13,13 +13,17 @@ use libc::pid_t;
 use netacc_core::fork::vfork;
 use netacc_core::fork::vfork::ChildPipe;
 use netacc_sys::libc_kind;
+use netacc_sys::visits::{Admission, Visit};
 
 macro_rules! vforks {
-    ($( #[doc = $doc:literal] fn $name:ident by $way:ident; )*) => {$(
-        #[doc = $doc]
-        #[unsafe(no_mangle)]
+    ($( #[doc = $doc:literal] fn $name:ident in $line:ident => $entry:ident by $way:ident; )*) => {$(
+        jumps_by_table! {
+            #[doc = $doc]
+            fn $name in $line => $entry;
+        }
+
         #[unsafe(naked)]
-        pub unsafe extern "C" fn $name() -> pid_t {
+        unsafe extern "C" fn $entry() -> pid_t {
             // A jump, without a frame of ours: the child of the real call goes on with this stack, and returns first.
             #[cfg(target_arch = "x86_64")]
             naked_asm!("sub rsp, 8", "call {way}", "add rsp, 8", "jmp rax", way = sym $way);
@@ -29,6 +33,11 @@ macro_rules! vforks {
 
         extern "C" fn $way() -> *const c_void {
             static NEXT: Next = next_of!($name);
+            let _visit = match Visit::begin() {
+                Admission::Inside(visit) => Some(visit),
+                Admission::Closer => None,
+                Admission::Anew => return $line.target(),
+            };
             let next = NEXT.get();
             if (!libc_kind::is_known() || stands_alone()) && !next.is_null() { next } else { by_fork as *const c_void }
         }
@@ -37,9 +46,9 @@ macro_rules! vforks {
 
 vforks! {
     /// vfork(2).
-    fn vfork by vfork_entry;
+    fn vfork in VFORK => vfork_entry by vfork_way;
     /// Another name of vfork(2).
-    fn __vfork by vfork_dunder_entry;
+    fn __vfork in DUNDER_VFORK => dunder_vfork_entry by dunder_vfork_way;
 }
 
 /// Whether the child has no state of ours to change: no table has an entry, and there is no other thread that could
@@ -61,6 +70,9 @@ fn stands_alone() -> bool {
 /// A fork whose parent waits until the child has ended or executed.
 extern "C" fn by_fork() -> pid_t {
     static FORK: Next = Next::new(c"fork");
+    // A jump has come here from `vfork`, and vfork(2) itself would not return here twice. So where the library was replaced
+    // in between, the new copy makes a fork, for which its parent does not wait.
+    visit!(crate::process::fork());
     let pipe = ChildPipe::new();
     let end = pipe.as_ref().map_or(-1, ChildPipe::end);
     let pid = forked_with(end, || call_at!(FORK, () -> pid_t));

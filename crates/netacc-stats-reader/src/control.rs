@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use netacc_stats::layout::{Head, control as at, rules as rules_at};
-use netacc_stats::{ControlCommand, ControlState, PAGE_SIZE, Reloaded};
+use netacc_stats::{ControlCommand, ControlState, PAGE_SIZE, Reloaded, Upgraded};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SealFlags, fcntl_get_seals, flock, fstat, open};
 use rustix::io::{Errno, pread, pwrite, write};
@@ -34,6 +34,9 @@ pub struct Control {
     pub left: u32,
     /// Descriptor (+ 1) of the write end of the pipe that wakes it; 0: there is none.
     wake_pipe: u32,
+    /// What became of the last request to replace the library, a number of [`Upgraded`], and an errno in the bits above
+    /// the lowest eight; 0: none was answered.
+    upgraded: u16,
     /// How often the process was asked to load its rules anew, as far as a byte counts.
     pub reload: u8,
     /// The count of the request of this kind that it answered last.
@@ -66,6 +69,7 @@ impl Control {
             detail: rules(rules_at::DETAIL),
             rules_version: rules(rules_at::VERSION),
             rules_loaded_ns: u64::from_ne_bytes(loaded.copied().unwrap_or_default()),
+            upgraded: word(at::SWITCH).to_ne_bytes().last_chunk().map_or(0, |half| u16::from_ne_bytes(*half)),
             done: word(at::DONE),
             state: word(at::STATE),
             left: word(at::LEFT),
@@ -83,6 +87,13 @@ impl Control {
     #[must_use]
     pub fn is_settled(&self) -> bool {
         u32::from(self.request) == self.done
+    }
+
+    /// What became of the last request to replace the library, and an errno or 0; `None`: none was answered, or the answer
+    /// is not known here.
+    #[must_use]
+    pub fn upgraded(&self) -> Option<(Upgraded, i32)> {
+        Upgraded::from_u32(u32::from(self.upgraded & 0xff)).map(|what| (what, i32::from(self.upgraded >> 8)))
     }
 
     /// Whether the process can load its rules anew.
@@ -178,7 +189,7 @@ impl Controller {
         }
     }
 
-    /// Stores a request to be off or on, and wakes the process if it sleeps.
+    /// Stores a request to be off or on, or to replace the library, and wakes the process if it sleeps.
     ///
     /// # Errors
     ///
@@ -244,5 +255,11 @@ impl Snapshot {
     #[must_use]
     pub fn control_state(&self) -> Option<ControlState> {
         self.control.state()
+    }
+
+    /// What became of a request to replace the library, as [`Control::upgraded`] says it.
+    #[must_use]
+    pub fn upgraded(&self) -> Option<(Upgraded, i32)> {
+        self.control.upgraded()
     }
 }

@@ -338,6 +338,13 @@ impl Page {
     pub fn read(&self) -> Result<Snapshot, Error> {
         read_fd(&self.file).map(|page| Snapshot { pid: self.pid, ..page })
     }
+
+    /// Whether both are the page of the same library in a process. After a fork or an upgrade there is another one.
+    #[must_use]
+    pub fn is(&self, other: &Page) -> bool {
+        let file = |page: &Page| fstat(&page.file).ok().map(|about| (about.st_dev, about.st_ino));
+        file(self) == file(other)
+    }
 }
 
 /// Copies the page of process `pid`.

@@ -23,6 +23,8 @@ pub enum Command {
     Off = 1,
     /// New sockets and listeners are accelerated.
     On = 2,
+    /// The library is replaced by the one that is in its file now.
+    Upgrade = 3,
 }
 
 impl Command {
@@ -35,6 +37,7 @@ impl Command {
         match request & Self::BITS {
             1 => Some(Self::Off),
             2 => Some(Self::On),
+            3 => Some(Self::Upgrade),
             _ => None,
         }
     }
@@ -55,6 +58,32 @@ numbered! {
         GoingOff = 2, "going off";
         /// An operator has switched the process off.
         Off = 3, "off";
+    }
+}
+
+numbered! {
+    /// What became of a request to replace the library.
+    pub enum Upgraded {
+        /// The library was replaced. The page of the new one says so; the process has no other page then.
+        Replaced = 1, "replaced";
+        /// A thread stays inside the library for too long.
+        ThreadInside = 2, "a thread inside";
+        /// The file cannot be opened or read; the errno says why.
+        Unreadable = 3, "unreadable";
+        /// The file is not a library that can be mapped, or not of a version that can take over.
+        Damaged = 4, "damaged";
+        /// The kernel does not map the library; the errno says why.
+        NotMapped = 5, "not mapped";
+        /// The process has RDMA devices open.
+        Rdma = 6, "RDMA";
+        /// The program makes its system calls itself (Go).
+        OwnCalls = 7, "own system calls";
+        /// The process is left to the kernel for good.
+        KernelOnly = 8, "kernel only";
+        /// membarrier(2) is not permitted; the errno says why.
+        NoBarrier = 9, "no membarrier";
+        /// A socket or an epoll instance could not be left to the kernel; the errno says why.
+        NotLeft = 10, "not left to the kernel";
     }
 }
 
@@ -92,7 +121,8 @@ pub struct Control {
     /// The two bytes of a [`Request`], in memory one after the other. The controller writes one of them, since a write
     /// to a file changes a larger word byte by byte. A call compares both at once.
     request: AtomicU16,
-    unused: AtomicU16,
+    /// An [`Upgraded`], and an errno above its eight bits; 0: no request to replace the library was answered.
+    upgraded: AtomicU16,
     /// The switch that the process carried out last.
     done: AtomicU32,
     /// A [`State`]; 0: this version of the library follows no controller.
@@ -112,6 +142,7 @@ pub mod at {
 
     pub const SWITCH: usize = offset_of!(Control, request);
     pub const RELOAD: usize = offset_of!(Control, request) + 1;
+    pub const UPGRADED: usize = offset_of!(Control, upgraded);
     pub const DONE: usize = offset_of!(Control, done);
     pub const STATE: usize = offset_of!(Control, state);
     pub const LEFT: usize = offset_of!(Control, left);
@@ -122,7 +153,7 @@ impl Control {
     pub(crate) const fn new() -> Self {
         Self {
             request: AtomicU16::new(0),
-            unused: AtomicU16::new(0),
+            upgraded: AtomicU16::new(0),
             done: AtomicU32::new(0),
             state: AtomicU32::new(0),
             left: AtomicU32::new(0),
@@ -164,6 +195,11 @@ impl Control {
         self.done.store(u32::from(request.switch), Release);
     }
 
+    /// Stores what became of a request to replace the library. To be called before the request counts as carried out.
+    pub fn set_upgraded(&self, what: Upgraded, errno: i32) {
+        self.upgraded.store(what as u16 | (errno as u16) << 8, Relaxed);
+    }
+
     /// Stores the descriptor of the pipe's write end; `None`: there is no pipe.
     pub fn set_wake_pipe(&self, fd: Option<i32>) {
         self.wake_pipe.store(fd.map_or(0, |fd| fd.wrapping_add(1).cast_unsigned()), Release);
@@ -183,7 +219,7 @@ mod tests {
     #[test]
     fn each_request_differs_from_the_one_before() {
         for before in 0..=u8::MAX {
-            for command in [Command::Off, Command::On] {
+            for command in [Command::Off, Command::On, Command::Upgrade] {
                 let request = command.after(before);
                 assert_eq!(Command::of(request), Some(command));
                 assert_ne!(request, before);
@@ -192,6 +228,6 @@ mod tests {
         assert_eq!(Request::default().word(), 0);
         let both = Request { switch: 9, reload: 255 };
         assert_eq!(Request::of_word(both.word()), both);
-        assert!(Command::of(0).is_none() && Command::of(3).is_none() && Command::of(252).is_none());
+        assert!(Command::of(0).is_none() && Command::of(252).is_none());
     }
 }

@@ -24,7 +24,7 @@ mod table;
 
 pub use addr::SockAddr;
 pub use control::{
-    Command as ControlCommand, Control, OFF_BEFORE_THE_PAGE, Request as ControlRequest, State as ControlState,
+    Command as ControlCommand, Control, OFF_BEFORE_THE_PAGE, Request as ControlRequest, State as ControlState, Upgraded,
 };
 pub use counter::{Counter, Kind};
 pub use link::{LinkEntry, LinkKind, NewLink};

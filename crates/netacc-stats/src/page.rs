@@ -368,6 +368,12 @@ impl Page {
         head.magic.store(MAGIC, Release);
     }
 
+    /// Says that this is no process's page any longer. Whoever has the file open still does not take it for the
+    /// process's, which has another page then.
+    pub fn retire(&self) {
+        self.head.pid.store(0, Relaxed);
+    }
+
     /// Adds the counts of the page `from`.
     pub(crate) fn take_counts(&self, from: &Self) {
         let pairs = self.head.counters.iter().zip(&from.head.counters);

@@ -23,7 +23,7 @@ use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, State, Transport, page};
 use netacc_sys::errno::{Answer, Errno, Fail, Result};
 use netacc_sys::time::Deadline;
-use netacc_sys::{addr, cpu, raw, time};
+use netacc_sys::{addr, cpu, raw, time, visits};
 use netacc_transport::rdma::engine;
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::shm::ShmEndpoint;
@@ -347,6 +347,9 @@ fn sleep_while_kernels(fd: i32, r: Ref<Socket>) -> Answer<bool> {
     let bell = Bell::take();
     let mut signals = CallSignals::new(core::ptr::null());
     while process_mode::is_awaited() && r.obj.path() != Path::Listener {
+        if visits::is_leaving() {
+            return Err(Fail::Anew);
+        }
         let mut set = WaitSet::new();
         let at = set.add(fd, libc::POLLIN);
         bell.watch(&mut set);

@@ -168,6 +168,24 @@ pub(super) fn sweep_all() {
     }
 }
 
+/// Whether a connect of this process waits at a server, also one whose connection has gone on by another path: the server
+/// finds it by the link. Links of servers that have ended do not count.
+#[allow(unsafe_code)]
+pub(crate) fn any_connect_waits() -> bool {
+    let _g = POOL.lock();
+    BUCKET.iter().any(|head| {
+        let mut p = head.load(Ordering::Relaxed);
+        // SAFETY: the list holds type-stable objects; POOL is held.
+        while let Some(t) = unsafe { p.as_ref() } {
+            if links(t).any(|link| !link.is_lost() && link.segment().is_some_and(|segment| segment.queued() > 0)) {
+                return true;
+            }
+            p = t.next.load(Ordering::Relaxed);
+        }
+        false
+    })
+}
+
 /// The links of a target, newest first. Under [`POOL`].
 pub(super) fn links(t: &'static Target) -> impl Iterator<Item = &'static Link> {
     core::iter::successors(load_link(&t.links), |l| load_link(&l.next))

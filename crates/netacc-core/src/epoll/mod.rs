@@ -19,6 +19,7 @@ pub(crate) mod cookies;
 pub mod create;
 pub mod ctl;
 pub(crate) mod fairness;
+pub(crate) mod handover;
 pub mod instance;
 pub(crate) mod kernel_set;
 pub mod listeners;

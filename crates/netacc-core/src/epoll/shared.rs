@@ -98,6 +98,27 @@ pub fn before_fork() -> bool {
     true
 }
 
+/// The page of the flags, as a number, for the copy of the library that takes this one's place; 0: there is none.
+pub(crate) fn page_of_flags() -> usize {
+    SHARED_FLAGS.load(Ordering::Relaxed).expose_provenance()
+}
+
+/// Takes over the page of the flags from another copy of the library, which has left it mapped.
+pub(crate) fn take_page_of_flags(page: usize) {
+    SHARED_FLAGS.store(core::ptr::with_exposed_provenance_mut(page), Ordering::Release);
+}
+
+/// An instance that other processes may use was taken over from another copy of the library: as a parent of theirs, which
+/// puts its own entries in a separate set at once, or as a child, which does so when it uses the instance.
+pub(crate) fn taken_over(e: &'static Epoll, usage: Usage) {
+    e.set_usage(usage);
+    if usage == Usage::Inherited {
+        e.add_ours(1);
+    } else if let Some(m) = flags(e) {
+        m.used.store(1, Ordering::SeqCst);
+    }
+}
+
 /// Called in the child of a fork: marks the instance's set as the parent's.
 fn inherit(e: &'static Epoll) {
     if e.is_inherited() {

@@ -42,6 +42,15 @@ fn stashed(e: &Epoll) -> &[[AtomicU64; 3]] {
     e.stash.as_chunks::<3>().0
 }
 
+/// The stashed events: event bits and the application's value.
+pub(super) fn all(e: &Epoll) -> impl Iterator<Item = (u32, u64)> {
+    let len = e.stash_len.load(Ordering::Relaxed) as usize;
+    stashed(e)
+        .iter()
+        .take(len)
+        .map(|[events, data, _]| (events.load(Ordering::Relaxed) as u32, data.load(Ordering::Relaxed)))
+}
+
 /// Keeps those of the first `len` events for which `wanted` is true, in order. Under the instance's lock.
 fn retain(e: &Epoll, len: usize, mut wanted: impl FnMut(usize, [u64; 3]) -> bool) {
     let mut to = stashed(e).iter();

@@ -21,7 +21,7 @@ use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Answer, Errno, Fail};
 use netacc_sys::time::Deadline;
-use netacc_sys::{cancel, cpu, raw, time, user};
+use netacc_sys::{cancel, cpu, raw, time, user, visits};
 use netacc_transport::WaitSet;
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::rdma::engine::progress::{ArmOutcome, ProgressScope};
@@ -157,6 +157,9 @@ fn run(e: &'static Epoll, call: &Call) -> Answer<usize> {
         }
         if call.deadline == Deadline::Now {
             return at_once(e, call);
+        }
+        if visits::is_leaving() {
+            return Err(Fail::Anew);
         }
         let waiting = || {
             progress::progress();

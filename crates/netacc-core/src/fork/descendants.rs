@@ -41,6 +41,20 @@ static HELD: [AtomicI32; GENERATIONS] = [const { AtomicI32::new(0) }; GENERATION
 /// Set in a process with more waiting ancestors than `HELD` has places.
 static TOO_DEEP: AtomicBool = AtomicBool::new(false);
 
+/// The descriptors of [`HELD`], for the copy of the library that takes this one's place.
+pub(crate) fn held() -> impl Iterator<Item = i32> {
+    HELD.iter().map(|cell| cell.load(Ordering::Relaxed) - 1).filter(|fd| *fd >= 0)
+}
+
+/// Goes on holding a descriptor that another copy of the library has held.
+pub(crate) fn go_on_holding(fd: i32) {
+    let free = |cell: &&AtomicI32| cell.load(Ordering::Relaxed) == 0;
+    match HELD.iter().find(free) {
+        Some(cell) => cell.store(fd + 1, Ordering::Relaxed),
+        None => TOO_DEEP.store(true, Ordering::Relaxed),
+    }
+}
+
 /// Makes the pipe of a fork: its reading end for this process, its writing end for the descendants.
 pub(super) fn end_of_life() -> Option<(i32, i32)> {
     let (r, w) = pipe_with(PipeFlags::CLOEXEC).ok()?;

@@ -44,7 +44,7 @@ fn sockets(dir: &OwnedFd, found: &mut [i32]) -> usize {
         let number = entry.file_name().to_str().ok().and_then(|s| s.parse::<i32>().ok());
         if let Some(fd) = number
             && fd != dir.as_raw_fd()
-            && (listens(fd) || is_bound(fd))
+            && may_listen(fd)
             && let Some(place) = found.get_mut(n)
         {
             *place = fd;
@@ -71,9 +71,14 @@ fn is_bound(fd: i32) -> bool {
         && addr::local_of(fd).is_some_and(|a| a.port() != 0)
 }
 
-/// Notes a descriptor that was received from another process.
+/// Whether the kernel's socket under the number listens, or is bound and may do so later.
+pub(crate) fn may_listen(fd: i32) -> bool {
+    listens(fd) || is_bound(fd)
+}
+
+/// Notes a descriptor that was received from another process, or from another copy of the library.
 pub fn received(fd: i32) {
-    if listens(fd) || is_bound(fd) {
+    if may_listen(fd) {
         note(fd);
     }
 }

@@ -103,6 +103,7 @@ const CONNECTION: &[Edge<Kind>] = &[
     (None, Some(Kind::New), "socket(2)"),
     (None, Some(Kind::Tcp), "accept(2) by TCP"),
     (None, Some(Kind::Candidate), "accept(2) by TCP, the client may go over"),
+    (None, Some(Kind::Demoted), "the library before this one had demoted it"),
     (None, Some(Kind::InheritedNew), "a bound socket came from another program"),
     (None, Some(Kind::InheritedTcp), "a listener came from another program"),
     (Some(Kind::New), Some(Kind::Shm), "connect(2) or accept(2) in shared memory"),

@@ -138,9 +138,14 @@ pub(crate) fn take() -> Taken {
     Taken { reload: taken.reload.or(again.then_some(now.reload)), ..taken }
 }
 
+/// Notes that the requests have been carried out as far as this copy of the library can, and are not to be answered.
+pub(crate) fn rest() {
+    SEEN.store(latest().into(), Ordering::Relaxed);
+}
+
 /// Notes that the requests have been carried out. Called by the working thread.
 pub(crate) fn done() {
-    SEEN.store(latest().into(), Ordering::Relaxed);
+    rest();
     page().control().set_done(ControlRequest::of_word(latest()));
 }
 
@@ -150,10 +155,20 @@ pub(crate) fn done() {
 pub(crate) fn left_until(due: u64) {
     DUE.store(due, Ordering::Relaxed);
     SEEN.store(BUSY, Ordering::Relaxed);
+    wake();
+}
+
+/// Wakes a thread that sleeps in a call of ours.
+pub(crate) fn wake() {
     let (_, writing) = if is_confined() { (-1, -1) } else { of_ends(WAKE_PIPE.load(Ordering::Acquire)) };
     if writing >= 0 {
         let _ = raw::write(writing, b"!".as_ptr(), 1);
     }
+}
+
+/// The read end of the pipe by which the process is woken; -1 if there is none yet.
+pub(crate) fn wake_pipe_if_any() -> i32 {
+    of_ends(WAKE_PIPE.load(Ordering::Acquire)).0
 }
 
 /// Called when a connection has just begun on a faster path. If an operator has switched the process off meanwhile, the

@@ -10,7 +10,7 @@ use crate::fd::{fd_cache, placeholder, table};
 use crate::listen::{adopt, opening};
 use crate::object::reference::Ref;
 use crate::object::socket::{Path, Socket};
-use crate::operator::{requests, rules};
+use crate::operator::{exchange, requests, rules};
 use crate::runtime::Runtime;
 use crate::switch::{demote, redispatch};
 use crate::wait::bell;
@@ -41,10 +41,15 @@ pub fn start() {
 /// rules.
 pub(crate) fn after_fork() {
     let unfinished = requests::after_fork();
+    let to_be_replaced = exchange::after_fork();
     // Without a page of its own the child can be asked for nothing.
     let has_page = page().control().state().is_some();
     if has_page && runtime::get().is_some() && !Runtime::shows_rules() {
         requests::reload_here();
+    }
+    if to_be_replaced {
+        // Its parent was going to the kernel only to have the library replaced, which nobody has asked the child for.
+        on();
     }
     if !process_mode::is_off() {
         return;
@@ -67,9 +72,21 @@ fn work() {
         match ControlCommand::of(request) {
             // A confined process (seccomp) uses the kernel alone, and a further system call might kill it.
             _ if process_mode::reason() == Some(Reason::Confined) => {}
-            Some(ControlCommand::Off) if process_mode::is_off() => {}
-            Some(ControlCommand::Off) => off(),
-            Some(ControlCommand::On) => on(),
+            Some(ControlCommand::Off) => {
+                exchange::cancel();
+                if !process_mode::is_off() {
+                    off();
+                }
+            }
+            Some(ControlCommand::On) => {
+                exchange::cancel();
+                on();
+            }
+            Some(ControlCommand::Upgrade) => match exchange::begin() {
+                Ok(()) if !process_mode::is_off() => off(),
+                Ok(()) => {}
+                Err(obstacle) => exchange::refuse(obstacle),
+            },
             None => {}
         }
     }
@@ -79,6 +96,11 @@ fn work() {
     }
     match slice() {
         Some(due) => requests::left_until(due),
+        None if exchange::is_wanted() => match exchange::come_out() {
+            Ok(None) => requests::rest(),
+            Ok(Some(due)) => requests::left_until(due),
+            Err(obstacle) => exchange::refuse(obstacle),
+        },
         None => requests::done(),
     }
 }
@@ -106,7 +128,7 @@ fn off() {
 }
 
 /// Accelerates new sockets and listeners again, unless the process has another reason not to.
-fn on() {
+pub(super) fn on() {
     process_mode::switch_on();
     // A process that has slept in the kernel since another one left their listener, and so has not seen that it was
     // switched off, takes the listener up again as well.

@@ -26,7 +26,7 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, pollfd};
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Answer, Fail};
 use netacc_sys::time::Deadline;
-use netacc_sys::{cpu, user};
+use netacc_sys::{cpu, user, visits};
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 use rustix::process::{Resource, getrlimit};
@@ -425,6 +425,9 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usiz
                 0 if deadline != Deadline::Now => continue,
                 n => return Ok(n),
             }
+        }
+        if visits::is_leaving() {
+            return Err(Fail::Anew);
         }
         if bell.is_none() && (process_mode::is_awaited() || fds.has_listener()) {
             bell = Some(Bell::take());

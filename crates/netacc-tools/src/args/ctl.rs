@@ -13,6 +13,8 @@ pub enum Action {
     On,
     /// Load the rules of the configuration file anew
     Reload,
+    /// Replace the library by the one that is in its file now, while the process runs
+    Upgrade,
     /// Show how far each process is
     Status,
 }
@@ -28,16 +30,17 @@ pub enum Who {
     All,
 }
 
-/// Switch running programs to kernel TCP and back, and load their rules anew
+/// Switch running programs to kernel TCP and back, load their rules anew, and replace the library in them
 #[derive(Debug, Parser)]
 #[command(
     name = "netacc_ctl",
     version,
     disable_version_flag = true,
     disable_help_flag = true,
-    override_usage = "netacc_ctl off|on|reload|status [PID|NAME|all]... [OPTIONS]",
+    override_usage = "netacc_ctl off|on|reload|upgrade|status [PID|NAME|all]... [OPTIONS]",
     after_help = "Without PID or NAME all processes that NetACC is loaded into are meant.\n\n\
-                  Examples:\n  netacc_ctl off redis-server\n  netacc_ctl on 12345\n  netacc_ctl reload all\n  netacc_ctl status"
+                  Examples:\n  netacc_ctl off redis-server\n  netacc_ctl on 12345\n  netacc_ctl reload all\n  netacc_ctl upgrade nginx\n  \
+                  netacc_ctl status"
 )]
 pub struct Args {
     /// What to do

@@ -13,7 +13,7 @@ use crate::find::Target;
 use crate::show::is_plain;
 
 /// Interval between two checks of the processes.
-const POLL_INTERVAL: Duration = Duration::from_millis(2);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// What a process is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(crate) enum Request {
 }
 
 /// Why a request cannot be sent.
-enum Refused {
+pub(crate) enum Refused {
     /// Another controller is at work, and will have ended soon.
     Busy,
     /// A sentence about the process.
@@ -90,7 +90,7 @@ fn ask(target: &Target, request: Request) -> Result<Option<Controller>, Refused>
     ask_page(page, request).map(Some)
 }
 
-fn ask_page(page: &reader::Page, request: Request) -> Result<Controller, Refused> {
+pub(crate) fn ask_page(page: &reader::Page, request: Request) -> Result<Controller, Refused> {
     let because = |why: &str| Refused::Because(why.into());
     let controller = page.control().map_err(|refusal| match refusal {
         Refusal::Busy => Refused::Busy,
@@ -158,17 +158,17 @@ fn file_of(target: &Target) -> String {
 }
 
 /// The state of a process (proc_pid_stat(5), field 3).
-fn state(pid: u32) -> Option<char> {
+pub(crate) fn state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
 /// Why a process has not followed.
-fn why_not(target: &Target, control: &Control, request: Request) -> String {
+pub(crate) fn why_not(target: &Target, control: &Control, request: Request) -> String {
     if state(target.pid).is_some_and(|state| "Tt".contains(state)) {
         return "is stopped; it follows when it goes on".into();
     }
-    if request == Request::Switch(ControlCommand::Off) && control.left > 0 {
+    if request != Request::Reload && control.left > 0 {
         let (many, have) = if control.left == 1 { ("connection", "has") } else { ("connections", "have") };
         return format!(
             "is going off: {} {many} {have} not reached kernel TCP, since what is under way there is to be read first or the \

@@ -113,7 +113,7 @@ fn patiently(pid: u32) -> Result<Target, Error> {
     }
 }
 
-fn target(pid: u32) -> Result<Target, Error> {
+pub(crate) fn target(pid: u32) -> Result<Target, Error> {
     match reader::hold(pid) {
         Ok((page, seen)) => Ok(Target { pid, name: seen.program, page: Some(page) }),
         Err(Error::Unused) => Ok(Target { pid, name: name_of(pid), page: None }),

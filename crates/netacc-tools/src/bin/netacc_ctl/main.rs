@@ -1,11 +1,12 @@
-//! `netacc_ctl`: switches accelerated programs to kernel TCP while they run, and back, and has them load their rules
-//! anew.
+//! `netacc_ctl`: switches accelerated programs to kernel TCP while they run, and back, has them load their rules anew, and
+//! has the library in them replaced.
 
 mod before_page;
 mod carry_out;
 mod find;
 mod rules_file;
 mod show;
+mod upgrade;
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -44,6 +45,12 @@ fn run(args: &Args) -> Result<bool, String> {
         Action::Off => switch(ControlCommand::Off),
         Action::On => switch(ControlCommand::On),
         Action::Status => Vec::new(),
+        Action::Upgrade => {
+            let complaints = upgrade::carry_out(&found.targets, args.wait);
+            // A process has another page now.
+            found.targets = found.targets.iter().filter_map(|target| find::target(target.pid).ok()).collect();
+            complaints
+        }
         Action::Reload => {
             let checked = rules_file::check(&found.targets);
             checked.mistakes.iter().for_each(note);

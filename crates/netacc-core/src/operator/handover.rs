@@ -1,0 +1,279 @@
+//! What a copy of the library tells the one that takes its place ([`super::exchange`]): lines of words, each of which
+//! begins with what it is about. The two may be of different versions. A line that is not known is left out, and words
+//! that are added at the end of a known one are not read by an older version.
+
+use crate::epoll::handover::{Instance, Taken, Watch};
+use crate::epoll::{handover as epolls, shared};
+use crate::fd::create::enter;
+use crate::fd::table;
+use crate::fd::table::Entry;
+use crate::fork::descendants;
+use crate::listen::adopt;
+use crate::object::socket::{ConnState, NONBLOCK, Path, Socket};
+use crate::operator::requests;
+use crate::{process_mode, startup};
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write;
+use core::net::SocketAddr;
+use core::str::SplitAsciiWhitespace;
+use netacc_stats::{ControlState, Reason, State, Transport, Upgraded, page};
+use netacc_sys::errno::Result;
+use netacc_sys::{raw, reserved_fds, time};
+
+/// A kernel socket of the old copy's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Connection {
+    fd: i32,
+    domain: i32,
+    /// Whether it was in shared memory once, so that the kernel has other addresses for it.
+    demoted: bool,
+    /// Why it is on kernel TCP, a number of [`Reason`].
+    reason: u32,
+    /// The addresses that it shows.
+    addresses: Option<(SocketAddr, SocketAddr)>,
+}
+
+/// What one line says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    /// An operator has switched the process off.
+    Off,
+    /// A descriptor by which an ancestor sees that this process lives.
+    Held(i32),
+    /// The page of the flags that processes with the same epoll instances share.
+    Flags(usize),
+    /// A listener, or a bound socket that may become one, and whether the program has waited on it.
+    Listener(i32, bool),
+    Connection(Connection),
+    Epoll(Instance),
+    /// Another number of an epoll instance, and the one that was said before.
+    EpollToo(i32, i32),
+    Watch(Watch),
+    Taken(Taken),
+}
+
+/// Writes down what the new copy has to know, and takes everything of ours out of the kernel's epoll sets.
+///
+/// # Errors
+/// The kernel cannot serve an epoll instance alone; nothing has changed then.
+pub(super) fn write(was_off: bool) -> Result<String> {
+    let mut lines = Vec::new();
+    if was_off {
+        lines.push(Line::Off);
+    }
+    lines.extend(descendants::held().map(Line::Held));
+    lines.extend(Some(shared::page_of_flags()).filter(|page| *page != 0).map(Line::Flags));
+    let mut instances = Vec::new();
+    table::each(0, usize::MAX, |fd, entry| match entry {
+        Entry::Socket(r) if adopt::may_listen(fd) => {
+            if !epolls::is_one_shot(fd) {
+                lines.push(Line::Listener(fd, !r.obj.is_inherited() && adopt::listens(fd)));
+            }
+        }
+        Entry::Socket(r) if r.obj.path() == Path::Tcp => lines.push(Line::Connection(connection(fd, r.obj))),
+        Entry::Socket(_) => {}
+        Entry::Epoll(r) => instances.push((fd, r.obj)),
+    });
+    for (_, e) in &instances {
+        epolls::check(e)?;
+    }
+    let listens = |fd| lines.iter().any(|line| matches!(line, Line::Listener(n, _) if *n == fd));
+    let (mut seen, mut watches) = (Vec::<(i32, usize)>::new(), Vec::new());
+    let mut entered = Vec::new();
+    for (fd, e) in instances {
+        let object = core::ptr::from_ref(e).addr();
+        if let Some((first, _)) = seen.iter().find(|(_, other)| *other == object) {
+            entered.push(Line::EpollToo(fd, *first));
+            continue;
+        }
+        watches.extend(epolls::taken(fd, e).map(Line::Taken));
+        let instance = epolls::leave(e, listens, |watch| watches.push(Line::Watch(watch)));
+        seen.push((instance.fd, object));
+        entered.push(Line::Epoll(instance));
+        if instance.fd != fd {
+            entered.push(Line::EpollToo(fd, instance.fd));
+        }
+    }
+    // Sockets first, then instances, then what is registered with them.
+    lines.extend(entered);
+    lines.extend(watches);
+    let mut text = String::new();
+    lines.iter().for_each(|line| put(&mut text, line));
+    Ok(text)
+}
+
+fn connection(fd: i32, s: &Socket) -> Connection {
+    let demoted = s.is(ConnState::Demoted);
+    Connection {
+        fd,
+        domain: s.domain(),
+        demoted,
+        reason: s.stats().map_or(Reason::Operator, netacc_stats::SockEntry::reason) as u32,
+        addresses: s.local.get().zip(s.peer.get()),
+    }
+}
+
+fn put(text: &mut String, line: &Line) {
+    // Writing to a string does not fail.
+    let _ = match *line {
+        Line::Off => writeln!(text, "off"),
+        Line::Held(fd) => writeln!(text, "held {fd}"),
+        Line::Flags(page) => writeln!(text, "flags {page}"),
+        Line::Listener(fd, awake) => writeln!(text, "listener {fd} {}", u8::from(awake)),
+        Line::Connection(Connection { fd, domain, demoted, reason, addresses }) => {
+            let demoted = u8::from(demoted);
+            match addresses {
+                Some((local, peer)) => writeln!(text, "connection {fd} {domain} {demoted} {reason} {local} {peer}"),
+                None => writeln!(text, "connection {fd} {domain} {demoted} {reason}"),
+            }
+        }
+        Line::Epoll(Instance { fd, flags, usage }) => writeln!(text, "epoll {fd} {flags} {usage}"),
+        Line::EpollToo(fd, first) => writeln!(text, "epoll-too {fd} {first}"),
+        Line::Watch(Watch { epoll, fd, events, data, disabled }) => {
+            writeln!(text, "watch {epoll} {fd} {events} {data} {}", u8::from(disabled))
+        }
+        Line::Taken(Taken { epoll, events, data }) => writeln!(text, "taken {epoll} {events} {data}"),
+    };
+}
+
+fn word<T: core::str::FromStr>(words: &mut SplitAsciiWhitespace<'_>) -> Option<T> {
+    words.next()?.parse().ok()
+}
+
+/// What a line says; `None`: it is not known, or damaged.
+fn parse(line: &str) -> Option<Line> {
+    let mut words = line.split_ascii_whitespace();
+    let kind = words.next()?;
+    let words = &mut words;
+    Some(match kind {
+        "off" => Line::Off,
+        "held" => Line::Held(word(words)?),
+        "flags" => Line::Flags(word(words)?),
+        "listener" => Line::Listener(word(words)?, word::<u8>(words)? != 0),
+        "connection" => Line::Connection(Connection {
+            fd: word(words)?,
+            domain: word(words)?,
+            demoted: word::<u8>(words)? != 0,
+            reason: word(words)?,
+            addresses: word(words).zip(word(words)),
+        }),
+        "epoll" => Line::Epoll(Instance { fd: word(words)?, flags: word(words)?, usage: word(words)? }),
+        "epoll-too" => Line::EpollToo(word(words)?, word(words)?),
+        "watch" => Line::Watch(Watch {
+            epoll: word(words)?,
+            fd: word(words)?,
+            events: word(words)?,
+            data: word(words)?,
+            disabled: word::<u8>(words)? != 0,
+        }),
+        "taken" => Line::Taken(Taken { epoll: word(words)?, events: word(words)?, data: word(words)? }),
+        _ => return None,
+    })
+}
+
+/// Takes over what the old copy has written down. Called once, before the first other call of this copy.
+pub(super) fn read(text: &str) {
+    if startup::ensure().is_none() {
+        return;
+    }
+    for line in text.lines().filter_map(parse) {
+        match line {
+            Line::Off => requests::begin(true),
+            Line::Held(fd) => {
+                reserved_fds::take_over(fd);
+                descendants::go_on_holding(fd);
+            }
+            Line::Flags(page) => shared::take_page_of_flags(page),
+            Line::Listener(fd, awake) => {
+                adopt::received(fd);
+                if awake && let Some(r) = table::socket(fd) {
+                    adopt::wake(fd, r);
+                }
+            }
+            Line::Connection(connection) => enter_connection(connection),
+            Line::Epoll(instance) => epolls::enter(instance),
+            Line::EpollToo(fd, first) => epolls::enter_also(fd, first),
+            Line::Watch(watch) => epolls::register(watch),
+            Line::Taken(taken) => epolls::report(taken),
+        }
+    }
+    let state = if process_mode::is_off() { ControlState::Off } else { ControlState::On };
+    page().control().set_state(state, 0);
+    page().control().set_upgraded(Upgraded::Replaced, 0);
+    netacc_log::log!(Info, "process: this library has taken the place of the one before it");
+}
+
+fn enter_connection(c: Connection) {
+    let state = if c.demoted { ConnState::Demoted } else { ConnState::Tcp };
+    let blocks = raw::fcntl(c.fd, libc::F_GETFL, 0).is_ok_and(|f| f & libc::O_NONBLOCK == 0);
+    let Ok(r) = Socket::alloc(c.fd, c.domain, state, if blocks { 0 } else { NONBLOCK }) else { return };
+    if let Some((local, peer)) = c.addresses {
+        r.obj.local.set(local);
+        r.obj.peer.set(peer);
+    }
+    let shown = r.obj.stats();
+    if enter(c.fd, r).is_ok()
+        && let Some(entry) = shown
+    {
+        let reason = Reason::from_u32(c.reason).unwrap_or(Reason::Operator);
+        entry.open(State::Established, Transport::Tcp, reason, time::realtime_coarse());
+        if let Some((local, peer)) = c.addresses {
+            entry.set_addrs(&local.into(), &peer.into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<Line> {
+        let connection = Connection { fd: 7, domain: 2, demoted: true, reason: 3, addresses: None };
+        let addresses = Some(("127.0.0.1:80".parse().unwrap(), "127.0.0.1:4711".parse().unwrap()));
+        let six = Some(("[::1]:80".parse().unwrap(), "[fe80::1%3]:4711".parse().unwrap()));
+        vec![
+            Line::Off,
+            Line::Held(8190),
+            Line::Flags(0x7fff_0000_1000),
+            Line::Listener(3, true),
+            Line::Connection(connection),
+            Line::Connection(Connection { addresses, demoted: false, ..connection }),
+            Line::Connection(Connection { addresses: six, ..connection }),
+            Line::Epoll(Instance { fd: 5, flags: 9, usage: 1 }),
+            Line::EpollToo(6, 5),
+            Line::Watch(Watch { epoll: 5, fd: 3, events: 1 << 31 | 1, data: u64::MAX, disabled: false }),
+            Line::Watch(Watch { epoll: 5, fd: 4, events: 1 << 30, data: 0, disabled: true }),
+            Line::Taken(Taken { epoll: 5, events: 5, data: 77 }),
+        ]
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut text = String::new();
+        all().iter().for_each(|line| put(&mut text, line));
+        assert_eq!(text.lines().filter_map(parse).collect::<Vec<_>>(), all());
+    }
+
+    #[test]
+    fn another_version_is_understood() {
+        assert_eq!(parse("off since yesterday"), Some(Line::Off));
+        assert_eq!(parse("listener 3 0 511"), Some(Line::Listener(3, false)));
+        for unknown in ["", "weather 3", "held", "held x", "watch 5 3 1 2", "epoll 5 9", "connection 1 2 3"] {
+            assert_eq!(parse(unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn damaged_lines_do_no_harm() {
+        let mut text = String::new();
+        all().iter().for_each(|line| put(&mut text, line));
+        for at in 0..text.len() {
+            for with in ["", " ", "9", "-", "x", "\u{e4}"] {
+                let mut damaged = text.clone();
+                damaged.replace_range(at..=at, with);
+                assert!(damaged.lines().filter_map(parse).count() <= all().len() + 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Has processes replace the library by the one that is in its file now. A process that has done so has another page.
+
+use std::io;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use netacc_stats::{ControlCommand, Upgraded};
+use netacc_stats_reader::{self as reader, Controller, Page};
+
+use crate::carry_out::{POLL_INTERVAL, Refused, Request, ask_page, state, why_not};
+use crate::find::Target;
+
+/// The request.
+const REQUEST: Request = Request::Switch(ControlCommand::Upgrade);
+
+/// Sends the request to each process, and waits for all of them together. Returns a sentence for each that goes on with
+/// the library that it has.
+pub(crate) fn carry_out(targets: &[Target], limit: Duration) -> Vec<String> {
+    let until = Instant::now() + limit;
+    let mut complaints = Vec::new();
+    let mut waiting: Vec<&Target> = targets.iter().collect();
+    let mut asked: Vec<(&Target, &Page, Controller)> = Vec::new();
+    loop {
+        waiting.retain(|target| {
+            // A process that has opened no TCP socket has nothing but the library's code, and no page by which it hears.
+            let Some(page) = &target.page else {
+                complaints
+                    .push(target.about("has opened no TCP socket yet, and keeps the library until it is started anew"));
+                return false;
+            };
+            match ask_page(page, REQUEST) {
+                Ok(controller) => asked.push((target, page, controller)),
+                Err(Refused::Busy) => return true,
+                Err(Refused::Because(why)) => complaints.push(target.about(why)),
+            }
+            false
+        });
+        asked.retain(|(target, page, controller)| match answer(target, page, controller) {
+            Answer::None => true,
+            Answer::Done => false,
+            Answer::Kept(why) => {
+                complaints.push(target.about(format!("goes on with the library that it has: {why}")));
+                false
+            }
+        });
+        if (waiting.is_empty() && asked.is_empty()) || Instant::now() >= until {
+            break;
+        }
+        sleep(POLL_INTERVAL);
+    }
+    for target in waiting {
+        let why = "is being switched by another netacc_ctl at this moment; try again when that has ended";
+        complaints.push(target.about(why));
+    }
+    for (target, _, controller) in &asked {
+        if let Ok(control) = controller.read() {
+            complaints.push(target.about(why_not(target, &control, REQUEST)));
+        }
+    }
+    complaints
+}
+
+enum Answer {
+    None,
+    Done,
+    Kept(String),
+}
+
+/// What a process has done with the request.
+fn answer(target: &Target, page: &Page, controller: &Controller) -> Answer {
+    if state(target.pid).is_none_or(|state| "ZX".contains(state)) {
+        return Answer::Done;
+    }
+    let Ok(control) = controller.read() else { return Answer::None };
+    if !control.is_settled() {
+        // The page of the new library says that it has taken over.
+        let other = reader::hold(target.pid).ok().filter(|(other, _)| !other.is(page));
+        let replaced = other.and_then(|(_, snapshot)| snapshot.upgraded());
+        return if matches!(replaced, Some((Upgraded::Replaced, _))) { Answer::Done } else { Answer::None };
+    }
+    Answer::Kept(match control.upgraded() {
+        None => "it is an older one, which cannot be replaced; restart the process".into(),
+        Some((Upgraded::Replaced, _)) => "another netacc_ctl has asked for something else meanwhile".into(),
+        Some((what, errno)) => why(what, errno),
+    })
+}
+
+/// Why a process keeps its library.
+fn why(what: Upgraded, errno: i32) -> String {
+    let error = io::Error::from_raw_os_error(errno);
+    match what {
+        Upgraded::Replaced => String::new(),
+        Upgraded::ThreadInside => {
+            "a thread did not come out of a call within a tenth of a second; try again when it is less busy".into()
+        }
+        Upgraded::Unreadable => format!("the library's file cannot be read: {error}"),
+        Upgraded::Damaged => {
+            "the library's file is not whole, or of a version that cannot take over; install it by a rename".into()
+        }
+        Upgraded::NotMapped => format!("the kernel does not map the library's file: {error}"),
+        Upgraded::Rdma => "it uses RDMA, whose queue pairs cannot change hands; restart it".into(),
+        Upgraded::OwnCalls => "it is a Go program, whose code was changed for this library; restart it".into(),
+        Upgraded::KernelOnly => "NetACC leaves it to the kernel for good; netacc_ss --explain says why".into(),
+        Upgraded::NoBarrier => format!("membarrier(2) is not permitted: {error}"),
+        Upgraded::NotLeft => format!("one of its sockets cannot be left to the kernel: {error}"),
+    }
+}
