@@ -14,7 +14,7 @@ use crate::freestanding;
 use crate::table::Export;
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use netacc_core::operator::exchange::{self, Exchanger, Obstacle};
 use netacc_stats::Upgraded;
 use netacc_sys::errno::Errno;
@@ -108,8 +108,11 @@ fn instead(name: &CStr) -> *mut c_void {
 static FIRST: AtomicPtr<Entrance> = AtomicPtr::new(ptr::null_mut());
 /// The library's file, in a copy that took another's place.
 static PATH: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
-/// The entrance of the copy that was mapped to take this one's place.
+/// The entrance of the copy that was mapped to take this one's place. The thread that carries out the operator's requests
+/// writes it, and the one that has closed the library, when the former is not inside.
 static SUCCESSOR: AtomicPtr<Entrance> = AtomicPtr::new(ptr::null_mut());
+/// Where that copy lies.
+static MAPPED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 static EXCHANGER: Exchanger = Exchanger { prepare, discard };
 static REPLACE: fn() = replace;
@@ -157,13 +160,15 @@ fn prepare() -> Result<(), Obstacle> {
         copy.discard();
         return Err((Upgraded::Damaged, Errno(0)));
     };
+    MAPPED.iter().zip(copy.keep()).for_each(|(word, number)| word.store(number, Ordering::Relaxed));
     SUCCESSOR.store(entrance.cast_mut(), Ordering::Release);
     Ok(())
 }
 
-/// Forgets the copy that was mapped. It stays mapped, and takes no memory but for its corrected addresses.
+/// Unmaps the copy that was mapped, of which nothing was used.
 fn discard() {
     SUCCESSOR.store(ptr::null_mut(), Ordering::Release);
+    Copy::kept(MAPPED.each_ref().map(|word| word.swap(0, Ordering::Relaxed))).discard();
 }
 
 /// Replaces this copy. Called by a thread that has just left the library, while an operator has asked for that.
@@ -184,9 +189,9 @@ fn replace() {
 }
 
 fn exchange_now() -> Result<(), Obstacle> {
-    // SAFETY: null or the entrance of a copy that `prepare` has mapped.
-    let successor = unsafe { SUCCESSOR.load(Ordering::Acquire).as_ref() }.ok_or((Upgraded::Damaged, Errno(0)))?;
     exchange::wait_until_empty()?;
+    // SAFETY: null or the entrance of a copy that `prepare` has mapped, and that nobody unmaps while no thread is inside.
+    let successor = unsafe { SUCCESSOR.load(Ordering::Acquire).as_ref() }.ok_or((Upgraded::Damaged, Errno(0)))?;
     let text = exchange::hand_over()?;
     // SAFETY: no thread is inside, and from here on none comes in again: each comes to the new copy, or waits until it can.
     unsafe { exchange::give_shared_memory_back() };

@@ -63,10 +63,24 @@ impl Copy {
         (whole && self.symbol.is_multiple_of(align_of::<T>())).then(|| ptr::with_exposed_provenance(self.symbol))
     }
 
+    /// Where it lies, for [`Copy::kept`].
+    #[must_use]
+    pub fn keep(self) -> [usize; 2] {
+        [self.base, self.length]
+    }
+
+    /// The copy that lies where [`Copy::keep`] has said, or none (two zeros), to be discarded.
+    #[must_use]
+    pub fn kept([base, length]: [usize; 2]) -> Copy {
+        Copy { base, length, symbol: 0 }
+    }
+
     /// Unmaps the copy, of which nothing was used.
     pub fn discard(self) {
-        // SAFETY: mapped by `place`, and nothing of it was used, as the caller says.
-        let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(self.base), self.length) };
+        if self.length > 0 {
+            // SAFETY: mapped by `place`, and nothing of it was used, as the caller says.
+            let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(self.base), self.length) };
+        }
     }
 }
 

@@ -53,7 +53,7 @@ fn joined<'a>(place: &'a mut [u8; PATH_MAX], folder: &[u8], name: &[u8]) -> Opti
     let slash: &[u8] = if folder.is_empty() { b"" } else { b"/" };
     let length = folder.len() + slash.len() + name.len();
     let all = folder.iter().chain(slash).chain(name);
-    for (to, from) in place.get_mut(..length)?.iter_mut().zip(all) {
+    for (to, from) in place.get_mut(..=length)?.iter_mut().zip(all.chain(&[0])) {
         *to = *from;
     }
     CStr::from_bytes_with_nul(place.get(..=length)?).ok()

@@ -25,8 +25,8 @@ use netacc_sys::{maps, mem, raw, reserved_fds, static_program, time, visits};
 use netacc_transport::rdma::engine;
 use rustix::event::{EventfdFlags, eventfd};
 
-/// How far a request is. Only the thread that carries out the operator's requests writes the first two states, and only
-/// the thread that has closed the library the last one.
+/// How far a request is. The thread that carries out the operator's requests writes it, and the one that has closed the
+/// library, when the former is not inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 enum Stage {
@@ -102,7 +102,7 @@ pub(super) fn begin() -> Result<(), Obstacle> {
     if process_mode::reason().is_some_and(|why| why != Reason::Operator) {
         return none(Upgraded::KernelOnly);
     }
-    if engine::is_at_work() {
+    if engine::is_running() {
         return none(Upgraded::Rdma);
     }
     visits::prepare().map_err(|e| (Upgraded::NoBarrier, e))?;

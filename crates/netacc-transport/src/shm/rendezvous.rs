@@ -81,9 +81,10 @@ pub fn accept_link(listener: BorrowedFd<'_>, backlog: u32, room: impl Fn(u32) ->
         match accept_with(listener, FLAGS) {
             Ok(fd) => return receive_hello(fd, backlog, room),
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
+            // The rendezvous was shut down, so it no longer listens. Since it does not block, accept(2) says nothing of that,
+            // while poll(2) does.
+            Err(rustix::io::Errno::AGAIN) if p.revents & libc::POLLHUP != 0 => return Taken::Shut,
             Err(rustix::io::Errno::AGAIN) => return Taken::Nobody,
-            // The rendezvous was shut down, so it no longer listens (accept(2)).
-            Err(rustix::io::Errno::INVAL) => return Taken::Shut,
             // After EMFILE or a similar error the client stays in the queue, and is accepted later.
             Err(_) => return Taken::Starved,
         }

@@ -89,7 +89,6 @@ pub use listeners::note_unheard;
 pub use lookup::{connect_timeout, end_optimistic, is_late, reach, why_not, widen};
 pub use process::{available, is_running, note_go};
 pub use routes::RouteHandle;
-pub use status::is_at_work;
 pub use upgrade_client::{begin_lookup, request_upgrade};
 pub use upgrade_reminder::upgrade_soon;
 pub use upgrade_server::{accepted, cancel, may_be_upgraded};

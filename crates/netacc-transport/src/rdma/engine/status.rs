@@ -41,12 +41,6 @@ pub(super) fn count() -> usize {
     COUNT.load(Ordering::Acquire)
 }
 
-/// Whether the process has engines.
-#[must_use]
-pub fn is_at_work() -> bool {
-    count() > 0
-}
-
 /// The first `made` engines are there.
 pub(super) fn publish(made: usize) {
     COUNT.store(made, Ordering::Release);
