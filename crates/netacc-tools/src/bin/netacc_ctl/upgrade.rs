@@ -38,6 +38,11 @@ pub(crate) fn carry_out(targets: &[Target], limit: Duration) -> Vec<String> {
         asked.retain(|(target, page, controller)| match answer(target, page, controller) {
             Answer::None => true,
             Answer::Done => false,
+            Answer::TryAgain if Instant::now() < until => controller.request(ControlCommand::Upgrade).is_ok(),
+            Answer::TryAgain => {
+                complaints.push(target.about(format!("goes on with the library that it has: {THREAD_INSIDE}")));
+                false
+            }
             Answer::Kept(why) => {
                 complaints.push(target.about(format!("goes on with the library that it has: {why}")));
                 false
@@ -63,8 +68,13 @@ pub(crate) fn carry_out(targets: &[Target], limit: Duration) -> Vec<String> {
 enum Answer {
     None,
     Done,
+    /// A thread did not come out: it lacked the processor, perhaps, or was in a call that has ended by now.
+    TryAgain,
     Kept(String),
 }
+
+const THREAD_INSIDE: &str =
+    "a thread did not come out of a call within a tenth of a second, and again; try again when it is less busy";
 
 /// What a process has done with the request.
 fn answer(target: &Target, page: &Page, controller: &Controller) -> Answer {
@@ -81,6 +91,7 @@ fn answer(target: &Target, page: &Page, controller: &Controller) -> Answer {
     Answer::Kept(match control.upgraded() {
         None => "it is an older one, which cannot be replaced; restart the process".into(),
         Some((Upgraded::Replaced, _)) => "another netacc_ctl has asked for something else meanwhile".into(),
+        Some((Upgraded::ThreadInside, _)) => return Answer::TryAgain,
         Some((what, errno)) => why(what, errno),
     })
 }
@@ -90,9 +101,7 @@ fn why(what: Upgraded, errno: i32) -> String {
     let error = io::Error::from_raw_os_error(errno);
     match what {
         Upgraded::Replaced => String::new(),
-        Upgraded::ThreadInside => {
-            "a thread did not come out of a call within a tenth of a second; try again when it is less busy".into()
-        }
+        Upgraded::ThreadInside => THREAD_INSIDE.into(),
         Upgraded::Unreadable => format!("the library's file cannot be read: {error}"),
         Upgraded::Damaged => {
             "the library's file is not whole, or of a version that cannot take over; install it by a rename".into()
