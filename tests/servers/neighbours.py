@@ -70,6 +70,18 @@ class Talker(Peer):
                 equal(self.paths(), list(paths), "the connections' paths")
 
 
+    def comes_to(self, *paths):
+        """Whether its connections come to these paths soon."""
+        def there():
+            self.again()
+            return self.paths() == list(paths)
+        try:
+            wait_until(there, 5, "the connections' paths")
+        except TimeoutError:
+            return False
+        return True
+
+
 @contextmanager
 def ended(server, *clients):
     yield
