@@ -147,6 +147,10 @@ fn prepare() -> Result<(), Obstacle> {
     }
     // SAFETY: the loader's text, which stays as long as the first copy does.
     let path = unsafe { CStr::from_ptr(path) };
+    // A relative path would lead to whatever lies in the folder that is the current one by now.
+    if !path.to_bytes().starts_with(b"/") {
+        return Err((Upgraded::RelativePath, Errno(0)));
+    }
     let copy = Copy::map(path, c"netacc_exchange").map_err(|problem| match problem {
         Problem::Unreadable(e) => (Upgraded::Unreadable, e),
         Problem::Damaged => (Upgraded::Damaged, Errno(0)),
@@ -167,7 +171,9 @@ fn prepare() -> Result<(), Obstacle> {
 
 /// Unmaps the copy that was mapped, of which nothing was used.
 fn discard() {
-    SUCCESSOR.store(ptr::null_mut(), Ordering::Release);
+    if SUCCESSOR.swap(ptr::null_mut(), Ordering::AcqRel).is_null() {
+        return;
+    }
     Copy::kept(MAPPED.each_ref().map(|word| word.swap(0, Ordering::Relaxed))).discard();
 }
 

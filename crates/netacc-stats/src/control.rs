@@ -84,6 +84,8 @@ numbered! {
         NoBarrier = 9, "no membarrier";
         /// A socket or an epoll instance could not be left to the kernel; the errno says why.
         NotLeft = 10, "not left to the kernel";
+        /// The linker has loaded the library by a relative path, and the current folder may be another one by now.
+        RelativePath = 11, "a relative path";
     }
 }
 

@@ -368,8 +368,8 @@ impl Page {
         head.magic.store(MAGIC, Release);
     }
 
-    /// Says that this is no process's page any longer. Whoever has the file open still does not take it for the
-    /// process's, which has another page then.
+    /// Marks the page as one that no longer belongs to a process. A reader that still has the file open then looks for the
+    /// process's new page.
     pub fn retire(&self) {
         self.head.pid.store(0, Relaxed);
     }

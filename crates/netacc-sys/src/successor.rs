@@ -2,8 +2,9 @@
 //! (`netacc_ctl upgrade`).
 //!
 //! # Safety
-//! The file is one that the process would have been started with: whoever can write to it can have code executed in any
-//! program that is started with the library. Nothing of the copy runs until its caller calls a function of it.
+//! The code in the file is trusted: the process was started with the library at the same path, so anyone who can write to
+//! that file can already run code in every program that is started with it. Nothing of the copy runs until its caller
+//! calls a function of it.
 #![allow(unsafe_code)]
 
 use crate::errno::{Errno, Result};

@@ -117,7 +117,7 @@ shutil.copy(static, raises)
 raises.chmod(0o6755)
 print("raises privileges", is_mapped(lambda argv: forked(lambda: os.execv(raises, [raises, *argv[1:]]))))
 
-# Whoever is stopped and continued goes on, at whatever moment that comes: the moments are spread over the first milliseconds.
+# A program that is stopped and continued goes on, whenever that happens. The moments are spread over its first milliseconds.
 for turn in range(150):
     with subprocess.Popen([begins], stdout=subprocess.DEVNULL, start_new_session=True) as program:
         for _ in range(4):

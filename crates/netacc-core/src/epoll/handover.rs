@@ -44,7 +44,7 @@ pub(crate) struct Instance {
     pub(crate) fd: i32,
     /// Index of the flags that it shares with the processes forked from this one.
     pub(crate) flags: u32,
-    /// Who uses the kernel's set, a number of [`Usage`].
+    /// Number of the [`Usage`] that says which processes use the kernel's set.
     pub(crate) usage: u32,
 }
 

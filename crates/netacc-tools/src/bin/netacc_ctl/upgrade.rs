@@ -111,6 +111,10 @@ fn why(what: Upgraded, errno: i32) -> String {
         Upgraded::OwnCalls => "it is a Go program, whose code was changed for this library; restart it".into(),
         Upgraded::KernelOnly => "NetACC leaves it to the kernel for good; netacc_ss --explain says why".into(),
         Upgraded::NoBarrier => format!("membarrier(2) is not permitted: {error}"),
+        Upgraded::RelativePath => {
+            "LD_PRELOAD has a relative path for it, which may lead elsewhere by now; restart it with the whole path"
+                .into()
+        }
         Upgraded::NotLeft => format!("one of its sockets cannot be left to the kernel: {error}"),
     }
 }
