@@ -35,15 +35,26 @@ pub fn searcher() -> *mut c_void {
 
 /// What `dlsym(RTLD_NEXT, name)` gives to the object that the linker has loaded; null if there is no such symbol.
 pub fn next(name: &CStr) -> *mut c_void {
+    from_first(name).unwrap_or_else(|| next_here(name.as_ptr()))
+}
+
+/// What [`next`] gives, found without dlsym(3), so that which libc the process has need not be known yet.
+pub(crate) fn next_in_tables(name: &CStr) -> *mut c_void {
+    // The first copy of the library has known its libc for long.
+    from_first(name).unwrap_or_else(|| walk(name, true))
+}
+
+/// What the library's first copy finds; `None`: this is the first copy.
+fn from_first(name: &CStr) -> Option<*mut c_void> {
     // Relaxed: stored before the copy's first call.
     let first = FIRST.load(Ordering::Relaxed);
     if first.is_null() {
-        return next_here(name.as_ptr());
+        return None;
     }
     // SAFETY: `search_from` guarantees the function, and it takes a NUL-terminated name.
     unsafe {
         let first: extern "C" fn(*const c_char) -> *mut c_void = core::mem::transmute(first);
-        first(name.as_ptr())
+        Some(first(name.as_ptr()))
     }
 }
 
