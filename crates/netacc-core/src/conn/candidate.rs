@@ -1,7 +1,7 @@
 //! Reads and writes of a connection on kernel TCP that may be promoted or upgraded (a *candidate*). They are made here
 //! and not passed to libc, so that the ring's first byte follows the last byte of the kernel's stream.
 
-use crate::conn::transfer::deadline;
+use crate::conn::transfer::{deadline, leave_to_kernel};
 use crate::conn::{neighbours, transfer};
 use crate::limits::PROMOTION_TAIL;
 use crate::object::reference::Ref;
@@ -57,6 +57,10 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
     }
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(NONBLOCK);
     let sleeps_here = !nonblock && (upgrade.is_client() || !upgrade.is_remote());
+    let to_kernel = || {
+        let until = (!nonblock).then(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
+        leave_to_kernel(r, libc::POLLIN, until).into()
+    };
     let (mut _pin, mut ours, mut until) = (None, None, None);
     loop {
         let res = {
@@ -70,7 +74,8 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
             }
             if s.is(ConnState::Demoted) {
                 // The stream goes on in another kernel socket.
-                return Outcome::Pass;
+                drop(_g);
+                return to_kernel();
             }
             if !s.upgrade.held_by.may_use() {
                 drop(_g);
@@ -98,7 +103,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
             // The peer may have switched: then this 0 is not the end of the stream.
             Ok(0) if advance(fd, r) => return reread(r, dst, flags),
             // The peer may even have been demoted again already, to another kernel socket.
-            Ok(0) if s.is(ConnState::Demoted) => return Outcome::Pass,
+            Ok(0) if s.is(ConnState::Demoted) => return to_kernel(),
             Ok(n) => {
                 if flags & libc::MSG_PEEK == 0 {
                     if let Some(e) = s.stats() {
@@ -124,7 +129,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
             };
         }
         let until = *until.get_or_insert_with(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
-        if let Err(e) = sleep::for_kernel(ours.as_ref(), fd, until) {
+        if let Err(e) = sleep::for_kernel(ours.as_ref(), fd, libc::POLLIN, until) {
             return e.into();
         }
     }

@@ -1,7 +1,7 @@
 //! sendfile(2) and splice(2): bytes between a file or pipe and a ring, without an intermediate buffer.
 
 use crate::conn::io::accelerated;
-use crate::conn::transfer::{go_after, pipe_signal};
+use crate::conn::transfer::{deadline, go_after, leave_to_kernel, pipe_signal};
 use crate::fd::table;
 use crate::object::reference::Ref;
 use crate::object::socket::{NONBLOCK, Socket};
@@ -21,10 +21,6 @@ use netacc_transport::{Endpoint, Interest, Iov, WaitSet};
 const MAX: usize = 0x7fff_f000;
 /// Bytes for which a pipe has room when it can be written to.
 const PAGE: usize = 4096;
-
-fn until(ns: u64) -> Deadline {
-    if ns == 0 { Deadline::Never } else { Deadline::after(ns as i64) }
-}
 
 /// Moves up to `count` bytes of `source` into the ring, waiting for room if the socket blocks.
 fn pump(
@@ -46,7 +42,9 @@ fn pump(
                 return Err(Fail::BADF);
             }
             let Some(ep) = s.endpoint().filter(|_| s.is_shm()) else {
-                return if done > 0 { Ok(done) } else { Err(Fail::ToKernel) };
+                drop(_g);
+                let blocks = (!nonblock).then(|| deadline(s.sndtimeo.load(Ordering::Relaxed)));
+                return if done > 0 { Ok(done) } else { Err(leave_to_kernel(r, libc::POLLOUT, blocks)) };
             };
             // Distinguishes errors of the source from errors of the ring. A source that had nothing is not read again.
             let mut fill = |p: *mut u8, n: usize| {
@@ -90,7 +88,7 @@ fn pump(
                 let w = connection::ready(
                     r,
                     Interest { read: false, write: true },
-                    until(s.sndtimeo.load(Ordering::Relaxed)),
+                    deadline(s.sndtimeo.load(Ordering::Relaxed)),
                 );
                 if let Err(e) = w {
                     return if done > 0 { Ok(done) } else { Err(e) };
@@ -258,7 +256,11 @@ fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Answer<usiz
             if !r.valid() {
                 return Err(Fail::BADF);
             }
-            let Some(ep) = s.endpoint().filter(|_| s.is_shm()) else { return Err(Fail::ToKernel) };
+            let Some(ep) = s.endpoint().filter(|_| s.is_shm()) else {
+                drop(_g);
+                let blocks = (!nonblock).then(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
+                return Err(leave_to_kernel(r, libc::POLLIN, blocks));
+            };
             let give = |p: *const u8, n: usize| {
                 let given = write_now(pipe, p, n);
                 full = given == Err(Errno::AGAIN);
@@ -277,7 +279,11 @@ fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Answer<usiz
                 let Some(_pin) = r.pin() else {
                     return Err(Fail::BADF);
                 };
-                connection::ready(r, Interest { read: true, write: false }, until(s.rcvtimeo.load(Ordering::Relaxed)))?;
+                connection::ready(
+                    r,
+                    Interest { read: true, write: false },
+                    deadline(s.rcvtimeo.load(Ordering::Relaxed)),
+                )?;
             }
             Ok(n) => {
                 if let Some(e) = s.stats() {

@@ -7,7 +7,7 @@ use crate::object::reference::Ref;
 use crate::object::socket::{NONBLOCK, Socket};
 use crate::operator::requests;
 use crate::switch::{demote, redispatch};
-use crate::wait::connection;
+use crate::wait::{connection, sleep};
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use netacc_stats::Reason;
@@ -72,8 +72,13 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
             // While the lock was free, another thread may have switched the connection.
             let Some(here) = s.endpoint().filter(|_| s.is_shm()) else {
                 drop(_g);
-                let more = got == 0 || (flags & MSG_WAITALL != 0 && !nonblock);
-                return if more { kernel_rest(r, dst, got, |fd, p, n| raw::recv(fd, p, n, flags)) } else { Ok(got) };
+                let more = flags & MSG_WAITALL != 0 && !nonblock;
+                let until = (!nonblock).then(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
+                return match got {
+                    0 => Err(leave_to_kernel(r, libc::POLLIN, until)),
+                    _ if more => Ok(kernel_rest(r, dst, got, |fd, p, n| raw::recv(fd, p, n, flags))),
+                    _ => Ok(got),
+                };
             };
             // The following calls use this endpoint; the previous one may belong to another connection by now.
             ep = here;
@@ -155,19 +160,26 @@ fn progress_for_reader(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'
     0
 }
 
-/// Continues a call on the kernel socket that the connection became during the call, with the same meaning. The kernel
-/// makes a call that has transferred nothing yet from its beginning.
+/// Leaves a call that has transferred nothing to the kernel socket that the connection became during the call. A call
+/// that blocks does so until the deadline `until`.
+#[cold]
+pub(super) fn leave_to_kernel(r: Ref<Socket>, events: i16, until: Option<Deadline>) -> Fail {
+    match until.map_or(Ok(()), |until| sleep::beside_operators_work(r, events, until)) {
+        Ok(()) => Fail::ToKernel,
+        Err(fail) => fail,
+    }
+}
+
+/// Continues a call that has transferred `done` bytes on the kernel socket that the connection became during the call,
+/// with the same meaning.
 #[cold]
 fn kernel_rest(
     r: Ref<Socket>,
     iov: &mut Iov<'_>,
     mut done: usize,
     call: impl Fn(i32, *mut u8, usize) -> Result<usize>,
-) -> Answer<usize> {
-    if done == 0 {
-        return Err(Fail::ToKernel);
-    }
-    let Some(fd) = table::number_of(r, -1) else { return Ok(done) };
+) -> usize {
+    let Some(fd) = table::number_of(r, -1) else { return done };
     while let Some((p, n)) = iov.first() {
         match call(fd, p, n) {
             Ok(0) | Err(_) => break,
@@ -177,7 +189,7 @@ fn kernel_rest(
             }
         }
     }
-    Ok(done)
+    done
 }
 
 /// Makes a peek with MSG_WAITALL: waits until `wanted` bytes are there, no more can come, or a whole window is full,
@@ -265,7 +277,11 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
             // While the lock was free, another thread may have switched the connection.
             let Some(here) = s.endpoint().filter(|_| s.is_shm()) else {
                 drop(_g);
-                return kernel_rest(r, src, sent, |fd, p, n| raw::send(fd, p, n, flags | MSG_NOSIGNAL));
+                let until = (!nonblock).then(|| deadline(s.sndtimeo.load(Ordering::Relaxed)));
+                return match sent {
+                    0 => Err(leave_to_kernel(r, libc::POLLOUT, until)),
+                    _ => Ok(kernel_rest(r, src, sent, |fd, p, n| raw::send(fd, p, n, flags | MSG_NOSIGNAL))),
+                };
             };
             // The following calls use this endpoint; the previous one may belong to another connection by now.
             ep = here;

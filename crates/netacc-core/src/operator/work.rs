@@ -149,14 +149,16 @@ pub(super) fn on() {
 /// Switches connections to the kernel for a slice of time. `None`: all have switched; else the time at which the next
 /// slice is due.
 fn slice() -> Option<u64> {
-    let began = time::now();
+    // A thread that hardly gets the processor still switches one connection in each slice.
+    let mut until = None;
     let mut next = None;
     table::each(FROM.load(Ordering::Relaxed), usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
         if next.is_some() || !(r.obj.is_shm() || r.obj.is_candidate()) {
             return;
         }
-        if time::now().saturating_sub(began) > SLICE {
+        let now = time::now();
+        if now > *until.get_or_insert(now.saturating_add(SLICE)) {
             next = usize::try_from(fd).ok();
         } else if !has_gone(fd, r) {
             LEFT.fetch_add(1, Ordering::Relaxed);

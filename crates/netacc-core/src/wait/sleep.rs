@@ -1,5 +1,8 @@
 //! Sleeping in the kernel, with the work that is due before and after a sleep.
 
+use crate::fd::table;
+use crate::object::reference::Ref;
+use crate::object::socket::Socket;
 use crate::operator::requests;
 use crate::switch::queued_connects;
 use crate::timeouts;
@@ -61,15 +64,24 @@ pub fn before_sleep() {
     crate::fd::fd_cache::close_all();
 }
 
-/// Waits for bytes of a kernel socket. A cancelled thread wakes here, and not in a call that the kernel restarts. The
-/// wait uses a number of ours, since the program's number `fd` may get another socket, at which ppoll(2) would then look.
-/// Without a number of ours the wait is short, and the caller looks again.
-pub(crate) fn for_kernel(ours: Option<&Held>, fd: i32, deadline: Deadline) -> Answer<()> {
+/// What ended a wait for a kernel socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KernelWait {
+    /// The socket is ready, as far as the number tells.
+    Ready,
+    /// The caller is to look again whose socket the number is.
+    LookAgain,
+}
+
+/// Waits until a kernel socket has one of the poll(2) events `events`. A cancelled thread wakes here, and not in a call
+/// that the kernel restarts. The wait uses a number of ours, since the program's number `fd` may get another socket, at
+/// which ppoll(2) would then look. Without a number of ours the wait is short, and the caller looks again.
+pub(crate) fn for_kernel(ours: Option<&Held>, fd: i32, events: i16, deadline: Deadline) -> Answer<KernelWait> {
     let mut signals = CallSignals::new(core::ptr::null());
     loop {
         let own = ours.map(Held::fd).filter(|own| *own >= 0);
         let mut set = WaitSet::new();
-        set.add(own.unwrap_or(fd), libc::POLLIN);
+        set.add(own.unwrap_or(fd), events);
         if own.is_none() {
             set.wake_at(time::now().saturating_add(NUMBER_CHECK));
         }
@@ -78,13 +90,22 @@ pub(crate) fn for_kernel(ours: Option<&Held>, fd: i32, deadline: Deadline) -> An
         requests::after_sleep(&set, wake_pipe);
         match slept {
             Ok(0) if deadline.passed() => return Err(Fail::AGAIN),
-            Ok(0) if own.is_none() => return Ok(()),
-            Ok(0) => {}
+            Ok(n) if n > 0 && set.revents(0) != 0 => return Ok(KernelWait::Ready),
+            Ok(_) if own.is_none() => return Ok(KernelWait::LookAgain),
             // Only the pipe has reported something.
-            Ok(_) if set.revents(0) == 0 => {}
-            Ok(_) => return Ok(()),
+            Ok(_) => {}
             Err(Fail::INTR) if signals.goes_on(deadline) => {}
             Err(e) => return Err(e),
         }
     }
+}
+
+/// To be called before a call that blocks is left to the kernel: as long as something remains of an operator's request,
+/// the thread waits here for what the call waits for (`events`), since it may be the only one that goes on with that.
+pub(crate) fn beside_operators_work(r: Ref<Socket>, events: i16, deadline: Deadline) -> Answer<()> {
+    while requests::due().is_some()
+        && let Some(fd) = table::number_of(r, -1)
+        && for_kernel(None, fd, events, deadline)? == KernelWait::LookAgain
+    {}
+    Ok(())
 }
