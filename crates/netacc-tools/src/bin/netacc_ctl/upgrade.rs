@@ -38,12 +38,8 @@ pub(crate) fn carry_out(targets: &[Target], limit: Duration) -> Vec<String> {
         asked.retain(|(target, page, controller)| match answer(target, page, controller) {
             Answer::None => true,
             Answer::Done => false,
-            Answer::TryAgain if Instant::now() < until => controller.request(ControlCommand::Upgrade).is_ok(),
-            Answer::TryAgain => {
-                complaints.push(target.about(format!("goes on with the library that it has: {THREAD_INSIDE}")));
-                false
-            }
-            Answer::Kept(why) => {
+            Answer::TryAgain(_) if Instant::now() < until => controller.request(ControlCommand::Upgrade).is_ok(),
+            Answer::TryAgain(why) | Answer::Kept(why) => {
                 complaints.push(target.about(format!("goes on with the library that it has: {why}")));
                 false
             }
@@ -68,8 +64,9 @@ pub(crate) fn carry_out(targets: &[Target], limit: Duration) -> Vec<String> {
 enum Answer {
     None,
     Done,
-    /// A thread did not come out: it lacked the processor, perhaps, or was in a call that has ended by now.
-    TryAgain,
+    /// A thread did not come out, or has made a connection at the last moment: it lacked the processor, perhaps, or was in
+    /// a call that has ended by now.
+    TryAgain(String),
     Kept(String),
 }
 
@@ -88,12 +85,15 @@ fn answer(target: &Target, page: &Page, controller: &Controller) -> Answer {
         let replaced = other.and_then(|(_, snapshot)| snapshot.upgraded());
         return if matches!(replaced, Some((Upgraded::Replaced, _))) { Answer::Done } else { Answer::None };
     }
-    Answer::Kept(match control.upgraded() {
-        None => "it is an older one, which cannot be replaced; restart the process".into(),
-        Some((Upgraded::Replaced, _)) => "another netacc_ctl has asked for something else meanwhile".into(),
-        Some((Upgraded::ThreadInside, _)) => return Answer::TryAgain,
-        Some((what, errno)) => why(what, errno),
-    })
+    match control.upgraded() {
+        None => Answer::Kept("it is an older one, which cannot be replaced; restart the process".into()),
+        Some((Upgraded::Replaced, _)) => Answer::Kept("another netacc_ctl has asked for something else meanwhile".into()),
+        Some((what, errno)) => {
+            let is_busy = io::Error::from_raw_os_error(errno).kind() == io::ErrorKind::ResourceBusy;
+            let passes = what == Upgraded::ThreadInside || (what == Upgraded::NotLeft && is_busy);
+            if passes { Answer::TryAgain(why(what, errno)) } else { Answer::Kept(why(what, errno)) }
+        }
+    }
 }
 
 /// Why a process keeps its library.
