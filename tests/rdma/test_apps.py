@@ -14,13 +14,11 @@ PATIENCE = 6
 SHARE = 5
 # This program takes two minutes there, since it forks some thousand times.
 LONG = {"fork_descriptors"}
-# A process that uses RDMA does not have its library replaced.
-KEEP_THE_LIBRARY = {"upgrade_sleepers", "upgrade_traffic"}
 
 
 @case(modes=("rxe",), limit=600)
 def small_programs(ctx):
-    names = sorted(set(programs.names()) - LONG - KEEP_THE_LIBRARY)
+    names = sorted(set(programs.names()) - LONG)
     names = ctx.random.sample(names, len(names) // SHARE)
     text = ctx.run(["python3", RUN, PATIENCE, *names], role="server", limit=580)
     said = re.findall(r"^(ok|skipped|FAIL) (\w+)(?:: (.*)| .*)$", text, re.M)
