@@ -1,7 +1,7 @@
 //! Which libc the process has.
 #![allow(unsafe_code)]
 
-use crate::{static_program, symbol, weak};
+use crate::{static_program, symbol_tables, weak};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -51,7 +51,7 @@ fn find() -> Libc {
         Libc::None
     } else if has_musl() {
         // musl does not tell its version. This function came with 1.2.2; ours of the same name does not count.
-        if symbol::next_in_tables(c"_Fork").is_null() { Libc::Other } else { Libc::Musl }
+        if symbol_tables::next(c"_Fork").is_null() { Libc::Other } else { Libc::Musl }
     } else {
         let minor = weak::glibc_version().and_then(|version| minor(version.to_bytes()));
         minor.map_or(Libc::Other, Libc::Glibc)

@@ -8,7 +8,8 @@
 #![allow(unsafe_code)]
 
 use crate::libc_kind::{self, Libc};
-use crate::symbol_tables::walk;
+pub use crate::symbol_tables::search_from;
+use crate::symbol_tables::{first_copy, walk};
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -16,46 +17,14 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 /// dlsym(3), once it is known.
 static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// [`next_here`] of the library's first copy, in a copy that took its place: the linker knows that one alone.
-static FIRST: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-
-/// Has symbols searched for by the library's first copy.
-///
-/// # Safety
-/// `first` is [`next_here`] of another copy of the library, which stays mapped.
-pub unsafe fn search_from(first: *mut c_void) {
-    FIRST.store(first, Ordering::Relaxed);
-}
-
 /// The function for [`search_from`] that a copy that takes this one's place is to use.
 pub fn searcher() -> *mut c_void {
-    let first = FIRST.load(Ordering::Relaxed);
-    if first.is_null() { next_here as *mut c_void } else { first }
+    first_copy().map_or(next_here as *mut c_void, |first| first as *mut c_void)
 }
 
 /// What `dlsym(RTLD_NEXT, name)` gives to the object that the linker has loaded; null if there is no such symbol.
 pub fn next(name: &CStr) -> *mut c_void {
-    from_first(name).unwrap_or_else(|| next_here(name.as_ptr()))
-}
-
-/// What [`next`] gives, found without dlsym(3), so that which libc the process has need not be known yet.
-pub(crate) fn next_in_tables(name: &CStr) -> *mut c_void {
-    // The first copy of the library has known its libc for long.
-    from_first(name).unwrap_or_else(|| walk(name, true))
-}
-
-/// What the library's first copy finds; `None`: this is the first copy.
-fn from_first(name: &CStr) -> Option<*mut c_void> {
-    // Relaxed: stored before the copy's first call.
-    let first = FIRST.load(Ordering::Relaxed);
-    if first.is_null() {
-        return None;
-    }
-    // SAFETY: `search_from` guarantees the function, and it takes a NUL-terminated name.
-    unsafe {
-        let first: extern "C" fn(*const c_char) -> *mut c_void = core::mem::transmute(first);
-        Some(first(name.as_ptr()))
-    }
+    first_copy().map_or_else(|| next_here(name.as_ptr()), |first| first(name.as_ptr()))
 }
 
 extern "C" fn next_here(name: *const c_char) -> *mut c_void {

@@ -3,8 +3,37 @@
 #![allow(unsafe_code)]
 
 use crate::weak;
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// A search for the next definition, by a copy of the library that the linker knows.
+type Searcher = extern "C" fn(*const c_char) -> *mut c_void;
+
+/// The [`Searcher`] of the library's first copy, in a copy that took its place: the linker knows that one alone.
+static FIRST: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// Has symbols searched for by the library's first copy.
+///
+/// # Safety
+/// `first` is [`crate::symbol::searcher`] of another copy of the library, which stays mapped.
+pub unsafe fn search_from(first: *mut c_void) {
+    FIRST.store(first, Ordering::Relaxed);
+}
+
+/// The searcher of the library's first copy; `None`: this is the first copy.
+pub(crate) fn first_copy() -> Option<Searcher> {
+    // Relaxed: stored before the copy's first call.
+    let first = FIRST.load(Ordering::Relaxed);
+    // SAFETY: `search_from` guarantees the function.
+    (!first.is_null()).then(|| unsafe { core::mem::transmute::<*mut c_void, Searcher>(first) })
+}
+
+/// The next definition after ours, found without dlsym(3) in the first copy, so that which libc the process has need not
+/// be known yet.
+pub(crate) fn next(name: &CStr) -> *mut c_void {
+    first_copy().map_or_else(|| walk(name, true), |first| first(name.as_ptr()))
+}
 
 struct Search<'a> {
     name: &'a CStr,
