@@ -9,7 +9,7 @@ use crate::epoll::{shared, stash};
 use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::fork::descendants;
-use crate::object::instance::{Epoll, PROGRAMS, Registration, STRUCTURE};
+use crate::object::instance::{DISABLED, Epoll, PROGRAMS, Registration, STRUCTURE};
 use crate::object::reference::at;
 use crate::object::source::Source;
 use crate::outcome::Outcome;
@@ -108,7 +108,12 @@ pub(crate) fn leave(e: &'static Epoll, listens: impl Fn(i32) -> bool, mut watch:
         let source = reg.source();
         let (fd, events, data) =
             (reg.fd.load(Ordering::Relaxed), reg.events.load(Ordering::Relaxed), reg.data.load(Ordering::Relaxed));
-        if source == Source::Nothing {
+        let disabled = reg.queue() & DISABLED != 0;
+        if disabled && source == Source::Translated {
+            // The kernel has it disabled as well, and a change of its value would enable it.
+            let _ = raw::epoll_ctl(set, EPOLL_CTL_DEL, fd, 0, 0);
+        }
+        if disabled || source == Source::Nothing {
             watch(Watch { epoll: set, fd, events, data, disabled: true });
             return Ok(());
         }
