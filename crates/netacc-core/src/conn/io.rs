@@ -18,9 +18,8 @@ use netacc_transport::shm::ShmEndpoint;
 /// stays with the kernel.
 #[inline]
 pub fn concerns(fd: i32) -> bool {
-    // This equals `!s.is_kernels()`. It is written as two tests since the compiler generates a longer sendmsg(2) from
-    // that one, and tests/budget counts the instructions.
-    table::is_socket(fd, |s| s.is_candidate() || s.path() != Path::Tcp)
+    // One look at the state: a connection may leave its ring and become a candidate between two.
+    table::is_socket(fd, |s| !s.is_kernels())
 }
 
 /// The accelerated connection of this descriptor, with its endpoint.
@@ -125,10 +124,13 @@ pub unsafe fn vectored(fd: i32, vec: *const libc::iovec, count: i32, write: bool
     const IOV_MAX: i32 = 1024;
     let Some(r) = table::socket(fd) else { return Outcome::Pass };
     let Some(ep) = accelerated_of(fd, r) else {
-        if !r.obj.is_candidate() && !r.obj.is_shm() {
+        if r.obj.is_kernels() {
             return Outcome::Pass;
         }
-        let count = count.clamp(0, IOV_MAX) as usize;
+        if !(0..=IOV_MAX).contains(&count) {
+            return Outcome::Failed(Errno::INVAL);
+        }
+        let count = count as usize;
         if !user::readable(vec, count * size_of::<libc::iovec>()) {
             return Outcome::Failed(Errno::FAULT);
         }
