@@ -13,7 +13,7 @@ __attribute__((unused)) static void ctl_call(const char *action, pid_t pid, doub
 {
 	char cmd[400], *ss = getenv("NETACC_SS");
 	int at = ss ? (int)strlen(ss) - 2 : 0;
-	snprintf(cmd, sizeof cmd, "LD_PRELOAD= %.*sctl %s %d -w %g 2>&1", at, ss, action, (int)pid, seconds);
+	snprintf(cmd, sizeof cmd, "LD_PRELOAD= %.*sctl %s %d -w %.4f 2>&1", at, ss, action, (int)pid, seconds);
 	static __thread char out[4096];
 	FILE *p = popen(cmd, "r");
 	CHECK(p);
@@ -24,7 +24,8 @@ __attribute__((unused)) static void ctl_call(const char *action, pid_t pid, doub
 	if (WEXITSTATUS(st) && must)
 		die("%.200s: exit %d: %.150s", cmd, WEXITSTATUS(st), out);
 }
-// The process is to follow within five seconds, or what they are on a slow machine.
+// The process is to follow within five seconds, or what they are on a slow machine. They are not written as 5: a small
+// number among the arguments of a program is taken for a descriptor that it is meant to have.
 __attribute__((unused)) static void ctl(const char *action, pid_t pid)
 {
 	// A process with nothing but kernel sockets may sleep where it hears of nothing.

@@ -2,7 +2,7 @@
 // and in order, in both directions, on connections that exist all the time and on those that are made meanwhile.
 #include "ctl.h"
 enum { CONNS = 12, PIECE = 20000 };
-static int port;
+static int port, lasting_only;
 static void serve(int l) // echoes, by epoll
 {
 	int ep = epoll_create1(0);
@@ -45,6 +45,8 @@ static void *client(void *x)
 	uint64_t at = 0, other = 0;
 	while (!stop) {
 		exchange(fd, &at, key);
+		if (lasting_only)
+			continue;
 		int more = connect_to(port);
 		other = 0;
 		exchange(more, &other, key + 100);

@@ -153,6 +153,13 @@ pub const COMING_OUT: Duration = Duration::from_millis(100);
 /// How long a process whose library is to be replaced waits for servers to accept its connects. Then the library stays.
 pub const CONNECTS_TAKEN: Duration = Duration::from_secs(1);
 
+/// How long after a connection has left its ring for an operator's request its client first offers to come back; each
+/// further interval is twice as long.
+pub const COMEBACK_FIRST: Duration = Duration::from_millis(10);
+
+/// The longest interval between two such offers.
+pub const COMEBACK_LONGEST: Duration = Duration::from_secs(1);
+
 /// The longest interval between two such rounds.
 pub const OPERATOR_RETRY_LONGEST: Duration = Duration::from_secs(1);
 

@@ -242,7 +242,7 @@ impl Reason {
             }
             Self::Operator => {
                 "The process was switched off by netacc_ctl; after netacc_ctl on PID, new connections are accelerated, and \
-                 those that are open stay on TCP."
+                 those that are open come back at their next calls, if no other process has had them meanwhile."
             }
             Self::KernelQueue => {
                 "An earlier connect of this process to the same listener waits in the kernel's queue, and a server accepts \

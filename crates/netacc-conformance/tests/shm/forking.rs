@@ -5,6 +5,7 @@ use netacc_conformance::links::Links;
 use netacc_ring::SWITCHED;
 use netacc_transport::Endpoint;
 use netacc_transport::shm::control::send_message;
+use netacc_transport::shm::segment::Leave;
 use netacc_transport::shm::unread::Unread;
 use netacc_transport::shm::{ShmEndpoint, WaitBudget};
 use netacc_wire::Message;
@@ -52,7 +53,7 @@ fn a_fork_in_the_middle_of_a_switch_is_told_of_the_socket() {
     while send_message(Links::control(l.server), Message::Wake { id: 100 }, None).is_ok() {}
     let (local_end, peer_end) = sockets();
     let liveness = thread::scope(|scope| {
-        scope.spawn(|| s.offer_switch(&local_end, peer_end).unwrap());
+        scope.spawn(|| s.offer_switch(&local_end, peer_end, Leave::ForGood).unwrap());
         until(|| has_left(&l, c));
         // It reads while it waits for room, and has looked for a fork of the client by then.
         send_message(Links::control(l.client), Message::Wake { id: 100 }, None).unwrap();

@@ -6,6 +6,7 @@ use netacc_conformance::links::Links;
 use netacc_ring::SLOTS;
 use netacc_sys::Errno;
 use netacc_transport::shm::control::{Received, receive_message, send_message};
+use netacc_transport::shm::segment::Leave;
 use netacc_transport::wait::WakerSource;
 use netacc_transport::{Endpoint, Interest, WaitSet};
 use netacc_wire::Message;
@@ -101,7 +102,7 @@ fn a_socket_that_is_lost_on_its_way_ends_the_connection() {
         let (c, s) = l.connect().unwrap();
         let (local_end, peer_end) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-        s.offer_switch(&local_end, peer_end).unwrap();
+        s.offer_switch(&local_end, peer_end, Leave::ForGood).unwrap();
         s.let_go();
         // Before the other side takes it from the control socket, as if it had no descriptor left for it.
         let Received::Message(Message::SwitchToKernel { slot, generation }, Some(fd)) =
@@ -127,7 +128,7 @@ fn a_socket_that_is_lost_on_its_way_ends_the_connection() {
     // What another thread works with is not closed, whatever else the peer says.
     let (local_end, peer_end) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-    s.offer_switch(&local_end, peer_end).unwrap();
+    s.offer_switch(&local_end, peer_end, Leave::ForGood).unwrap();
     let Received::Message(moved @ Message::SwitchToKernel { slot, generation }, Some(fd)) =
         receive_message(Links::control(l.client))
     else {

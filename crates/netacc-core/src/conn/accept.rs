@@ -12,7 +12,7 @@ use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, Upgrade};
 use crate::operator::requests;
 use crate::outcome::Outcome;
-use crate::switch::{demote, promote, queued_connects, upgrade};
+use crate::switch::{demote, offers, queued_connects, upgrade};
 use crate::wait::bell::Bell;
 use crate::wait::call_signals::CallSignals;
 use crate::wait::sleep;
@@ -402,7 +402,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Answer<
             Ok(_) => {
                 l.sweep();
                 // No other thread of this process may be awake to answer a neighbour.
-                promote::settle_offers();
+                offers::settle_offers();
                 if l.queued() || l.take_links() || tcp_ready(l.kernel_fd(fd)) {
                     return Ok(());
                 }

@@ -9,7 +9,7 @@ use crate::object::socket::{ConnState, NONBLOCK, Path, Socket, Upgrade};
 use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::switch::promote::{advance, cancel};
-use crate::switch::{promote, upgrade, upgrade_client};
+use crate::switch::{comeback, promote, upgrade, upgrade_client};
 use crate::wait::held::Held;
 use crate::wait::sleep;
 use core::sync::atomic::Ordering;
@@ -49,11 +49,11 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
     let s = r.obj;
     let Some(upgrade) = s.candidate().filter(|upgrade| !expired(fd, r, *upgrade)) else {
         // Another thread may have promoted the connection since the caller looked it up.
-        return if s.is_shm() { reread(r, dst, flags) } else { Outcome::Pass };
+        return if s.is_shm() { reread(r, dst, flags) } else { pass(s) };
     };
     // The kernel makes calls with other flags, and the connection stays with it for good.
     if flags & !(libc::MSG_DONTWAIT | libc::MSG_PEEK | libc::MSG_NOSIGNAL) != 0 || dst.left() == 0 || dst.bad() {
-        return if cancel(fd, r) { reread(r, dst, flags) } else { Outcome::Pass };
+        return if cancel(fd, r) { reread(r, dst, flags) } else { pass(s) };
     }
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(NONBLOCK);
     let sleeps_here = !nonblock && (upgrade.is_client() || !upgrade.is_remote());
@@ -61,7 +61,9 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
         let until = (!nonblock).then(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
         leave_to_kernel(r, libc::POLLIN, until).into()
     };
-    let (mut _pin, mut ours, mut until) = (None, None, None);
+    // It changes under both direction locks alone.
+    let times_left_now = || s.upgrade.left.load(Ordering::Relaxed);
+    let (mut _pin, mut ours, mut until, mut times_left) = (None, None, None, None);
     loop {
         let res = {
             let _g = s.rx.lock();
@@ -72,14 +74,18 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
                 drop(_g);
                 return reread(r, dst, flags);
             }
-            if s.is(ConnState::Demoted) {
-                // The stream goes on in another kernel socket.
+            // Meanwhile the connection may have been in a ring, and have got another kernel socket.
+            let other = times_left.replace(times_left_now()) != Some(times_left_now());
+            if other && s.is(ConnState::Demoted) {
                 drop(_g);
                 return to_kernel();
             }
+            if other {
+                ours = None;
+            }
             if !s.upgrade.held_by.may_use() {
                 drop(_g);
-                return if cancel(fd, r) { reread(r, dst, flags) } else { Outcome::Pass };
+                return if cancel(fd, r) { reread(r, dst, flags) } else { pass(s) };
             }
             let ready = if upgrade.is_remote() { upgrade::before_read(fd, s) } else { Ok(()) };
             // Our own number for the file keeps this call going if another thread closes the program's number meanwhile.
@@ -103,7 +109,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
             // The peer may have switched: then this 0 is not the end of the stream.
             Ok(0) if advance(fd, r) => return reread(r, dst, flags),
             // The peer may even have been demoted again already, to another kernel socket.
-            Ok(0) if s.is(ConnState::Demoted) => return to_kernel(),
+            Ok(0) if s.is(ConnState::Demoted) && times_left != Some(times_left_now()) => return to_kernel(),
             Ok(n) => {
                 if flags & libc::MSG_PEEK == 0 {
                     if let Some(e) = s.stats() {
@@ -141,11 +147,12 @@ fn expired(fd: i32, r: Ref<Socket>, upgrade: Upgrade) -> bool {
     if upgrade.is_remote() {
         return upgrade::expired(fd, r);
     }
-    let n = r.obj.calls.load(Ordering::Relaxed) + 1;
+    let n = r.obj.calls.load(Ordering::Relaxed).wrapping_add(1);
     r.obj.calls.store(n, Ordering::Relaxed);
     // A client in another network namespace may have other processes to ask first.
     let awaited = || time::coarse() < r.obj.upgrade.when.load(Ordering::Relaxed);
-    if n <= CALLS || upgrade.is_client() || awaited() {
+    // How long an operator leaves the other end off is not known.
+    if n <= CALLS || upgrade.is_client() || awaited() || comeback::was_in_ring(r.obj) {
         return false;
     }
     neighbours::note_reason(r.obj, Reason::NoNeighbour);
@@ -157,9 +164,14 @@ fn reread(r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
     match r.obj.endpoint() {
         Some(ep) => transfer::receive(r, ep, dst, flags).into(),
         // The connection has left shared memory again meanwhile, or has been closed.
-        None if r.obj.path() == Path::Tcp => Outcome::Pass,
+        None if r.obj.path() == Path::Tcp => pass(r.obj),
         None => Outcome::Failed(Errno::BADF),
     }
+}
+
+/// Leaves a call to the kernel, unless the connection has become a candidate again meanwhile.
+fn pass(s: &Socket) -> Outcome {
+    if s.is_candidate() { Outcome::Anew } else { Outcome::Pass }
 }
 
 /// Makes a write-like call on a socket that is not in a ring.
@@ -167,10 +179,10 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
     requests::check();
     let s = r.obj;
     let Some(upgrade) = s.candidate().filter(|upgrade| !expired(fd, r, *upgrade)) else {
-        return if s.is_shm() { rewrite(r, src, flags, 0) } else { Outcome::Pass };
+        return if s.is_shm() { rewrite(r, src, flags, 0) } else { pass(s) };
     };
     if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE) != 0 || src.left() == 0 || src.bad() {
-        return if cancel(fd, r) { rewrite(r, src, flags, 0) } else { Outcome::Pass };
+        return if cancel(fd, r) { rewrite(r, src, flags, 0) } else { pass(s) };
     }
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(NONBLOCK);
     if upgrade.is_remote() {
@@ -195,6 +207,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
         let whole = src.whole().is_some() && src.left() <= most;
         let asked = if whole { src.left() } else { src.first().map_or(0, |(_, n)| n.min(most)) };
         let mut _sending = None;
+        let left;
         let mut res = {
             let _g = s.tx.lock();
             if !r.valid() {
@@ -209,9 +222,10 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
                 return match cancel(fd, r) {
                     true => rewrite(r, src, flags, sent),
                     false if sent > 0 => Outcome::Done(sent as isize),
-                    false => Outcome::Pass,
+                    false => pass(s),
                 };
             }
+            left = s.upgrade.left.load(Ordering::Relaxed);
             let res = send_by_kernel(fd, src, flags_there | libc::MSG_DONTWAIT, most);
             // The bytes are counted under the same lock: a connection is upgraded to RDMA at an exact byte.
             if let Ok(n) = res {
@@ -227,6 +241,15 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
             if pin.is_none() {
                 return Outcome::Failed(Errno::BADF);
             }
+            // A connection that rests keeps no thread in a call that an operator's next request does not wake. What has
+            // sent something cannot be made anew.
+            if sent == 0 && comeback::was_in_ring(s) {
+                let until = deadline(s.sndtimeo.load(Ordering::Relaxed));
+                match sleep::for_kernel(None, fd, libc::POLLOUT, until) {
+                    Ok(_) => continue,
+                    Err(e) => return e.into(),
+                }
+            }
             // The send needs no lock: bytes that the kernel accepts precede the end of stream with which the switch
             // marks the byte, and after that end it accepts none.
             _sending = Some(upgrade_client::Sending::begin(s));
@@ -238,8 +261,13 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
             if res == Err(Errno::PIPE) && advance(fd, r) {
                 return rewrite(r, src, flags, sent);
             }
-            if res == Err(Errno::PIPE) && s.is(ConnState::Demoted) {
-                return if sent > 0 { Outcome::Done(sent as isize) } else { Outcome::Pass };
+            // Meanwhile the connection was in a ring, and has another kernel socket.
+            if res == Err(Errno::PIPE) && s.upgrade.left.load(Ordering::Relaxed) != left {
+                match s.is(ConnState::Demoted) {
+                    false => continue,
+                    true if sent > 0 => return Outcome::Done(sent as isize),
+                    true => return Outcome::Pass,
+                }
             }
         }
         match res {
@@ -250,6 +278,8 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
                 match s.endpoint().filter(|_| s.is_shm()) {
                     _ if counted => {}
                     Some(ep) => ep.old_subflow.count_sent(n),
+                    // These bytes were the former kernel socket's.
+                    None if s.upgrade.left.load(Ordering::Relaxed) != left => {}
                     None => drop(s.kernel_sent.fetch_add(n as u64, Ordering::Relaxed)),
                 }
                 if let Some(e) = s.stats() {
@@ -279,7 +309,7 @@ fn rewrite(r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, sent: usize) -> Outcom
         _ if sent > 0 => Outcome::Done(sent as isize),
         Some(Err(e)) => e.into(),
         // The connection has left shared memory again meanwhile, or has been closed.
-        None if r.obj.path() == Path::Tcp => Outcome::Pass,
+        None if r.obj.path() == Path::Tcp => pass(r.obj),
         None => Outcome::Failed(Errno::BADF),
     }
 }

@@ -10,7 +10,7 @@ use crate::fd::{create, table};
 use crate::listen::opening;
 use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, Path, Socket};
 use crate::outcome::Outcome;
-use crate::switch::demote;
+use crate::switch::{comeback, demote};
 use core::ffi::c_void;
 use core::net::SocketAddr;
 use core::sync::atomic::{Ordering, fence};
@@ -285,7 +285,9 @@ fn demoted(
     ask: fn(i32, *mut c_void, *mut u32) -> netacc_sys::errno::Result<()>,
     kept: fn(&Socket) -> Option<SocketAddr>,
 ) -> Outcome {
-    let Some(r) = table::socket(fd).filter(|r| r.obj.is(ConnState::Demoted)) else { return Outcome::Pass };
+    let Some(r) = table::socket(fd).filter(|r| r.obj.is(ConnState::Demoted) || comeback::was_in_ring(r.obj)) else {
+        return Outcome::Pass;
+    };
     let (mut buf, mut n) = ([0u64; 16], 128);
     let Some(a) = kept(r.obj).filter(|_| ask(fd, buf.as_mut_ptr().cast(), &raw mut n).is_ok()) else {
         return Outcome::Pass;

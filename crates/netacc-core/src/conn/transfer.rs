@@ -6,7 +6,7 @@ use crate::fd::table;
 use crate::object::reference::Ref;
 use crate::object::socket::{NONBLOCK, Socket};
 use crate::operator::requests;
-use crate::switch::{demote, redispatch};
+use crate::switch::{demote, promote, redispatch};
 use crate::wait::{connection, sleep};
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
@@ -164,6 +164,10 @@ fn progress_for_reader(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'
 /// that blocks does so until the deadline `until`.
 #[cold]
 pub(super) fn leave_to_kernel(r: Ref<Socket>, events: i16, until: Option<Deadline>) -> Fail {
+    // The socket layer makes the calls of a connection that may come back.
+    if r.obj.is_candidate() {
+        return Fail::Anew;
+    }
     match until.map_or(Ok(()), |until| sleep::beside_operators_work(r, events, until)) {
         Ok(()) => Fail::ToKernel,
         Err(fail) => fail,
@@ -180,6 +184,10 @@ fn kernel_rest(
     call: impl Fn(i32, *mut u8, usize) -> Result<usize>,
 ) -> usize {
     let Some(fd) = table::number_of(r, -1) else { return done };
+    // A call that has begun in a ring ends by the kernel's means alone. If the connection may come back, it does not.
+    if r.obj.is_candidate() && promote::cancel(fd, r) {
+        return done;
+    }
     while let Some((p, n)) = iov.first() {
         match call(fd, p, n) {
             Ok(0) | Err(_) => break,

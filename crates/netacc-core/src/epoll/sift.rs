@@ -14,6 +14,7 @@ use crate::object::subscription::Subscription;
 use crate::operator::requests;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
+use netacc_sys::raw;
 
 /// Result of polling the kernel's set.
 #[derive(Clone, Copy, Debug, Default)]
@@ -138,7 +139,7 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
                     if ours && reg.events.load(Ordering::Relaxed) & libc::EPOLLONESHOT as u32 != 0 {
                         reg.set_queue_bits(DISABLED);
                     }
-                    return Said::Program(events, reg.data.load(Ordering::Relaxed));
+                    return Said::Program(confirmed(s, reg, events), reg.data.load(Ordering::Relaxed));
                 }
             }
             queue(reg);
@@ -161,6 +162,21 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
     Said::Ours
 }
 
+/// The events of a candidate's kernel socket without an end that was that of a former one: the event may be older than
+/// the connection's time in a ring. A program that then gets an event too many finds nothing to read.
+fn confirmed(s: &Socket, reg: &Registration, events: u32) -> u32 {
+    const ENDS: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
+    if events & ENDS == 0 || s.upgrade.left.load(Ordering::Relaxed) == 0 {
+        return events;
+    }
+    let fd = reg.fd.load(Ordering::Relaxed);
+    // The bits are those of poll(2).
+    let mut p = libc::pollfd { fd, events: (events & ENDS) as i16, revents: 0 };
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let asked = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
+    if asked.is_err() { events } else { events & !ENDS | u32::from(p.revents.cast_unsigned()) & ENDS }
+}
+
 /// Reads a link's control socket, which has messages or has ended.
 fn serve(e: &'static Epoll, w: &'static Subscription) {
     let link = {
@@ -176,7 +192,7 @@ fn serve(e: &'static Epoll, w: &'static Subscription) {
     // A forked child of the peer may have cleared `armed` without having our waker, and have sent a message instead: so
     // the ready set is checked again, which also arms it again before the next sleep.
     activate_own(e, w);
-    crate::switch::promote::settle_offers();
+    crate::switch::offers::settle_offers();
     if link.is_lost() {
         // A connection that other sharers may use is redispatched when one of them uses it.
         for ep in

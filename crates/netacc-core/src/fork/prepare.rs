@@ -68,10 +68,7 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     let timeout = WaitBudget::of_a_fork();
     table::each(0, usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
-        if r.obj.is_candidate() && !hold_in_both(r) {
-            neighbours::note_reason(r.obj, Reason::Fork);
-            promote::cancel(fd, r);
-        }
+        end_candidacy(fd, r);
         if r.obj.is_shm() && *splits.get_or_insert_with(namespace::splits_sharers) {
             let _ = demote::demote(fd, r, Reason::Fork);
         }
@@ -82,6 +79,8 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
             Path::Shm => {
                 shared = true;
                 share(fd, r, &timeout);
+                // Another thread may just have taken it to the kernel for an operator.
+                end_candidacy(fd, r);
             }
             Path::Listener => {
                 if let Some(l) = r.obj.listener() {
@@ -108,6 +107,14 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     // Done last: the engine is the peer of its connections, and first has to read the liveness sockets that they sent.
     forking.engines = netacc_transport::rdma::engine::before_fork(in_handler);
     forking
+}
+
+/// Leaves a candidate to the kernel, unless the child may go on with it.
+fn end_candidacy(fd: i32, r: Ref<Socket>) {
+    if r.obj.is_candidate() && !hold_in_both(r) {
+        neighbours::note_reason(r.obj, Reason::Fork);
+        promote::cancel(fd, r);
+    }
 }
 
 /// Lets the child go on with a candidate whose client is in another network namespace: a server that forks for each

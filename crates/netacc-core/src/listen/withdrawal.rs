@@ -15,6 +15,7 @@ use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{addr, raw};
 use netacc_transport::Endpoint;
+use netacc_transport::shm::segment::Leave;
 use netacc_transport::shm::slots::SLOTS;
 use netacc_transport::shm::{Link, ServerState, ShmEndpoint};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -91,7 +92,7 @@ fn go_on(ep: &'static ShmEndpoint, local_end: &OwnedFd, peer_end: OwnedFd) -> Re
         pair::discard(peer_end);
         done?;
     } else {
-        ep.offer_switch(local_end, peer_end)?;
+        ep.offer_switch(local_end, peer_end, Leave::ForGood)?;
     }
     ep.let_go();
     Ok(())

@@ -29,6 +29,14 @@ pub struct Candidate {
     pub(crate) error: AtomicI32,
     /// At a server, the processes that have the connection after forks.
     pub(crate) held_by: HeldBy,
+    /// How often the connection has left a ring: a thread that was in a call meanwhile has to do with another kernel
+    /// socket. Written under both direction locks.
+    pub(crate) left: AtomicU32,
+    /// For a connection that may come back to a ring, the ports of its kernel socket: its own in the lower half, the
+    /// peer's in the upper. 0 for every other one.
+    pub(crate) ports: AtomicU32,
+    /// At the client of a connection that may come back, the time (ns) between its last attempt and the next one.
+    pub(crate) pause: AtomicU64,
 }
 
 /// How far a client is in its search among the entrances in the host directory.
@@ -116,13 +124,15 @@ impl Search {
 impl Candidate {
     /// Resets the data for another connection.
     pub(crate) fn reset(&self) {
-        for w in [&self.when, &self.wanted, &self.stamp, &self.search.tried, &self.search.confirmed] {
+        for w in [&self.when, &self.wanted, &self.stamp, &self.search.tried, &self.search.confirmed, &self.pause] {
             w.store(0, Ordering::Relaxed);
         }
         let search = &self.search;
         for w in [
             &self.sending,
             &self.watched,
+            &self.left,
+            &self.ports,
             &search.stage,
             &search.tries,
             &search.denied,

@@ -120,7 +120,9 @@ const CONNECTION: &[Edge<Kind>] = &[
     (Some(Kind::Tcp), Some(Kind::Listener), "listen(2)"),
     (Some(Kind::Candidate), Some(Kind::Shm), "goes over to its ring"),
     (Some(Kind::Candidate), Some(Kind::Tcp), "is given up"),
+    (Some(Kind::Candidate), Some(Kind::Demoted), "is given up, and was in a ring before"),
     (Some(Kind::Shm), Some(Kind::Demoted), "leaves the ring"),
+    (Some(Kind::Shm), Some(Kind::Candidate), "leaves the ring for now"),
     (Some(Kind::Shm), Some(Kind::Tcp), "a queued connect is made by TCP, or is the parent's"),
     (Some(Kind::Shm), Some(Kind::Aborted), "connect(2) with AF_UNSPEC, or after the end"),
     (Some(Kind::Shm), Some(Kind::New), "the connect could not be queued"),
@@ -129,15 +131,16 @@ const CONNECTION: &[Edge<Kind>] = &[
 
 /// Allowed transitions of a candidate. The candidacy may be given up in each of these states, which ends it.
 const UPGRADE: &[Edge<Upgrade>] = &[
-    (None, Some(Upgrade::AwaitOffer), "accept(2) of a client on this host"),
+    (None, Some(Upgrade::AwaitOffer), "accept(2) of a client on this host, or the ring is left for now"),
     (Some(Upgrade::AwaitOffer), None, "the offer is taken"),
     (None, Some(Upgrade::AwaitRequest), "accept(2) of a client on another host"),
     (Some(Upgrade::AwaitRequest), Some(Upgrade::Prepared), "the client asks at the byte that is read next"),
     (Some(Upgrade::Prepared), Some(Upgrade::AwaitRequest), "the client stays"),
     (Some(Upgrade::Prepared), None, "the client's token comes"),
-    (None, Some(Upgrade::ToOffer), "connect(2) to this host"),
+    (None, Some(Upgrade::ToOffer), "connect(2) to this host, or the ring is left for now"),
     (Some(Upgrade::ToOffer), Some(Upgrade::Linking), "the kernel has connected"),
     (Some(Upgrade::Linking), Some(Upgrade::Offered), "there is a place for it on a link"),
+    (Some(Upgrade::Linking), Some(Upgrade::ToOffer), "the server is not back"),
     (Some(Upgrade::Offered), Some(Upgrade::Linking), "the link takes no offer"),
     (Some(Upgrade::Offered), Some(Upgrade::ToOffer), "another process may have it"),
     (Some(Upgrade::Offered), None, "the offer was taken"),
@@ -244,7 +247,7 @@ impl ConnState {
     /// Whether a socket may change to this state from `before`; `None`: it was just made.
     pub(super) fn may_follow(self, before: Option<ConnState>) -> bool {
         let upgrade = (before.and_then(ConnState::upgrade), self.upgrade());
-        let given_up = self == ConnState::Tcp;
+        let given_up = matches!(self, ConnState::Tcp | ConnState::Demoted);
         allows(CONNECTION, &before.map(ConnState::kind), &Some(self.kind()))
             && (given_up || allows(UPGRADE, &upgrade.0, &upgrade.1))
             && allows(LISTENER, &before.and_then(ConnState::listen_state), &self.listen_state())
@@ -347,6 +350,8 @@ mod tests {
         assert!(!ConnState::Listener(ListenState::Announced).may_follow(Some(ConnState::Tcp)), "nobody waits on it");
         assert!(ConnState::New.may_follow(Some(ConnState::Listener(ListenState::Unheard))));
         assert!(!ConnState::Shm.may_follow(Some(ConnState::Demoted)), "a demoted connection does not come back");
+        assert!(candidate(Upgrade::ToOffer).may_follow(Some(ConnState::Shm)), "unless an operator demoted it");
+        assert!(!candidate(Upgrade::Offered).may_follow(Some(ConnState::Shm)), "no offer was made");
         assert!(ConnState::New.may_follow(None) && !ConnState::Shm.may_follow(None));
     }
 }

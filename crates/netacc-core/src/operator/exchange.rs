@@ -14,6 +14,7 @@ use crate::fd::table::Entry;
 use crate::fd::{fd_cache, later, placeholder, table};
 use crate::fork::descendants;
 use crate::operator::{handover, requests, work};
+use crate::switch::comeback;
 use crate::wait::bell;
 use crate::{epoll, go, listen, process_mode, timeouts};
 use alloc::string::String;
@@ -219,7 +220,8 @@ pub fn hand_over() -> Result<String, Obstacle> {
     let not_left = |e| (Upgraded::NotLeft, e);
     let mut failed = None;
     table::each_socket(|fd, r| {
-        if (r.obj.is_shm() || r.obj.is_candidate() || r.obj.listener().is_some()) && failed.is_none() {
+        let rests = !r.obj.is_candidate() || comeback::rests(r.obj);
+        if (r.obj.is_shm() || !rests || r.obj.listener().is_some()) && failed.is_none() {
             failed = Some(Errno::BUSY);
         }
         if let Err(e) = placeholder::materialize(fd, r.obj) {

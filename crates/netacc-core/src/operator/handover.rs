@@ -9,14 +9,16 @@ use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::fork::descendants;
 use crate::listen::adopt;
-use crate::object::socket::{ConnState, NONBLOCK, Path, Socket};
+use crate::object::socket::{ConnState, LINGER_RESET, NONBLOCK, Path, Socket};
 use crate::operator::requests;
+use crate::switch::comeback::{self, Rest};
 use crate::{process_mode, startup};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::net::SocketAddr;
 use core::str::SplitAsciiWhitespace;
+use core::sync::atomic::Ordering;
 use netacc_stats::{ControlState, Reason, State, Transport, Upgraded, page};
 use netacc_sys::errno::Result;
 use netacc_sys::{raw, reserved_fds, time};
@@ -32,6 +34,8 @@ struct Connection {
     reason: u32,
     /// The addresses that it shows.
     addresses: Option<(SocketAddr, SocketAddr)>,
+    /// Set if it may come back to a ring.
+    rest: Option<Rest>,
 }
 
 /// What one line says.
@@ -46,6 +50,10 @@ enum Line {
     /// A listener, or a bound socket that may become one, and whether the program has waited on it.
     Listener(i32, bool),
     Connection(Connection),
+    /// SO_RCVTIMEO and SO_SNDTIMEO (ns), and SO_LINGER as [`Socket::linger`] has it, of a connection that may come back.
+    Times(i32, u64, u64, u64),
+    /// An option of such a connection: the descriptor, level, name and value.
+    Option(i32, i32, i32, i32),
     Epoll(Instance),
     /// Another number of an epoll instance, and the one that was said before.
     EpollToo(i32, i32),
@@ -71,7 +79,17 @@ pub(super) fn write(was_off: bool) -> Result<String> {
                 lines.push(Line::Listener(fd, !r.obj.is_inherited() && adopt::listens(fd)));
             }
         }
-        Entry::Socket(r) if r.obj.path() == Path::Tcp => lines.push(Line::Connection(connection(fd, r.obj))),
+        Entry::Socket(r) if r.obj.path() == Path::Tcp => {
+            let connection = connection(fd, r.obj);
+            lines.push(Line::Connection(connection));
+            if connection.rest.is_some() {
+                let [rcv, snd, linger] =
+                    [&r.obj.rcvtimeo, &r.obj.sndtimeo, &r.obj.linger].map(|w| w.load(Ordering::Relaxed));
+                lines.push(Line::Times(fd, rcv, snd, linger));
+                let options = r.obj.opts.all().map(|(level, name, value)| Line::Option(fd, level, name, value));
+                lines.extend(options);
+            }
+        }
         Entry::Socket(_) => {}
         Entry::Epoll(r) => instances.push((fd, r.obj)),
     });
@@ -104,13 +122,14 @@ pub(super) fn write(was_off: bool) -> Result<String> {
 }
 
 fn connection(fd: i32, s: &Socket) -> Connection {
-    let demoted = s.is(ConnState::Demoted);
+    let demoted = s.is(ConnState::Demoted) || comeback::was_in_ring(s);
     Connection {
         fd,
         domain: s.domain(),
         demoted,
         reason: s.stats().map_or(Reason::Operator, netacc_stats::SockEntry::reason) as u32,
         addresses: s.local.get().zip(s.peer.get()),
+        rest: comeback::rest_of(s),
     }
 }
 
@@ -121,13 +140,18 @@ fn put(text: &mut String, line: &Line) {
         Line::Held(fd) => writeln!(text, "held {fd}"),
         Line::Flags(page) => writeln!(text, "flags {page}"),
         Line::Listener(fd, awake) => writeln!(text, "listener {fd} {}", u8::from(awake)),
-        Line::Connection(Connection { fd, domain, demoted, reason, addresses }) => {
-            let demoted = u8::from(demoted);
-            match addresses {
-                Some((local, peer)) => writeln!(text, "connection {fd} {domain} {demoted} {reason} {local} {peer}"),
-                None => writeln!(text, "connection {fd} {domain} {demoted} {reason}"),
+        Line::Connection(Connection { fd, domain, demoted, reason, addresses, rest }) => {
+            let _ = write!(text, "connection {fd} {domain} {} {reason}", u8::from(demoted));
+            if let Some((local, peer)) = addresses {
+                let _ = write!(text, " {local} {peer}");
+                if let Some(Rest { client, sent, read }) = rest {
+                    let _ = write!(text, " {} {sent} {read}", u8::from(client));
+                }
             }
+            writeln!(text)
         }
+        Line::Times(fd, rcv, snd, linger) => writeln!(text, "times {fd} {rcv} {snd} {linger}"),
+        Line::Option(fd, level, name, value) => writeln!(text, "option {fd} {level} {name} {value}"),
         Line::Epoll(Instance { fd, flags, usage }) => writeln!(text, "epoll {fd} {flags} {usage}"),
         Line::EpollToo(fd, first) => writeln!(text, "epoll-too {fd} {first}"),
         Line::Watch(Watch { epoll, fd, events, data, disabled }) => {
@@ -139,6 +163,10 @@ fn put(text: &mut String, line: &Line) {
 
 fn word<T: core::str::FromStr>(words: &mut SplitAsciiWhitespace<'_>) -> Option<T> {
     words.next()?.parse().ok()
+}
+
+fn rest(words: &mut SplitAsciiWhitespace<'_>) -> Option<Rest> {
+    Some(Rest { client: word::<u8>(words)? != 0, sent: word(words)?, read: word(words)? })
 }
 
 /// What a line says; `None`: it is not known, or damaged.
@@ -157,7 +185,10 @@ fn parse(line: &str) -> Option<Line> {
             demoted: word::<u8>(words)? != 0,
             reason: word(words)?,
             addresses: word(words).zip(word(words)),
+            rest: rest(words),
         }),
+        "times" => Line::Times(word(words)?, word(words)?, word(words)?, word(words)?),
+        "option" => Line::Option(word(words)?, word(words)?, word(words)?, word(words)?),
         "epoll" => Line::Epoll(Instance { fd: word(words)?, flags: word(words)?, usage: word(words)? }),
         "epoll-too" => Line::EpollToo(word(words)?, word(words)?),
         "watch" => Line::Watch(Watch {
@@ -192,6 +223,21 @@ pub(super) fn read(text: &str) {
                 }
             }
             Line::Connection(connection) => enter_connection(connection),
+            Line::Times(fd, rcv, snd, linger) => {
+                if let Some(r) = table::socket(fd) {
+                    let s = r.obj;
+                    let words = [(&s.rcvtimeo, rcv), (&s.sndtimeo, snd), (&s.linger, linger)];
+                    words.iter().for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
+                    // On, with no time.
+                    s.set(LINGER_RESET, linger == 1 << 32);
+                }
+            }
+            Line::Option(fd, level, name, value) => {
+                if let Some(r) = table::socket(fd) {
+                    let _g = r.obj.meta.lock();
+                    r.obj.opts.set(level, name, value);
+                }
+            }
             Line::Epoll(instance) => epolls::enter(instance),
             Line::EpollToo(fd, first) => epolls::enter_also(fd, first),
             Line::Watch(watch) => epolls::register(watch),
@@ -205,12 +251,16 @@ pub(super) fn read(text: &str) {
 }
 
 fn enter_connection(c: Connection) {
-    let state = if c.demoted { ConnState::Demoted } else { ConnState::Tcp };
+    let stays = if c.demoted { ConnState::Demoted } else { ConnState::Tcp };
+    let state = c.rest.map_or(stays, |rest| ConnState::Candidate(rest.upgrade()));
     let blocks = raw::fcntl(c.fd, libc::F_GETFL, 0).is_ok_and(|f| f & libc::O_NONBLOCK == 0);
     let Ok(r) = Socket::alloc(c.fd, c.domain, state, if blocks { 0 } else { NONBLOCK }) else { return };
     if let Some((local, peer)) = c.addresses {
         r.obj.local.set(local);
         r.obj.peer.set(peer);
+    }
+    if c.rest.is_some_and(|rest| !comeback::rest_on(r.obj, c.fd, rest)) {
+        r.obj.set_state(stays);
     }
     let shown = r.obj.stats();
     if enter(c.fd, r).is_ok()
@@ -229,7 +279,8 @@ mod tests {
     use super::*;
 
     fn all() -> Vec<Line> {
-        let connection = Connection { fd: 7, domain: 2, demoted: true, reason: 3, addresses: None };
+        let connection = Connection { fd: 7, domain: 2, demoted: true, reason: 3, addresses: None, rest: None };
+        let rest = Some(Rest { client: true, sent: 1 << 40, read: 0 });
         let addresses = Some(("127.0.0.1:80".parse().unwrap(), "127.0.0.1:4711".parse().unwrap()));
         let six = Some(("[::1]:80".parse().unwrap(), "[fe80::1%3]:4711".parse().unwrap()));
         vec![
@@ -240,6 +291,9 @@ mod tests {
             Line::Connection(connection),
             Line::Connection(Connection { addresses, demoted: false, ..connection }),
             Line::Connection(Connection { addresses: six, ..connection }),
+            Line::Connection(Connection { addresses: six, rest, ..connection }),
+            Line::Times(7, 50_000_000, 0, 1 << 32 | 3),
+            Line::Option(7, 6, 1, -1),
             Line::Epoll(Instance { fd: 5, flags: 9, usage: 1 }),
             Line::EpollToo(6, 5),
             Line::Watch(Watch { epoll: 5, fd: 3, events: 1 << 31 | 1, data: u64::MAX, disabled: false }),

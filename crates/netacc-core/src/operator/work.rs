@@ -12,7 +12,7 @@ use crate::object::reference::Ref;
 use crate::object::socket::{Path, Socket};
 use crate::operator::{exchange, requests, rules};
 use crate::runtime::Runtime;
-use crate::switch::{demote, redispatch};
+use crate::switch::{comeback, demote, redispatch};
 use crate::wait::bell;
 use crate::{process_mode, runtime, timeouts};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -136,13 +136,14 @@ pub(super) fn on() {
         table::each_socket(|fd, r| {
             if let Some(_pin) = r.pin() {
                 adopt::reopen(fd, r.obj);
+                comeback::woken(r.obj);
             }
         });
     }
     page().control().set_state(ControlState::On, 0);
     netacc_log::log!(
         Info,
-        "process: switched on by an operator; listeners and new connections are accelerated, open connections stay where they are"
+        "process: switched on by an operator; listeners and new connections are accelerated, and so are open ones once their other ends are as well"
     );
 }
 
@@ -154,7 +155,7 @@ fn slice() -> Option<u64> {
     let mut next = None;
     table::each(FROM.load(Ordering::Relaxed), usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
-        if next.is_some() || !(r.obj.is_shm() || r.obj.is_candidate()) {
+        if next.is_some() || has_left(r.obj) {
             return;
         }
         let now = time::now();
@@ -188,9 +189,14 @@ fn slice() -> Option<u64> {
 fn rest(at: usize) -> u32 {
     let mut n = 0;
     table::each(at, usize::MAX, |_, e| {
-        n += u32::from(matches!(e, Entry::Socket(r) if r.obj.is_shm() || r.obj.is_candidate()));
+        n += u32::from(matches!(e, Entry::Socket(r) if !has_left(r.obj)));
     });
     n
+}
+
+/// Whether a socket needs nothing of the library's any more, or only its locks.
+fn has_left(s: &Socket) -> bool {
+    !s.is_shm() && (!s.is_candidate() || comeback::rests(s))
 }
 
 /// Switches a connection to the kernel without waiting for its peer. False: it has to be tried again.
@@ -206,7 +212,7 @@ fn has_gone(fd: i32, r: Ref<Socket>) -> bool {
         return !r.obj.is_shm();
     }
     match demote::demote_now(fd, r, Reason::Operator) {
-        _ if !(r.obj.is_shm() || r.obj.is_candidate()) || !r.valid() => true,
+        _ if has_left(r.obj) || !r.valid() => true,
         Ok(()) => false,
         Err(e) => {
             netacc_log::log!(Debug, "fd {fd}: cannot become a kernel socket yet ({e}); it is tried again");

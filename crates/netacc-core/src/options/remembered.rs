@@ -75,11 +75,14 @@ impl Remembered {
         }
     }
 
+    /// All of them: level, name and value.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (i32, i32, i32)> {
+        self.entries().map(|(k, v)| ((k >> 32) as i32, k as u32 as i32, v.load(Ordering::Relaxed) as i32))
+    }
+
     /// Applies all remembered options to a real socket.
     pub(crate) fn apply(&self, fd: i32) {
-        for (k, v) in self.entries() {
-            let (level, name) = ((k >> 32) as i32, k as u32 as i32);
-            let v = v.load(Ordering::Relaxed) as i32;
+        for (level, name, v) in self.all() {
             // The kernel doubles the value that is set, and returns the double (socket(7)). The size may have been set
             // beyond the limit by SO_SNDBUFFORCE or SO_RCVBUFFORCE.
             let _ = match (level, name) {

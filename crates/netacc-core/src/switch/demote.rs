@@ -10,12 +10,13 @@ use crate::fd::table;
 use crate::object::reference::Ref;
 use crate::object::socket::{Path, Socket};
 use crate::switch::to_kernel::complete;
-use crate::switch::{pair, promote, redispatch, relay, ring_relay};
+use crate::switch::{comeback, pair, promote, redispatch, relay, ring_relay};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time;
 use netacc_transport::Endpoint;
 use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::shm::segment::Leave;
 use rustix::fd::AsRawFd;
 
 /// Number of checks, a millisecond apart, of a connection that the peer or another sharer is already switching.
@@ -51,8 +52,20 @@ pub(crate) fn demote_now(fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
 }
 
 fn demote_in(tries: usize, fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
+    loop {
+        demote_once(tries, fd, r, why)?;
+        // The peer may have left for an operator's request in between: what comes next needs the kernel's socket.
+        if why == Reason::Operator || !r.obj.is_candidate() || !promote::cancel(fd, r) {
+            return Ok(());
+        }
+    }
+}
+
+fn demote_once(tries: usize, fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
     let s = r.obj;
     match s.path() {
+        // A thread that is just making an offer is not waited for; the caller tries again.
+        Path::Tcp if why == Reason::Operator && comeback::may_rest(s) && !promote::rest(fd, r) => Ok(()),
         Path::New => to_kernel(fd, s),
         Path::Listener => {
             crate::listen::opening::abandon(fd, s);
@@ -102,8 +115,9 @@ fn offer(r: Ref<Socket>, why: Reason) -> Result<()> {
         return bypass(s, ep, why);
     }
     let (local_end, peer_end) = pair::connected(s)?;
+    let how_long = comeback::how_long(s, ep, why);
     let left = if ep.side.link().trust_is_mutual() {
-        ep.offer_switch(&local_end, peer_end)
+        ep.offer_switch(&local_end, peer_end, how_long)
     } else {
         ring_relay::start(s, ep, peer_end)
     };
@@ -111,7 +125,7 @@ fn offer(r: Ref<Socket>, why: Reason) -> Result<()> {
         pair::discard(local_end);
         return Err(e);
     }
-    complete(s, ep, local_end.as_raw_fd(), why);
+    complete(s, ep, local_end.as_raw_fd(), (why, how_long));
     pair::discard(local_end);
     Ok(())
 }
@@ -127,7 +141,7 @@ fn bypass(s: &'static Socket, ep: &'static ShmEndpoint, why: Reason) -> Result<(
     });
     pair::discard(peer_end);
     if done.is_ok() {
-        complete(s, ep, local_end.as_raw_fd(), why);
+        complete(s, ep, local_end.as_raw_fd(), (why, Leave::ForGood));
     }
     pair::discard(local_end);
     done

@@ -1,8 +1,10 @@
 //! Switches of a live byte stream from one path to another: see `docs/internals/switch.md`.
 
 pub mod by_tcp;
+pub mod comeback;
 pub mod demote;
 mod full_queue;
+pub mod offers;
 pub mod pair;
 pub mod promote;
 mod proof;

@@ -30,20 +30,19 @@ use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::limits::CALLS_BEFORE_SEARCH;
 use crate::listen::heirs;
-use crate::object::held_by::Standing;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, Socket, Upgrade};
+use crate::switch::offers::{listen_for_offers, settle_offers};
 use crate::switch::proof::{self, Other, Proof};
 use crate::switch::to_ring::{decided, promoted, switch_to_ring, tail_is_short};
-use crate::switch::{syn_stamp, upgrade};
+use crate::switch::{comeback, syn_stamp, upgrade};
 use crate::timeouts;
 use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::time;
 use netacc_transport::Endpoint;
-use netacc_transport::shm::promote::{Neighbour, Offer, Settled};
 use netacc_transport::shm::segment::{CONNECT_QUEUED, CONNECT_TAKEN};
-use netacc_transport::shm::{Link, ShmEndpoint, owner, promote};
+use netacc_transport::shm::{ShmEndpoint, promote};
 
 const PROMOTION_ANSWER: u64 = time::ns(timeouts::PROMOTION_ANSWER);
 const NEIGHBOUR_OFFER: u64 = time::ns(timeouts::NEIGHBOUR_OFFER);
@@ -74,13 +73,19 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
         Some(Upgrade::ToOffer) => {
             // No offer is made before the kernel has connected, and only one thread makes it.
             if neighbours::is_due(s)
+                && comeback::is_due(s)
                 && netacc_sys::addr::peer_of(fd).is_some()
                 && tail_is_short(fd)
                 && s.change(ConnState::Candidate(Upgrade::ToOffer), ConnState::Candidate(Upgrade::Linking))
                 && let Err(why) = offer(fd, r)
             {
-                neighbours::note_reason(s, why);
-                decide(fd, r, Otherwise::GiveUp);
+                if comeback::was_in_ring(s) {
+                    comeback::postpone(s);
+                    s.change(ConnState::Candidate(Upgrade::Linking), ConnState::Candidate(Upgrade::ToOffer));
+                } else {
+                    neighbours::note_reason(s, why);
+                    decide(fd, r, Otherwise::GiveUp);
+                }
             }
             s.is_shm()
         }
@@ -179,14 +184,6 @@ pub fn await_neighbour(fd: i32, r: Ref<Socket>) -> bool {
     s.is_shm()
 }
 
-/// Server: answers the offers that wait: one load if there is none.
-#[inline]
-pub fn settle_offers() {
-    if promote::waiting() {
-        match_offers();
-    }
-}
-
 /// Switches every connection whose offer was accepted.
 #[cold]
 pub fn advance_all() {
@@ -199,21 +196,6 @@ pub fn advance_all() {
     });
 }
 
-/// Server: takes up waiting links and offers for all listeners.
-fn listen_for_offers() {
-    table::each(0, usize::MAX, |_, e| {
-        if let Entry::Socket(r) = e
-            && let Some(l) = r.obj.listener()
-        {
-            // A thread that sleeps on the listener takes links up itself; it would not notice the end of a link that
-            // was taken up here.
-            l.take_if(|l| l.waiters.load(Ordering::SeqCst) == 0);
-            l.service_links();
-        }
-    });
-    settle_offers();
-}
-
 /// Client: offers the connection to the server.
 fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
     let s = r.obj;
@@ -222,6 +204,7 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
     let ip = netacc_transport::shm::rendezvous::destination;
     let local = core::net::SocketAddr::new(ip(local.ip()), local.port());
     let target = core::net::SocketAddr::new(ip(target.ip()), target.port());
+    let comes_back = comeback::was_in_ring(s);
     let across = s.upgrade.search.is_on();
     let stamp = if across {
         Some(syn_stamp::of_client(fd, s.upgrade.when.load(Ordering::Relaxed)).ok_or(Reason::NoTimeStamps)?)
@@ -235,7 +218,9 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
         let member = s.member.load(Ordering::Relaxed);
         // Port 0, since for the connection's own port the kernel would name the connection and not its listener.
         let from = core::net::SocketAddr::new(local.ip(), 0);
-        pool::claim(from, target, (member != 0).then_some(member), false)?
+        // The kernel's socket of a connection that was in a ring before leads to no listener.
+        let listener = if comes_back { s.peer.get().ok_or(Reason::Refused)? } else { target };
+        pool::claim(from, listener, (member != 0).then_some(member), false)?
     };
     let (link, claimed) = (claim.link, claim.claimed);
     let Some(ep) = link.endpoint(claimed.slot).filter(|e| e.begin(claimed.generation)) else {
@@ -251,8 +236,10 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
     let _g = (s.rx.lock(), s.tx.lock());
     let wanted = r.valid() && s.is(ConnState::Candidate(Upgrade::Linking));
     if wanted {
-        s.local.set(local);
-        s.peer.set(target);
+        if !comes_back {
+            s.local.set(local);
+            s.peer.set(target);
+        }
         s.set_endpoint(ep);
         s.set_state(ConnState::Candidate(Upgrade::Offered));
         if across {
@@ -285,6 +272,12 @@ pub fn cancel(fd: i32, r: Ref<Socket>) -> bool {
     }
 }
 
+/// Withdraws the offer of a connection that has been in a ring, which then rests. True: it was too late, and the
+/// connection is on shared memory.
+pub(super) fn rest(fd: i32, r: Ref<Socket>) -> bool {
+    decide(fd, r, Otherwise::Rest)
+}
+
 /// Cancels a promotion in a process that closes its last number for a connection which others have, too.
 pub fn cancel_here(fd: i32, r: Ref<Socket>) {
     decide(fd, r, Otherwise::Close);
@@ -297,6 +290,8 @@ enum Otherwise {
     Wait,
     /// The connection is offered to another process.
     GoOn,
+    /// It is offered again when an operator permits that.
+    Rest,
     /// The connection stays with the kernel for good.
     GiveUp,
     /// So it does in this process, which closes it.
@@ -335,7 +330,11 @@ fn decide(fd: i32, r: Ref<Socket>, otherwise: Otherwise) -> bool {
                         s.set_state(ConnState::Candidate(Upgrade::ToOffer));
                         s.detach();
                     }
-                    Otherwise::GoOn => {}
+                    Otherwise::Rest if offered.is_some() => {
+                        s.set_state(ConnState::Candidate(Upgrade::ToOffer));
+                        s.detach();
+                    }
+                    Otherwise::GoOn | Otherwise::Rest => {}
                     Otherwise::GiveUp | Otherwise::Close => {
                         if otherwise == Otherwise::GiveUp {
                             // From here on the program's calls go to the kernel, and are not counted.
@@ -343,7 +342,7 @@ fn decide(fd: i32, r: Ref<Socket>, otherwise: Otherwise) -> bool {
                         }
                         heirs::done(s);
                         neighbours::note_reason(s, Reason::Unsupported);
-                        s.set_state(ConnState::Tcp);
+                        s.set_state(if comeback::was_in_ring(s) { ConnState::Demoted } else { ConnState::Tcp });
                         s.detach();
                     }
                 }
@@ -356,73 +355,6 @@ fn decide(fd: i32, r: Ref<Socket>, otherwise: Otherwise) -> bool {
     }
     promoted(fd, s, ep);
     true
-}
-
-/// Server: looks for the connections that clients have offered to promote.
-#[cold]
-fn match_offers() {
-    promote::each(|link, Offer { slot, generation, neighbour }| {
-        let Some(ep) = link.endpoint(slot as usize).filter(|e| slot != 0 && !e.side.is_live()) else {
-            return Settled::Done;
-        };
-        let Some(open) = link.segment().and_then(|g| g.slot(slot as usize)).map(|s| &s.open) else {
-            return Settled::Done;
-        };
-        let (Some(client), Some(server)) = (open.address(0), open.address(1)) else {
-            ep.side.refuse(generation);
-            return Settled::Done;
-        };
-        if let Some(neighbour) = neighbour {
-            return match_neighbour(ep, generation, client, neighbour);
-        }
-        let found = find(client, server);
-        let age = time::now().saturating_sub(open.when.load(Ordering::Relaxed));
-        match found {
-            Some((fd, r)) if may_claim(link, client, server) && tail_is_short(fd) => {
-                accept_offer(fd, r, ep, generation);
-                Settled::Done
-            }
-            // The server may still accept the connection, or read from it, in time.
-            _ if age < PROMOTION_ANSWER && !link.is_lost() => Settled::Waits,
-            _ => {
-                ep.side.refuse(generation);
-                Settled::Done
-            }
-        }
-    });
-}
-
-/// Server: looks at an offer of a client in another network namespace. The connection whose SYN has the client's address
-/// and time stamp may be the one; while the client finds out, it is told how much of the connection was read here.
-#[inline(never)]
-fn match_neighbour(
-    ep: &'static ShmEndpoint,
-    generation: u32,
-    client: core::net::SocketAddr,
-    neighbour: Neighbour,
-) -> Settled {
-    let known = if neighbour.fd < 0 { None } else { awaiting(neighbour.fd, client) };
-    let found = known.or_else(|| find_neighbour(client, neighbour.stamp));
-    // The kernel of this network namespace does not know whose socket a stranger's is.
-    match found.filter(|_| ep.side.link().peer.is_trusted() && ep.side.outcome() == CONNECT_QUEUED) {
-        Some((fd, r))
-            if neighbour.confirmed && tail_is_short(fd) && r.obj.upgrade.held_by.standing() != Standing::Shared =>
-        {
-            accept_offer(fd, r, ep, generation);
-            Settled::Done
-        }
-        Some((fd, r)) if ep.side.age() < NEIGHBOUR_OFFER => {
-            r.obj.upgrade.watched.store(1, Ordering::Relaxed);
-            ep.side.publish_read(r.obj.kernel_read.load(Ordering::Relaxed));
-            // A confirmed one only waits until few bytes are in flight.
-            if neighbour.confirmed { Settled::Waits } else { Settled::For(fd) }
-        }
-        // The client makes its offer after some answers of the program, which had accepted the connection by then.
-        _ => {
-            ep.side.refuse(generation);
-            Settled::Done
-        }
-    }
 }
 
 /// Tells the process to which `fd` is offered, or the clients that may have its other end, how many bytes were read
@@ -440,67 +372,6 @@ pub fn publish_read(fd: i32, s: &Socket) {
     }
 }
 
-/// Server: accepts an offer and switches. Other threads see this as one step.
-fn accept_offer(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint, generation: u32) {
-    let s = r.obj;
-    {
-        let _g = (s.rx.lock(), s.tx.lock());
-        let awaited = r.valid() && s.is(ConnState::Candidate(Upgrade::AwaitOffer));
-        let alone = s.upgrade.held_by.standing() == Standing::Alone;
-        let there = awaited && alone && table::get(fd).is_some_and(|e| e.is(r));
-        if !there || !ep.side.has_windows() {
-            return ep.side.refuse(generation);
-        }
-        if !ep.side.take() {
-            return ep.side.never_mind(generation);
-        }
-        if !ep.begin(generation) || !switch_to_ring(fd, r, ep) {
-            return;
-        }
-    }
-    heirs::done(s);
-    promoted(fd, s, ep);
-}
-
-/// The candidate with a client at this address for which `fits` is true.
-fn find_awaiting(client: core::net::SocketAddr, fits: impl Fn(i32, &Socket) -> bool) -> Option<(i32, Ref<Socket>)> {
-    let mut found = None;
-    table::each(0, usize::MAX, |fd, e| {
-        if let Entry::Socket(r) = e
-            && r.obj.is(ConnState::Candidate(Upgrade::AwaitOffer))
-            && r.obj.peer.get() == Some(client)
-            && is_ours(r.obj)
-            && fits(fd, r.obj)
-        {
-            found = Some((fd, r));
-        }
-    });
-    found
-}
-
-/// Whether a connection is not one that a child of this process uses. The kernel tells only the first who asks about its
-/// SYN.
-fn is_ours(s: &Socket) -> bool {
-    let held_by = &s.upgrade.held_by;
-    !held_by.is_counted() || held_by.heir.load(Ordering::Relaxed) != 0
-}
-
-fn find(client: core::net::SocketAddr, server: core::net::SocketAddr) -> Option<(i32, Ref<Socket>)> {
-    find_awaiting(client, |_, s| s.local.get() == Some(server))
-}
-
-/// The connection of a client in another network namespace. The client's address is the same on both sides, unless the
-/// network translates it; the server's may differ.
-fn find_neighbour(client: core::net::SocketAddr, stamp: u32) -> Option<(i32, Ref<Socket>)> {
-    find_awaiting(client, |fd, s| syn_stamp::matches(fd, &s.upgrade.stamp, stamp))
-}
-
-/// The candidate under this number, if it still has the client at this address.
-fn awaiting(fd: i32, client: core::net::SocketAddr) -> Option<(i32, Ref<Socket>)> {
-    let r = table::socket(fd).filter(|r| is_ours(r.obj))?;
-    (r.obj.is(ConnState::Candidate(Upgrade::AwaitOffer)) && r.obj.peer.get() == Some(client)).then_some((fd, r))
-}
-
 /// How long an answer to the offer is waited for: a neighbour's is not due before the offer is confirmed.
 fn patience(s: &Socket, ep: &ShmEndpoint) -> u64 {
     let confirmed = s.upgrade.search.confirmed.load(Ordering::Relaxed);
@@ -509,12 +380,6 @@ fn patience(s: &Socket, ep: &ShmEndpoint) -> u64 {
         (true, when) if when != 0 => ep.side.age().saturating_add(PROMOTION_ANSWER).saturating_sub(time::now() - when),
         _ => PROMOTION_ANSWER,
     }
-}
-
-/// Whether the peer may promote the connection: a peer of another user may promote only connections that belong to that
-/// user according to the kernel.
-fn may_claim(link: &Link, client: core::net::SocketAddr, server: core::net::SocketAddr) -> bool {
-    link.peer.is_trusted() || owner::connection_uid(client, server) == Some(link.peer.uid())
 }
 
 /// Ends the candidacy before a call that candidates do not support on TCP. True: the connection is on shared memory

@@ -5,10 +5,13 @@ use crate::fd::placeholder::replace_everywhere;
 use crate::object::reference::Ref;
 use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, PLACEHOLDER, Socket};
 use crate::process_mode;
+use crate::switch::comeback;
+use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::Errno;
 use netacc_sys::raw;
 use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::shm::segment::Leave;
 
 /// Follows a peer or another sharer that has switched the connection from the ring to a kernel socket.
 #[cold]
@@ -19,7 +22,9 @@ pub fn accept(r: Ref<Socket>) {
     match ep.accept_switch() {
         Ok(Some(kernel)) => {
             let why = process_mode::reason().filter(|why| *why == Reason::Operator);
-            complete(s, ep, kernel, why.unwrap_or(Reason::PeerMoved));
+            let comes_back = ep.side.may_come_back() && comeback::how_long(s, ep, Reason::Operator) == Leave::ForNow;
+            let how_long = if comes_back { Leave::ForNow } else { Leave::ForGood };
+            complete(s, ep, kernel, (why.unwrap_or(Reason::PeerMoved), how_long));
         }
         Ok(None) => {
             drop(locks);
@@ -36,8 +41,8 @@ pub fn accept(r: Ref<Socket>) {
     }
 }
 
-/// Makes `kernel` the socket of the connection. The caller holds both direction locks.
-pub(crate) fn complete(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, why: Reason) {
+/// Makes `kernel` the socket of the connection, for this reason and this long. The caller holds both direction locks.
+pub(crate) fn complete(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, (why, how_long): (Reason, Leave)) {
     paths::withdraw(s, ep);
     s.apply_options(kernel);
     let mode = libc::O_RDWR | if s.has(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
@@ -48,7 +53,9 @@ pub(crate) fn complete(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32
         netacc_log::log!(Error, "fd {}: cannot put the kernel socket under its numbers: {e}", s.first_fd());
     }
     s.set(PLACEHOLDER | CONNECTING, false);
-    s.set_state(ConnState::Demoted);
+    let upgrade = if how_long == Leave::ForNow { comeback::begin(s, ep, kernel) } else { None };
+    s.upgrade.left.fetch_add(1, Ordering::Relaxed);
+    s.set_state(upgrade.map_or(ConnState::Demoted, ConnState::Candidate));
     paths::to_kernel(s, ep);
     page().demoted(why);
     if let Some(e) = s.stats() {

@@ -11,21 +11,23 @@ use crate::fd::{later, table};
 use crate::listen::adopt;
 use crate::object::listener::tcp_ready;
 use crate::object::reference::Ref;
-use crate::object::socket::{ConnState, Path, Socket};
+use crate::object::socket::{Path, Socket};
 use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::process_mode;
-use crate::switch::{promote, queued_connects};
+use crate::switch::{offers, promote, queued_connects};
 use crate::wait::bell::Bell;
 use crate::wait::call_signals::CallSignals;
 use crate::wait::held::Held;
 use crate::wait::sleep;
+use crate::wait::sleep::NUMBER_CHECK;
 use alloc::vec::Vec;
 use core::ffi::c_void;
+use core::sync::atomic::Ordering;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, pollfd};
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Answer, Fail};
-use netacc_sys::time::Deadline;
+use netacc_sys::time::{self, Deadline};
 use netacc_sys::{cpu, user, visits};
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
@@ -94,7 +96,7 @@ fn look(o: Ours, fd: i32, events: i16) -> Option<i16> {
             Some(l) => {
                 l.note_polled(s);
                 l.take_links();
-                promote::settle_offers();
+                offers::settle_offers();
                 if l.queued() || tcp_ready(l.kernel_fd(fd)) || l.starves() { Readiness::IN } else { 0 }
             }
             None => POLLNVAL as u32,
@@ -123,14 +125,24 @@ struct Look {
     foreign: bool,
 }
 
+/// A candidate among the entries of an array.
+struct Polled {
+    /// Index of the entry.
+    at: usize,
+    /// The duplicate by which the kernel is polled, if there is room for one.
+    copy: Option<Held>,
+    /// How often the connection had left a ring before: the duplicate is of its kernel socket since then.
+    left: u32,
+}
+
 /// The application's array.
 struct Fds {
     p: *mut pollfd,
     n: usize,
     /// Pins of the sockets that the entries referred to when the call began to wait.
     held: Vec<Option<Pin>>,
-    /// Index of each candidate among the entries, with the duplicate by which the kernel is polled.
-    copies: Vec<(usize, Held)>,
+    /// The candidates among the entries.
+    candidates: Vec<Polled>,
 }
 
 impl Fds {
@@ -180,10 +192,14 @@ impl Fds {
     fn foreign(&self, set: &mut WaitSet) -> bool {
         let mut any = false;
         self.each(|i, p| {
-            let f = self.with(i, p.fd, |ours| if ours.is_some() { -1 } else { self.copy(i).unwrap_or(p.fd) });
+            let f = self.with(i, p.fd, |ours| if ours.is_some() { -1 } else { self.polled(i, p.fd) });
             any |= f >= 0;
             set.add(f, p.events);
         });
+        if self.candidates.iter().any(|c| c.copy.is_none()) {
+            // The number may get another socket, which would not wake this thread.
+            set.wake_at(time::now().saturating_add(NUMBER_CHECK));
+        }
         any
     }
 
@@ -199,7 +215,7 @@ impl Fds {
                     changed = true;
                     0
                 }
-                None if p.fd >= 0 && set.fd(i) != self.copy(i).unwrap_or(p.fd) => {
+                None if p.fd >= 0 && set.fd(i) != self.polled(i, p.fd) => {
                     changed = true;
                     0
                 }
@@ -258,25 +274,39 @@ impl Fds {
         self.held.resize_with(self.n, || None);
         for i in 0..self.n {
             let fd = self.number(i);
-            if self.holds(i) || !(ours(fd).is_some() || is_candidate(fd)) {
-                continue;
+            if !self.holds(i) {
+                if !(ours(fd).is_some() || is_candidate(fd)) {
+                    continue;
+                }
+                let pin = table::socket(fd).and_then(Ref::pin);
+                if let Some(place) = self.held.get_mut(i) {
+                    *place = pin;
+                }
             }
-            let Some(pin) = table::socket(fd).and_then(Ref::pin) else { continue };
-            let s = pin.sock().obj;
-            if s.is_candidate()
-                && let Some(copy) = Held::to_poll(fd)
-                // Checked after the duplicate was made, so that it is the candidate's socket and not a later one.
-                && s.is_candidate()
-            {
-                self.copies.retain(|(at, _)| *at != i);
-                self.copies.push((i, copy));
-                copied = true;
-            }
-            if let Some(place) = self.held.get_mut(i) {
-                *place = Some(pin);
-            }
+            copied |= self.copy_candidate(i, fd);
         }
         copied
+    }
+
+    /// Makes a duplicate for entry `i`, if that is a candidate and has none of its present kernel socket.
+    fn copy_candidate(&mut self, i: usize, fd: i32) -> bool {
+        let Some(Some(pin)) = self.held.get(i) else { return false };
+        let r = pin.sock();
+        let left = r.obj.upgrade.left.load(Ordering::Relaxed);
+        if !r.obj.is_candidate() || self.candidates.iter().any(|c| c.at == i && c.left == left) {
+            return false;
+        }
+        let copy = Held::to_poll(fd);
+        // Checked after the duplicate was made, so that it is the candidate's socket and not a later one.
+        if !r.obj.is_candidate()
+            || r.obj.upgrade.left.load(Ordering::Relaxed) != left
+            || !table::get(fd).is_some_and(|e| e.is(r))
+        {
+            return false;
+        }
+        self.candidates.retain(|c| c.at != i);
+        self.candidates.push(Polled { at: i, copy, left });
+        true
     }
 
     fn holds(&self, i: usize) -> bool {
@@ -322,11 +352,12 @@ impl Fds {
         if i < self.n { unsafe { (*self.p.add(i)).fd } } else { -1 }
     }
 
-    /// The duplicate that stands for entry `i`, unless its connection has been demoted to another kernel socket.
-    fn copy(&self, i: usize) -> Option<i32> {
-        let copy = self.copies.iter().find(|(at, _)| *at == i)?.1.fd();
-        let pin = self.held.get(i)?.as_ref()?;
-        (!pin.sock().obj.is(ConnState::Demoted)).then_some(copy)
+    /// The number by which the kernel is polled for entry `i` with the number `fd`: the duplicate, unless the connection
+    /// has got another kernel socket since that was made.
+    fn polled(&self, i: usize, fd: i32) -> i32 {
+        let found = self.candidates.iter().find(|c| c.at == i).zip(self.held.get(i).and_then(Option::as_ref));
+        let same = found.filter(|(c, pin)| pin.sock().obj.upgrade.left.load(Ordering::Relaxed) == c.left);
+        same.and_then(|(c, _)| c.copy.as_ref()).map_or(fd, Held::fd)
     }
 
     fn ours(&self, i: usize, fd: i32) -> Option<Ours> {
@@ -398,7 +429,7 @@ pub unsafe fn poll(
     if n == 0 || !there {
         return Outcome::Pass;
     }
-    let mut fds = Fds { p, n, held: Vec::new(), copies: Vec::new() };
+    let mut fds = Fds { p, n, held: Vec::new(), candidates: Vec::new() };
     let mut any = false;
     fds.each(|_, p| any = any || is_ours(p.fd));
     // The kernel refuses more entries than RLIMIT_NOFILE, whatever they are.

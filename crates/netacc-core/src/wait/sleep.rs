@@ -11,11 +11,12 @@ use crate::wait::held::Held;
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Answer, Fail};
 use netacc_sys::time::{self, Deadline};
+use netacc_sys::visits;
 use netacc_transport::WaitSet;
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::rdma::engine::progress::{ArmOutcome, ProgressScope};
 
-const NUMBER_CHECK: u64 = time::ns(timeouts::NUMBER_CHECK);
+pub(super) const NUMBER_CHECK: u64 = time::ns(timeouts::NUMBER_CHECK);
 
 /// Sleeps on the armed `set`, and undoes the arming by `disarm`. `scope` tells which engines carry the awaited
 /// connections.
@@ -75,10 +76,14 @@ pub(crate) enum KernelWait {
 
 /// Waits until a kernel socket has one of the poll(2) events `events`. A cancelled thread wakes here, and not in a call
 /// that the kernel restarts. The wait uses a number of ours, since the program's number `fd` may get another socket, at
-/// which ppoll(2) would then look. Without a number of ours the wait is short, and the caller looks again.
+/// which ppoll(2) would then look. Without a number of ours the wait is short, and the caller looks again. A thread that
+/// is to come out of the library makes its call anew.
 pub(crate) fn for_kernel(ours: Option<&Held>, fd: i32, events: i16, deadline: Deadline) -> Answer<KernelWait> {
     let mut signals = CallSignals::new(core::ptr::null());
     loop {
+        if visits::is_leaving() {
+            return Err(Fail::Anew);
+        }
         let own = ours.map(Held::fd).filter(|own| *own >= 0);
         let mut set = WaitSet::new();
         set.add(own.unwrap_or(fd), events);

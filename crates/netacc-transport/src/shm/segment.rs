@@ -89,6 +89,16 @@ pub const CONNECT_REFUSED: u32 = 3;
 /// Bit of [`Open::server_done`]: the server has also wiped its own words. No generation has this bit.
 pub const WIPED: u32 = 1 << 31;
 
+/// For how long a connection leaves the rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Leave {
+    /// Its kernel socket may have other users, known to nobody.
+    ForGood = 1,
+    /// Until an operator permits it again: only the library reads and writes the kernel socket meanwhile.
+    ForNow = 2,
+}
+
 /// Description of a connect, which the client writes before it queues the slot number. The words that are written later
 /// as well name their writers.
 #[derive(Debug)]
@@ -110,8 +120,8 @@ pub struct Open {
     /// Generation of the slot that the server has released, perhaps with [`WIPED`]. Written by the server, or by the
     /// client if all processes of the server that had the connection have ended.
     pub server_done: AtomicU32,
-    /// 1 once a process of either side has decided to leave the rings. Both sides write it by an exchange: the process
-    /// that finds 0 leaves.
+    /// A [`Leave`] once a process of either side has decided to leave the rings, before 0. Both sides write it by an
+    /// exchange: the process that finds 0 leaves.
     pub leaving: AtomicU32,
 }
 

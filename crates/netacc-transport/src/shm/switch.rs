@@ -22,6 +22,7 @@ use crate::shm::ShmEndpoint;
 use crate::shm::control::patiently;
 use crate::shm::passing::{enclosed, pass_descriptors};
 use crate::shm::rings::Direction;
+use crate::shm::segment::Leave;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{RX_SHUT, UNTOLD};
 use crate::shm::slot_side::{SlotSide, View};
@@ -68,6 +69,7 @@ struct SwitchOffer<'a> {
     v: &'a View,
     local_end: &'a OwnedFd,
     peer_end: &'a OwnedFd,
+    how_long: Leave,
     sibling_copy: SiblingCopy,
 }
 
@@ -89,7 +91,7 @@ impl SwitchOffer<'_> {
         }
         // The process that left first may have died before it passed the socket: then this connection is reset, and no
         // other process follows.
-        let first = !state.is_left() && v.slot.open.leaving.swap(1, Ordering::AcqRel) == 0;
+        let first = !state.is_left() && v.slot.open.leaving.swap(self.how_long as u32, Ordering::AcqRel) == 0;
         if !first && !state.is_dead() {
             return Ok(false);
         }
@@ -264,6 +266,19 @@ impl SlotSide {
         self.state.glance().has_to_follow()
     }
 
+    /// Whether the process that has left the rings may come back. Only the word of a peer that is trusted counts.
+    pub fn may_come_back(&self) -> bool {
+        self.view().is_some_and(|v| v.slot.open.leaving.load(Ordering::Relaxed) == Leave::ForNow as u32)
+    }
+
+    /// Whether neither stream has ended, and this process alone has the connection.
+    pub fn is_whole(&self) -> bool {
+        let state = self.state.look();
+        let over = state.is_dead() || state.is_read_side_over() || state.is_write_side_over();
+        let has_others = state.is_shared() || self.link().is_inherited();
+        !over && !has_others
+    }
+
     /// Whether a process has left the rings, as of the last check: this side has not followed yet, or has to read the
     /// ring to its end.
     #[inline]
@@ -281,7 +296,8 @@ impl ShmEndpoint {
         let Ok(_read) = self.enter(&v, Direction::Read) else { return Err(Errno::CONNRESET) };
         // A process that has left before this one had switched to the ring, so its half of the kernel's stream has
         // ended.
-        let offer = SwitchOffer { ep: self, v: &v, local_end, peer_end, sibling_copy: SiblingCopy::default() };
+        let sibling_copy = SiblingCopy::default();
+        let offer = SwitchOffer { ep: self, v: &v, local_end, peer_end, how_long: Leave::ForGood, sibling_copy };
         let drained = offer.drain_to_peer(true);
         if let Err(e) = drained {
             offer.cut(e);
@@ -295,7 +311,7 @@ impl ShmEndpoint {
     /// Takes our side off both rings: from now on the stream is that of `local_end`, an end of a fresh pair of
     /// connected sockets. The caller holds both direction locks and then calls [`ShmEndpoint::let_go`]. `EAGAIN`: the
     /// peer or another of our sharers has left first, or the server died before it took the connect.
-    pub fn offer_switch(&'static self, local_end: &OwnedFd, peer_end: OwnedFd) -> Result<()> {
+    pub fn offer_switch(&'static self, local_end: &OwnedFd, peer_end: OwnedFd, how_long: Leave) -> Result<()> {
         let Some(v) = self.side.view() else { return Err(Errno::NOTCONN) };
         let mut sibling_copy = SiblingCopy::default();
         if self.liveness.fd() >= 0
@@ -305,7 +321,7 @@ impl ShmEndpoint {
             reserved_fds::drop_raw(peer_end);
             return Err(e);
         }
-        let done = SwitchOffer { ep: self, v: &v, local_end, peer_end: &peer_end, sibling_copy }.make();
+        let done = SwitchOffer { ep: self, v: &v, local_end, peer_end: &peer_end, how_long, sibling_copy }.make();
         if done.is_err() {
             // It is too late to stay, so both ends get a reset, which shows that bytes are missing.
             reset_at_close(peer_end.as_raw_fd());

@@ -87,7 +87,9 @@ fn answer(target: &Target, page: &Page, controller: &Controller) -> Answer {
     }
     match control.upgraded() {
         None => Answer::Kept("it is an older one, which cannot be replaced; restart the process".into()),
-        Some((Upgraded::Replaced, _)) => Answer::Kept("another netacc_ctl has asked for something else meanwhile".into()),
+        Some((Upgraded::Replaced, _)) => {
+            Answer::Kept("another netacc_ctl has asked for something else meanwhile".into())
+        }
         Some((what, errno)) => {
             let is_busy = io::Error::from_raw_os_error(errno).kind() == io::ErrorKind::ResourceBusy;
             let passes = what == Upgraded::ThreadInside || (what == Upgraded::NotLeft && is_busy);
