@@ -4,29 +4,49 @@
 //! [`crate::thread_state`], without locked instructions: what would order them with the thread that closes the library
 //! is done by that thread alone, for all others (membarrier(2)).
 //!
-//! - The state is [`OPEN`] but while the library is being replaced.
-//! - [`LEAVING`]: the threads inside come out, and the first one that does closes the library. Sleeps end.
-//! - [`CLOSED`]: a thread that comes in waits until the library is open again, and then makes its call anew: the library
-//!   may be another one by then. A thread that is inside already, in a signal handler that has interrupted a call of
-//!   ours, is not kept: the one that has closed the library waits for it.
-//! - [`REPLACED`]: another copy of the library has taken this one's place. A call that still comes here, since its thread
-//!   had looked up the way before, is made anew.
+//! The word that says what threads may do is a [`State`].
 
 use crate::errno::Result;
 use crate::thread_state::{self, Count, Place};
 use crate::{raw, time};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fence};
 
-/// Calls go on as always.
-const OPEN: u32 = 0;
-/// The threads inside are to come out.
-const LEAVING: u32 = 1;
-/// No thread comes in.
-const CLOSED: u32 = 2;
-/// No thread ever comes in again.
-const REPLACED: u32 = 3;
+/// What threads may do that come in. The order counts: from [`State::Closed`] on none comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+#[repr(u32)]
+enum State {
+    /// Calls go on as always.
+    Open = 0,
+    /// The threads inside come out, and the first one that does closes the library. Sleeps end.
+    Leaving = 1,
+    /// A thread that comes in waits until the library is open again, and then makes its call anew: the library may be
+    /// another one by then. A thread that is inside already, in a signal handler that has interrupted a call of ours, is
+    /// not kept: the one that has closed the library waits for it.
+    Closed = 2,
+    /// Another copy of the library has taken this one's place. A call that still comes here, since its thread had looked up
+    /// the way before, is made anew.
+    Replaced = 3,
+}
 
-static STATE: AtomicU32 = AtomicU32::new(OPEN);
+/// Allowed transitions, with what causes each.
+const TRANSITIONS: &[(State, State, &str)] = &[
+    (State::Open, State::Leaving, "everything is on the kernel"),
+    (State::Leaving, State::Closed, "a thread is out"),
+    (State::Leaving, State::Open, "the child of a fork, which nobody has asked"),
+    (State::Closed, State::Open, "a thread stays inside, or something else stands in the way"),
+    (State::Closed, State::Replaced, "the other copy has begun"),
+];
+
+/// A [`State`], as a number on which threads can sleep.
+static STATE: AtomicU32 = AtomicU32::new(State::Open as u32);
+
+/// Changes the state. False: it is another one than `from`.
+fn change(from: State, to: State) -> bool {
+    debug_assert!(TRANSITIONS.iter().any(|(a, b, _)| (*a, *b) == (from, to)), "{from:?} does not become {to:?}");
+    // SeqCst: a thread counts its visit and then loads the state, and the one that closes the library does the opposite. On
+    // success it is a release as well: a thread that sees the new state sees what was done before.
+    STATE.compare_exchange(from as u32, to as u32, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+}
 
 /// Thread pointer of the thread that has closed the library; 0: none.
 static CLOSER: AtomicUsize = AtomicUsize::new(0);
@@ -34,7 +54,7 @@ static CLOSER: AtomicUsize = AtomicUsize::new(0);
 /// Number of visits of threads that have no line.
 static WITHOUT_LINE: AtomicU32 = AtomicU32::new(0);
 
-/// What a thread does that leaves while the state is [`LEAVING`].
+/// What a thread does that leaves while the state is [`State::Leaving`].
 static ON_LEAVING: AtomicPtr<fn()> = AtomicPtr::new(core::ptr::null_mut());
 
 /// A thread is inside the library, until this is dropped.
@@ -68,7 +88,7 @@ impl Visit {
         }
         // The number is stored before the state is loaded. `close` orders the two for the processor.
         compiler_fence(Ordering::SeqCst);
-        if STATE.load(Ordering::Relaxed) >= CLOSED { visit.kept_out() } else { Admission::Inside(visit) }
+        if STATE.load(Ordering::Relaxed) >= State::Closed as u32 { visit.kept_out() } else { Admission::Inside(visit) }
     }
 
     #[cold]
@@ -83,8 +103,8 @@ impl Visit {
         if closer {
             return Admission::Closer;
         }
-        while STATE.load(Ordering::Acquire) == CLOSED {
-            raw::futex_wait(&STATE, CLOSED);
+        while STATE.load(Ordering::Acquire) == State::Closed as u32 {
+            raw::futex_wait(&STATE, State::Closed as u32);
         }
         Admission::Anew
     }
@@ -111,7 +131,7 @@ impl Drop for Visit {
     #[inline(always)]
     fn drop(&mut self) {
         self.end();
-        if STATE.load(Ordering::Relaxed) == LEAVING {
+        if STATE.load(Ordering::Relaxed) == State::Leaving as u32 {
             left(self.place);
         }
     }
@@ -153,17 +173,17 @@ pub fn outside<T>(call: impl FnOnce() -> T) -> T {
     loop {
         resume(inside);
         compiler_fence(Ordering::SeqCst);
-        if inside == 0 || STATE.load(Ordering::Acquire) != CLOSED {
+        if inside == 0 || STATE.load(Ordering::Acquire) != State::Closed as u32 {
             return result;
         }
         end_all();
-        raw::futex_wait(&STATE, CLOSED);
+        raw::futex_wait(&STATE, State::Closed as u32);
     }
 }
 
 /// Whether another copy of the library has taken this one's place.
 pub fn is_replaced() -> bool {
-    STATE.load(Ordering::Acquire) == REPLACED
+    STATE.load(Ordering::Acquire) == State::Replaced as u32
 }
 
 /// Sets what the first thread does that leaves after [`leave`].
@@ -173,14 +193,14 @@ pub fn on_leaving(work: &'static fn()) {
 
 /// Has all threads come out, unless they do so already.
 pub fn leave() {
-    let _ = STATE.compare_exchange(OPEN, LEAVING, Ordering::SeqCst, Ordering::Relaxed);
+    let _ = change(State::Open, State::Leaving);
 }
 
 /// Whether the calling thread is to come out rather than to sleep.
 #[inline]
 pub fn is_leaving() -> bool {
     // Relaxed: a thread that is about to sleep is woken afterwards, and looks again.
-    STATE.load(Ordering::Relaxed) != OPEN
+    STATE.load(Ordering::Relaxed) != State::Open as u32
 }
 
 // Commands of membarrier(2) (linux/membarrier.h): MEMBARRIER_CMD_PRIVATE_EXPEDITED and its registration.
@@ -202,7 +222,7 @@ pub fn prepare() -> Result<()> {
 /// # Errors
 /// The errno of membarrier(2), if that works no longer. The library is open then.
 pub fn close() -> Result<bool> {
-    if STATE.compare_exchange(LEAVING, CLOSED, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+    if !change(State::Leaving, State::Closed) {
         return Ok(false);
     }
     CLOSER.store(thread_state::thread_pointer(), Ordering::Relaxed);
@@ -241,25 +261,26 @@ pub fn wait_until_all_out(limit: u64, mut wake: impl FnMut()) -> bool {
 
 /// Opens the library.
 pub fn open() {
-    end_closure(OPEN);
+    end_closure(State::Open);
 }
 
 /// Says that another copy of the library has taken this one's place. The exported functions lead there by now.
 pub fn replaced() {
-    end_closure(REPLACED);
+    end_closure(State::Replaced);
 }
 
-fn end_closure(state: u32) {
+fn end_closure(to: State) {
     CLOSER.store(0, Ordering::Relaxed);
-    // Release: a thread that sees this sees what was done while the library was closed.
-    STATE.store(state, Ordering::Release);
+    // Only the thread that has closed the library changes the state.
+    let _ = change(State::Closed, to);
     raw::futex_wake(&STATE, i32::MAX.cast_unsigned());
 }
 
 /// Called in the child of a fork, whose other threads do not exist.
 pub(crate) fn after_fork() {
     WITHOUT_LINE.store(0, Ordering::Relaxed);
-    if STATE.load(Ordering::Relaxed) != OPEN {
+    let _ = change(State::Leaving, State::Open);
+    if STATE.load(Ordering::Relaxed) == State::Closed as u32 {
         open();
     }
 }
