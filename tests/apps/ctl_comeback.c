@@ -153,6 +153,41 @@ static void asleep(void *(*sleeper)(void *))
 	close(fd[1]);
 	close(l);
 }
+// A connection with two numbers is one connection, whichever copy of the library has it; and the time limit of a send
+// counts from its beginning.
+static void two_numbers(void)
+{
+	int fd[2];
+	pair(fd);
+	int other = dup(fd[1]), both[2] = { fd[0], other };
+	CHECK(other >= 0);
+	for (int round = 0; round < 3; round++) {
+		ctl_ask("upgrade", getpid());
+		for (int i = 0; i < 100; i++) {
+			round_trip(fd);
+			round_trip(both);
+			usleep(200);
+		}
+	}
+	close(other);
+	close(fd[0]);
+	close(fd[1]);
+	pair(fd);
+	round_trip(fd);
+	ctl_ask("off", getpid());
+	round_trip(fd);
+	struct timeval limit = { 0, 50000 };
+	static char much[1 << 20];
+	EQ(setsockopt(fd[0], SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit), 0);
+	ssize_t n;
+	while ((n = send(fd[0], much, sizeof much, 0)) > 0)
+		;
+	EQ(n, -1);
+	EQ(errno, EAGAIN);
+	ctl_ask("on", getpid());
+	close(fd[0]);
+	close(fd[1]);
+}
 int main(void)
 {
 	t_init();
@@ -160,5 +195,6 @@ int main(void)
 	traffic(off_and_on);
 	asleep(reader);
 	asleep(poller);
+	two_numbers();
 	return t_ok("ctl_comeback");
 }

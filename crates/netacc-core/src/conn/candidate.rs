@@ -3,6 +3,7 @@
 
 use crate::conn::transfer::{deadline, leave_to_kernel};
 use crate::conn::{neighbours, transfer};
+use crate::fd::table;
 use crate::limits::PROMOTION_TAIL;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, NONBLOCK, Path, Socket, Upgrade};
@@ -135,7 +136,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
             };
         }
         let until = *until.get_or_insert_with(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
-        if let Err(e) = sleep::for_kernel(ours.as_ref(), fd, libc::POLLIN, until) {
+        if let Err(e) = sleep::for_kernel(ours.as_ref(), fd, libc::POLLIN, until, true) {
             return e.into();
         }
     }
@@ -169,9 +170,19 @@ fn reread(r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
     }
 }
 
-/// Leaves a call to the kernel, unless the connection has become a candidate again meanwhile.
+/// Leaves a call to the kernel, unless the connection has become one of ours again meanwhile.
 fn pass(s: &Socket) -> Outcome {
-    if s.is_candidate() { Outcome::Anew } else { Outcome::Pass }
+    if is_ours(s) { Outcome::Anew } else { Outcome::Pass }
+}
+
+/// Leaves a call to the kernel as [`pass`] does.
+pub fn pass_by_number(fd: i32) -> Outcome {
+    table::socket(fd).map_or(Outcome::Pass, |r| pass(r.obj))
+}
+
+/// Whether the socket layer makes a connection's calls, by one look at its state.
+pub fn is_ours(s: &Socket) -> bool {
+    matches!(s.state(), ConnState::Candidate(_) | ConnState::Shm)
 }
 
 /// Makes a write-like call on a socket that is not in a ring.
@@ -198,6 +209,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
     // The kernel must not decide whether the application gets SIGPIPE.
     let flags_there = flags | libc::MSG_NOSIGNAL;
     let (mut sent, mut pin) = (0usize, None);
+    let (mut ours, mut until, mut times_left) = (None, None, None);
     while src.left() > 0 {
         if sent > 0 && s.is(OFFERED) && advance(fd, r) {
             return rewrite(r, src, flags, sent);
@@ -226,10 +238,18 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
                 };
             }
             left = s.upgrade.left.load(Ordering::Relaxed);
+            if times_left != Some(left) {
+                ours = None;
+            }
+            times_left = Some(left);
             let res = send_by_kernel(fd, src, flags_there | libc::MSG_DONTWAIT, most);
             // The bytes are counted under the same lock: a connection is upgraded to RDMA at an exact byte.
             if let Ok(n) = res {
                 s.kernel_sent.fetch_add(n as u64, Ordering::Relaxed);
+            }
+            // Made under the lock, so that it is this socket.
+            if res == Err(Errno::AGAIN) && !nonblock && ours.is_none() && comeback::was_in_ring(s) {
+                ours = Held::to_read(fd);
             }
             res
         };
@@ -243,10 +263,11 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
             }
             // A connection that rests keeps no thread in a call that an operator's next request does not wake. What has
             // sent something cannot be made anew.
-            if sent == 0 && comeback::was_in_ring(s) {
-                let until = deadline(s.sndtimeo.load(Ordering::Relaxed));
-                match sleep::for_kernel(None, fd, libc::POLLOUT, until) {
+            if comeback::was_in_ring(s) {
+                let until = *until.get_or_insert_with(|| deadline(s.sndtimeo.load(Ordering::Relaxed)));
+                match sleep::for_kernel(ours.as_ref(), fd, libc::POLLOUT, until, sent == 0) {
                     Ok(_) => continue,
+                    Err(_) if sent > 0 => break,
                     Err(e) => return e.into(),
                 }
             }

@@ -1,5 +1,6 @@
 //! sendfile(2) and splice(2): bytes between a file or pipe and a ring, without an intermediate buffer.
 
+use crate::conn::candidate;
 use crate::conn::io::accelerated;
 use crate::conn::transfer::{deadline, go_after, leave_to_kernel, pipe_signal};
 use crate::fd::table;
@@ -145,7 +146,7 @@ pub unsafe fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> 
     }
     promote::given_up(out);
     let Some((r, ep)) = accelerated(out) else {
-        return Outcome::Pass;
+        return candidate::pass_by_number(out);
     };
     if !offset.is_null() && !user::writable(offset, size_of::<i64>()) {
         return Outcome::Failed(Errno::FAULT);
@@ -193,8 +194,14 @@ pub fn splice(input: i32, off_in: *mut i64, out: i32, off_out: *mut i64, len: us
     let (from, to) = (accelerated(input), accelerated(out));
     let known = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
     // The kernel checks these cases first too, whatever the descriptors are.
-    if (from.is_none() && to.is_none()) || len == 0 || flags & !known != 0 {
+    if len == 0 || flags & !known != 0 {
         return Outcome::Pass;
+    }
+    if from.is_none() && to.is_none() {
+        return match candidate::pass_by_number(input) {
+            Outcome::Pass => candidate::pass_by_number(out),
+            anew => anew,
+        };
     }
     let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
     let (pipe, access) = if to.is_some() { (input, libc::O_WRONLY) } else { (out, libc::O_RDONLY) };

@@ -62,7 +62,7 @@ unsafe fn endpoint_for(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>, 
 /// # Safety
 /// `m` is the application's valid message header.
 unsafe fn candidate<'a>(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>, Iov<'a>)> {
-    let r = crate::fd::table::socket(fd).filter(|r| r.obj.is_candidate() || r.obj.is_shm())?;
+    let r = crate::fd::table::socket(fd).filter(|r| candidate::is_ours(r.obj))?;
     // SAFETY: the caller guarantees a valid header.
     unsafe { iov(m) }.ok().map(|v| (r, v))
 }
@@ -225,7 +225,7 @@ pub unsafe fn sendmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32) -> Ou
                 }
             }
         }
-        return Outcome::Pass;
+        return candidate::pass_by_number(fd);
     }
     let mut done = 0;
     while done < n.min(IOV_MAX as u32) {
@@ -252,7 +252,7 @@ pub unsafe fn sendmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32) -> Ou
 /// `v` points to `n` valid message headers, `timeout` is null or valid.
 pub unsafe fn recvmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32, timeout: *const libc::timespec) -> Outcome {
     if accelerated(fd).is_none() && !promote::given_up(fd) {
-        return Outcome::Pass;
+        return candidate::pass_by_number(fd);
     }
     if !timeout.is_null() && !user::readable(timeout, size_of::<libc::timespec>()) {
         return Outcome::Failed(Errno::FAULT);

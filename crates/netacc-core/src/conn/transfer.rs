@@ -165,7 +165,7 @@ fn progress_for_reader(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'
 #[cold]
 pub(super) fn leave_to_kernel(r: Ref<Socket>, events: i16, until: Option<Deadline>) -> Fail {
     // The socket layer makes the calls of a connection that may come back.
-    if r.obj.is_candidate() {
+    if r.valid() && !r.obj.is_kernels() {
         return Fail::Anew;
     }
     match until.map_or(Ok(()), |until| sleep::beside_operators_work(r, events, until)) {
@@ -185,7 +185,10 @@ fn kernel_rest(
 ) -> usize {
     let Some(fd) = table::number_of(r, -1) else { return done };
     // A call that has begun in a ring ends by the kernel's means alone. If the connection may come back, it does not.
-    if r.obj.is_candidate() && promote::cancel(fd, r) {
+    if r.obj.is_candidate() {
+        promote::cancel(fd, r);
+    }
+    if !r.obj.is_kernels() {
         return done;
     }
     while let Some((p, n)) = iov.first() {

@@ -133,13 +133,17 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
                 // This is the one-shot event, unless the connection has switched meanwhile: then its registration is in
                 // the ready queue and its event comes from there. The switching thread takes the lock after it has
                 // changed the path.
+                let events = confirmed(s, reg, events);
+                if events == 0 {
+                    return Said::Ours;
+                }
                 let _g = e.lock.lock();
                 if !s.is_shm() {
                     let ours = core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e);
                     if ours && reg.events.load(Ordering::Relaxed) & libc::EPOLLONESHOT as u32 != 0 {
                         reg.set_queue_bits(DISABLED);
                     }
-                    return Said::Program(confirmed(s, reg, events), reg.data.load(Ordering::Relaxed));
+                    return Said::Program(events, reg.data.load(Ordering::Relaxed));
                 }
             }
             queue(reg);

@@ -87,7 +87,8 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
                     l.note_sharers(crate::engine::share_companions());
                 }
             }
-            Path::Tcp => {}
+            // As above.
+            Path::Tcp => end_candidacy(fd, r),
         }
     });
     let instances = crate::epoll::shared::before_fork();

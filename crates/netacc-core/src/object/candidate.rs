@@ -37,6 +37,8 @@ pub struct Candidate {
     pub(crate) ports: AtomicU32,
     /// At the client of a connection that may come back, the time (ns) between its last attempt and the next one.
     pub(crate) pause: AtomicU64,
+    /// Number of its offers that were refused, or not answered in time.
+    pub(crate) refused: AtomicU32,
 }
 
 /// How far a client is in its search among the entrances in the host directory.
@@ -133,6 +135,7 @@ impl Candidate {
             &self.watched,
             &self.left,
             &self.ports,
+            &self.refused,
             &search.stage,
             &search.tries,
             &search.denied,

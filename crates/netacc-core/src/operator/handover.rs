@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 use core::net::SocketAddr;
 use core::str::SplitAsciiWhitespace;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_stats::{ControlState, Reason, State, Transport, Upgraded, page};
 use netacc_sys::errno::Result;
 use netacc_sys::{raw, reserved_fds, time};
@@ -50,8 +50,9 @@ enum Line {
     /// A listener, or a bound socket that may become one, and whether the program has waited on it.
     Listener(i32, bool),
     Connection(Connection),
-    /// SO_RCVTIMEO and SO_SNDTIMEO (ns), and SO_LINGER as [`Socket::linger`] has it, of a connection that may come back.
-    Times(i32, u64, u64, u64),
+    /// SO_RCVTIMEO and SO_SNDTIMEO (ns), SO_LINGER as [`Socket::linger`] has it, and [`Socket::member`], of a connection that
+    /// may come back.
+    Times(i32, [u64; 4]),
     /// An option of such a connection: the descriptor, level, name and value.
     Option(i32, i32, i32, i32),
     Epoll(Instance),
@@ -80,12 +81,14 @@ pub(super) fn write(was_off: bool) -> Result<String> {
             }
         }
         Entry::Socket(r) if r.obj.path() == Path::Tcp => {
-            let connection = connection(fd, r.obj);
+            let mut connection = connection(fd, r.obj);
+            // Each line becomes a socket of its own, and two candidates must not have one kernel socket.
+            if table::number_of(r, fd).is_some() {
+                connection.rest = None;
+            }
             lines.push(Line::Connection(connection));
             if connection.rest.is_some() {
-                let [rcv, snd, linger] =
-                    [&r.obj.rcvtimeo, &r.obj.sndtimeo, &r.obj.linger].map(|w| w.load(Ordering::Relaxed));
-                lines.push(Line::Times(fd, rcv, snd, linger));
+                lines.push(Line::Times(fd, words(r.obj).map(|w| w.load(Ordering::Relaxed))));
                 let options = r.obj.opts.all().map(|(level, name, value)| Line::Option(fd, level, name, value));
                 lines.extend(options);
             }
@@ -121,6 +124,11 @@ pub(super) fn write(was_off: bool) -> Result<String> {
     Ok(text)
 }
 
+/// The words of [`Line::Times`].
+fn words(s: &Socket) -> [&AtomicU64; 4] {
+    [&s.rcvtimeo, &s.sndtimeo, &s.linger, &s.member]
+}
+
 fn connection(fd: i32, s: &Socket) -> Connection {
     let demoted = s.is(ConnState::Demoted) || comeback::was_in_ring(s);
     Connection {
@@ -150,7 +158,7 @@ fn put(text: &mut String, line: &Line) {
             }
             writeln!(text)
         }
-        Line::Times(fd, rcv, snd, linger) => writeln!(text, "times {fd} {rcv} {snd} {linger}"),
+        Line::Times(fd, [rcv, snd, linger, member]) => writeln!(text, "times {fd} {rcv} {snd} {linger} {member}"),
         Line::Option(fd, level, name, value) => writeln!(text, "option {fd} {level} {name} {value}"),
         Line::Epoll(Instance { fd, flags, usage }) => writeln!(text, "epoll {fd} {flags} {usage}"),
         Line::EpollToo(fd, first) => writeln!(text, "epoll-too {fd} {first}"),
@@ -187,7 +195,7 @@ fn parse(line: &str) -> Option<Line> {
             addresses: word(words).zip(word(words)),
             rest: rest(words),
         }),
-        "times" => Line::Times(word(words)?, word(words)?, word(words)?, word(words)?),
+        "times" => Line::Times(word(words)?, [word(words)?, word(words)?, word(words)?, word(words)?]),
         "option" => Line::Option(word(words)?, word(words)?, word(words)?, word(words)?),
         "epoll" => Line::Epoll(Instance { fd: word(words)?, flags: word(words)?, usage: word(words)? }),
         "epoll-too" => Line::EpollToo(word(words)?, word(words)?),
@@ -223,13 +231,11 @@ pub(super) fn read(text: &str) {
                 }
             }
             Line::Connection(connection) => enter_connection(connection),
-            Line::Times(fd, rcv, snd, linger) => {
+            Line::Times(fd, values) => {
                 if let Some(r) = table::socket(fd) {
-                    let s = r.obj;
-                    let words = [(&s.rcvtimeo, rcv), (&s.sndtimeo, snd), (&s.linger, linger)];
-                    words.iter().for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
+                    words(r.obj).iter().zip(values).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
                     // On, with no time.
-                    s.set(LINGER_RESET, linger == 1 << 32);
+                    r.obj.set(LINGER_RESET, r.obj.linger.load(Ordering::Relaxed) == 1 << 32);
                 }
             }
             Line::Option(fd, level, name, value) => {
@@ -292,7 +298,7 @@ mod tests {
             Line::Connection(Connection { addresses, demoted: false, ..connection }),
             Line::Connection(Connection { addresses: six, ..connection }),
             Line::Connection(Connection { addresses: six, rest, ..connection }),
-            Line::Times(7, 50_000_000, 0, 1 << 32 | 3),
+            Line::Times(7, [50_000_000, 0, 1 << 32 | 3, 0]),
             Line::Option(7, 6, 1, -1),
             Line::Epoll(Instance { fd: 5, flags: 9, usage: 1 }),
             Line::EpollToo(6, 5),

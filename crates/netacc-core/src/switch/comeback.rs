@@ -21,6 +21,9 @@ use netacc_sys::{addr, raw, time};
 use netacc_transport::shm::segment::Leave;
 use netacc_transport::shm::{ShmEndpoint, Side};
 
+/// Number of offers that may come to nothing until the connection stays with the kernel.
+const REFUSALS: u32 = 30;
+
 const FIRST_PAUSE: u64 = time::ns(timeouts::COMEBACK_FIRST);
 const LONGEST_PAUSE: u64 = time::ns(timeouts::COMEBACK_LONGEST);
 
@@ -80,6 +83,7 @@ pub fn rest_on(s: &Socket, kernel: i32, rest: Rest) -> bool {
     s.kernel_sent.store(rest.sent, Ordering::Relaxed);
     s.kernel_read.store(rest.read, Ordering::Relaxed);
     u.pause.store(FIRST_PAUSE, Ordering::Relaxed);
+    u.refused.store(0, Ordering::Relaxed);
     // A server's word has another meaning.
     u.when.store(if rest.client { time::now().saturating_add(FIRST_PAUSE) } else { 0 }, Ordering::Relaxed);
     true
@@ -148,10 +152,16 @@ pub(super) fn postpone(s: &Socket) {
     s.upgrade.pause.store((pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE), Ordering::Relaxed);
 }
 
+/// Whether a client makes another offer after one that was refused, or not answered in time. Called before it is withdrawn.
+pub(super) fn tries_again(s: &Socket) -> bool {
+    was_in_ring(s) && s.upgrade.refused.fetch_add(1, Ordering::Relaxed) < REFUSALS
+}
+
 /// Called when the process is accelerated again: the offers are due at once.
 pub fn woken(s: &Socket) {
     if rests(s) && s.candidate() == Some(Upgrade::ToOffer) {
         s.upgrade.when.store(0, Ordering::Relaxed);
+        s.upgrade.refused.store(0, Ordering::Relaxed);
         s.upgrade.pause.store(FIRST_PAUSE, Ordering::Relaxed);
     }
 }

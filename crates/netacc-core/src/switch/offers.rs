@@ -6,6 +6,7 @@ use crate::listen::heirs;
 use crate::object::held_by::Standing;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, Socket, Upgrade};
+use crate::process_mode;
 use crate::switch::to_ring::{promoted, switch_to_ring, tail_is_short};
 use crate::switch::{comeback, syn_stamp};
 use crate::timeouts;
@@ -56,6 +57,10 @@ fn match_offers() {
             ep.side.refuse(generation);
             return Settled::Done;
         };
+        if process_mode::is_off() {
+            ep.side.refuse(generation);
+            return Settled::Done;
+        }
         if let Some(neighbour) = neighbour {
             return match_neighbour(ep, generation, client, neighbour);
         }

@@ -80,8 +80,11 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
                 && let Err(why) = offer(fd, r)
             {
                 if comeback::was_in_ring(s) {
-                    comeback::postpone(s);
-                    s.change(ConnState::Candidate(Upgrade::Linking), ConnState::Candidate(Upgrade::ToOffer));
+                    let _g = (s.rx.lock(), s.tx.lock());
+                    if r.valid() && s.is(ConnState::Candidate(Upgrade::Linking)) {
+                        comeback::postpone(s);
+                        s.set_state(ConnState::Candidate(Upgrade::ToOffer));
+                    }
                 } else {
                     neighbours::note_reason(s, why);
                     decide(fd, r, Otherwise::GiveUp);
@@ -100,6 +103,8 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
             }
             Some(ep) if ep.side.outcome() == CONNECT_TAKEN => decide(fd, r, Otherwise::Wait),
             Some(_) if s.upgrade.search.is_on() => decide(fd, r, Otherwise::GoOn),
+            // Another process may have been asked than the one that has the connection, or one that is busy or off.
+            Some(_) if comeback::tries_again(s) => decide(fd, r, Otherwise::Rest),
             Some(_) => decide(fd, r, Otherwise::GiveUp),
             // Another thread has decided meanwhile.
             None => s.is_shm(),
@@ -331,6 +336,7 @@ fn decide(fd: i32, r: Ref<Socket>, otherwise: Otherwise) -> bool {
                         s.detach();
                     }
                     Otherwise::Rest if offered.is_some() => {
+                        comeback::postpone(s);
                         s.set_state(ConnState::Candidate(Upgrade::ToOffer));
                         s.detach();
                     }
@@ -385,5 +391,8 @@ fn patience(s: &Socket, ep: &ShmEndpoint) -> u64 {
 /// Ends the candidacy before a call that candidates do not support on TCP. True: the connection is on shared memory
 /// already.
 pub fn given_up(fd: i32) -> bool {
-    table::socket(fd).is_some_and(|r| if r.obj.is_candidate() { cancel(fd, r) } else { r.obj.is_shm() })
+    table::socket(fd).is_some_and(|r| match r.obj.state() {
+        ConnState::Candidate(_) => cancel(fd, r),
+        state => state == ConnState::Shm,
+    })
 }

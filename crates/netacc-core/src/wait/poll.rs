@@ -328,6 +328,7 @@ impl Fds {
                 && place.as_ref().is_some_and(|pin| table::is_replaced(pin.sock(), fd))
             {
                 *place = None;
+                self.candidates.retain(|c| c.at != i);
                 any = true;
             }
         }

@@ -77,11 +77,17 @@ pub(crate) enum KernelWait {
 /// Waits until a kernel socket has one of the poll(2) events `events`. A cancelled thread wakes here, and not in a call
 /// that the kernel restarts. The wait uses a number of ours, since the program's number `fd` may get another socket, at
 /// which ppoll(2) would then look. Without a number of ours the wait is short, and the caller looks again. A thread that
-/// is to come out of the library makes its call anew.
-pub(crate) fn for_kernel(ours: Option<&Held>, fd: i32, events: i16, deadline: Deadline) -> Answer<KernelWait> {
+/// is to come out of the library makes its call anew, with `anew`.
+pub(crate) fn for_kernel(
+    ours: Option<&Held>,
+    fd: i32,
+    events: i16,
+    deadline: Deadline,
+    anew: bool,
+) -> Answer<KernelWait> {
     let mut signals = CallSignals::new(core::ptr::null());
     loop {
-        if visits::is_leaving() {
+        if anew && visits::is_leaving() {
             return Err(Fail::Anew);
         }
         let own = ours.map(Held::fd).filter(|own| *own >= 0);
@@ -110,7 +116,7 @@ pub(crate) fn for_kernel(ours: Option<&Held>, fd: i32, events: i16, deadline: De
 pub(crate) fn beside_operators_work(r: Ref<Socket>, events: i16, deadline: Deadline) -> Answer<()> {
     while requests::due().is_some()
         && let Some(fd) = table::number_of(r, -1)
-        && for_kernel(None, fd, events, deadline)? == KernelWait::LookAgain
+        && for_kernel(None, fd, events, deadline, true)? == KernelWait::LookAgain
     {}
     Ok(())
 }

@@ -13,13 +13,16 @@ use crate::find::Target;
 /// The request.
 const REQUEST: Request = Request::Switch(ControlCommand::Upgrade);
 
+/// Time between two attempts. Each may hold the program's other calls for a tenth of a second.
+const BETWEEN_TRIES: Duration = Duration::from_millis(500);
+
 /// Sends the request to each process, and waits for all of them together. Returns a sentence for each that goes on with
 /// the library that it has.
 pub(crate) fn carry_out(targets: &[Target], limit: Duration) -> Vec<String> {
     let until = Instant::now() + limit;
     let mut complaints = Vec::new();
     let mut waiting: Vec<&Target> = targets.iter().collect();
-    let mut asked: Vec<(&Target, &Page, Controller)> = Vec::new();
+    let mut asked: Vec<(&Target, &Page, Controller, Instant)> = Vec::new();
     loop {
         waiting.retain(|target| {
             // A process that has opened no TCP socket has nothing but the library's code, and no page by which it hears.
@@ -29,16 +32,22 @@ pub(crate) fn carry_out(targets: &[Target], limit: Duration) -> Vec<String> {
                 return false;
             };
             match ask_page(page, REQUEST) {
-                Ok(controller) => asked.push((target, page, controller)),
+                Ok(controller) => asked.push((target, page, controller, Instant::now())),
                 Err(Refused::Busy) => return true,
                 Err(Refused::Because(why)) => complaints.push(target.about(why)),
             }
             false
         });
-        asked.retain(|(target, page, controller)| match answer(target, page, controller) {
+        asked.retain_mut(|(target, page, controller, last)| match answer(target, page, controller) {
             Answer::None => true,
             Answer::Done => false,
-            Answer::TryAgain(_) if Instant::now() < until => controller.request(ControlCommand::Upgrade).is_ok(),
+            Answer::TryAgain(_) if Instant::now() < until => {
+                if last.elapsed() < BETWEEN_TRIES {
+                    return true;
+                }
+                *last = Instant::now();
+                controller.request(ControlCommand::Upgrade).is_ok()
+            }
             Answer::TryAgain(why) | Answer::Kept(why) => {
                 complaints.push(target.about(format!("goes on with the library that it has: {why}")));
                 false
@@ -53,7 +62,7 @@ pub(crate) fn carry_out(targets: &[Target], limit: Duration) -> Vec<String> {
         let why = "is being switched by another netacc_ctl at this moment; try again when that has ended";
         complaints.push(target.about(why));
     }
-    for (target, _, controller) in &asked {
+    for (target, _, controller, _) in &asked {
         if let Ok(control) = controller.read() {
             complaints.push(target.about(why_not(target, &control, REQUEST)));
         }
