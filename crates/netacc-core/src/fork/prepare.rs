@@ -68,7 +68,7 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     let timeout = WaitBudget::of_a_fork();
     table::each(0, usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
-        end_candidacy(fd, r);
+        let held = end_candidacy(fd, r);
         if r.obj.is_shm() && *splits.get_or_insert_with(namespace::splits_sharers) {
             let _ = demote::demote(fd, r, Reason::Fork);
         }
@@ -87,8 +87,11 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
                     l.note_sharers(crate::engine::share_companions());
                 }
             }
-            // As above.
-            Path::Tcp => end_candidacy(fd, r),
+            // As above. One that the child may go on with has been counted, once for this fork.
+            Path::Tcp if !held => {
+                end_candidacy(fd, r);
+            }
+            Path::Tcp => {}
         }
     });
     let instances = crate::epoll::shared::before_fork();
@@ -110,12 +113,17 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     forking
 }
 
-/// Leaves a candidate to the kernel, unless the child may go on with it.
-fn end_candidacy(fd: i32, r: Ref<Socket>) {
-    if r.obj.is_candidate() && !hold_in_both(r) {
+/// Leaves a candidate to the kernel, unless the child may go on with it. Returns whether it may.
+fn end_candidacy(fd: i32, r: Ref<Socket>) -> bool {
+    if !r.obj.is_candidate() {
+        return false;
+    }
+    let held = hold_in_both(r);
+    if !held {
         neighbours::note_reason(r.obj, Reason::Fork);
         promote::cancel(fd, r);
     }
+    held
 }
 
 /// Lets the child go on with a candidate whose client is in another network namespace: a server that forks for each
