@@ -25,7 +25,8 @@ static int count_on(pid_t pid, const char *transport)
 	}
 	return found;
 }
-// Waits until so many connections of a process are in shared memory, and does something in between.
+// Waits until the process has at least `want` connections in shared memory. Between two looks it calls `meanwhile`, so that
+// the connections are used.
 static void await_shm(pid_t pid, int want, void (*meanwhile)(void *), void *x)
 {
 	for (int ms = 0;; ms++) {

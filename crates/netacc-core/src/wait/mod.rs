@@ -5,6 +5,7 @@ pub mod call_signals;
 pub mod connection;
 pub mod held;
 pub mod poll;
+mod poll_entries;
 pub mod select;
 pub mod sleep;
 pub mod spin;

@@ -1,0 +1,389 @@
+//! The entries of an array of poll(2): which are ours, and what each of them has.
+//!
+//! # Safety
+//! The application's array is read and written within its stated length.
+#![allow(unsafe_code)]
+
+use crate::conn::pin::Pin;
+use crate::epoll::absorb;
+use crate::fd::table;
+use crate::fd::table::Entry;
+use crate::listen::adopt;
+use crate::object::listener::tcp_ready;
+use crate::object::reference::Ref;
+use crate::object::socket::{Path, Socket};
+use crate::switch::{offers, promote};
+use crate::wait::held::Held;
+use crate::wait::sleep::NUMBER_CHECK;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, pollfd};
+use netacc_sys::errno::Answer;
+use netacc_sys::time::{self, Deadline};
+use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
+
+/// The object behind an entry of the array.
+#[derive(Clone, Copy)]
+pub(super) enum Ours {
+    Connection(&'static Socket),
+    Listener(&'static Socket),
+    Epoll,
+}
+
+pub(super) fn ours(fd: i32) -> Option<Ours> {
+    match table::get(fd)? {
+        Entry::Socket(r) => of(fd, r),
+        Entry::Epoll(r) => (!r.obj.is_plain()).then_some(Ours::Epoll),
+    }
+}
+
+fn of(fd: i32, r: Ref<Socket>) -> Option<Ours> {
+    if r.obj.is_shm() {
+        return Some(Ours::Connection(r.obj));
+    }
+    match r.obj.path() {
+        Path::Tcp if r.obj.is_candidate() && promote::advance(fd, r) => Some(Ours::Connection(r.obj)),
+        // The socket has just become a connection.
+        Path::Shm => Some(Ours::Connection(r.obj)),
+        Path::Listener => {
+            if r.obj.sleeps() {
+                adopt::wake(fd, r);
+            }
+            Some(Ours::Listener(r.obj))
+        }
+        Path::Tcp if r.obj.is_inherited() && adopt::wake(fd, r) => Some(Ours::Listener(r.obj)),
+        Path::New | Path::Tcp => None,
+    }
+}
+
+/// Whether the descriptor is a candidate. The kernel answers for it, but an end of stream may be the peer's switch, so
+/// it is checked again before it is reported.
+pub(super) fn is_candidate(fd: i32) -> bool {
+    table::socket(fd).is_some_and(|r| r.obj.is_candidate())
+}
+
+/// The events that `o` has now, of those requested in `events`. `None`: another thread has just moved the connection to
+/// a kernel socket.
+fn look(o: Ours, fd: i32, events: i16) -> Option<i16> {
+    let mask = (events | POLLERR | POLLHUP) as u16 as u32;
+    let found = match o {
+        Ours::Connection(s) => match s.endpoint() {
+            Some(e) => e.readiness().0,
+            None if s.is_shm() => POLLNVAL as u32,
+            None => return None,
+        },
+        Ours::Listener(s) => match s.listener() {
+            Some(l) => {
+                l.note_polled(s);
+                l.take_links();
+                offers::settle_offers();
+                if l.queued() || tcp_ready(l.kernel_fd(fd)) || l.starves() { Readiness::IN } else { 0 }
+            }
+            None => POLLNVAL as u32,
+        },
+        Ours::Epoll => {
+            if absorb::readable(fd).unwrap_or(false) {
+                Readiness::IN
+            } else {
+                0
+            }
+        }
+    };
+    Some((found & (mask | POLLNVAL as u32)) as i16)
+}
+
+fn interest(events: i16) -> Interest {
+    // Errors and the end of the stream are reported even if not requested, and wake like data.
+    Interest { read: true, write: events & POLLOUT != 0 }
+}
+
+/// What a look at the entries that are ours has found.
+pub(super) struct Look {
+    /// Number of entries with events.
+    pub(super) ready: usize,
+    /// Whether there are entries for which the kernel has to be asked.
+    pub(super) foreign: bool,
+}
+
+/// A candidate among the entries of an array.
+struct Polled {
+    /// Index of the entry.
+    at: usize,
+    /// The duplicate by which the kernel is polled, if there is room for one.
+    copy: Option<Held>,
+    /// How often the connection had left a ring before: the duplicate is of its kernel socket since then.
+    left: u32,
+}
+
+/// The application's array.
+pub(super) struct Fds {
+    p: *mut pollfd,
+    n: usize,
+    /// Pins of the sockets that the entries referred to when the call began to wait.
+    held: Vec<Option<Pin>>,
+    /// The candidates among the entries.
+    candidates: Vec<Polled>,
+}
+
+impl Fds {
+    /// The application's array of `n` entries at `p`.
+    ///
+    /// # Safety
+    /// They are valid, and can be read and written, as long as this lives.
+    pub(super) unsafe fn new(p: *mut pollfd, n: usize) -> Fds {
+        Fds { p, n, held: Vec::new(), candidates: Vec::new() }
+    }
+
+    pub(super) fn each(&self, mut f: impl FnMut(usize, &mut pollfd)) {
+        for i in 0..self.n {
+            // SAFETY: i < n (the module's safety note).
+            f(i, unsafe { &mut *self.p.add(i) });
+        }
+    }
+
+    /// Fills in the events of all our entries.
+    pub(super) fn look(&self) -> Look {
+        let mut found = Look { ready: 0, foreign: false };
+        self.each(|i, p| {
+            self.with(i, p.fd, |ours| match ours.and_then(|o| look(o, p.fd, p.events)) {
+                Some(events) => {
+                    p.revents = events;
+                    found.ready += usize::from(events != 0);
+                }
+                None if p.fd >= 0 => found.foreign = true,
+                // poll(2): an entry with a negative number is ignored.
+                None => p.revents = 0,
+            });
+        });
+        found
+    }
+
+    /// Calls `f` with the object behind entry `i`. A connection is pinned until `f` has returned, even if other threads
+    /// close it: its segment must not be unmapped meanwhile.
+    fn with<T>(&self, i: usize, fd: i32, f: impl FnOnce(Option<Ours>) -> T) -> T {
+        let for_now;
+        let pin = match self.held.get(i) {
+            Some(Some(pin)) => Some(pin),
+            _ => match table::get(fd) {
+                Some(Entry::Socket(r)) => {
+                    for_now = r.pin();
+                    for_now.as_ref()
+                }
+                _ => return f(ours(fd)),
+            },
+        };
+        // If it cannot be pinned, another thread has just closed the number.
+        f(pin.and_then(|pin| of(fd, pin.sock())))
+    }
+
+    /// Adds the foreign entries in order, with -1 in place of ours, so that the indices agree.
+    pub(super) fn foreign(&self, set: &mut WaitSet) -> bool {
+        let mut any = false;
+        self.each(|i, p| {
+            let f = self.with(i, p.fd, |ours| if ours.is_some() { -1 } else { self.polled(i, p.fd) });
+            any |= f >= 0;
+            set.add(f, p.events);
+        });
+        if self.candidates.iter().any(|c| c.copy.is_none()) {
+            // The number may get another socket, which would not wake this thread.
+            set.wake_at(time::now().saturating_add(NUMBER_CHECK));
+        }
+        any
+    }
+
+    /// Fills in the events of all entries, the foreign ones as the kernel reported them for `set`, and returns how many
+    /// have any. `None`: a number has had another socket since `set` was made, for which the kernel was not asked. Each
+    /// entry is looked at once, since a connection may change its path between two looks.
+    pub(super) fn results(&self, set: &WaitSet) -> Option<usize> {
+        let (mut n, mut changed) = (0, false);
+        self.each(|i, p| {
+            p.revents = self.with(i, p.fd, |ours| match ours.map(|o| look(o, p.fd, p.events)) {
+                Some(Some(events)) => events,
+                Some(None) => {
+                    changed = true;
+                    0
+                }
+                None if p.fd >= 0 && set.fd(i) != self.polled(i, p.fd) => {
+                    changed = true;
+                    0
+                }
+                None => set.revents(i),
+            });
+            n += usize::from(p.revents != 0);
+        });
+        (!changed).then_some(n)
+    }
+
+    /// Whether a listener with a rendezvous is among the entries.
+    pub(super) fn has_listener(&self) -> bool {
+        let mut any = false;
+        self.each(|i, p| any |= matches!(self.ours(i, p.fd), Some(Ours::Listener(_))));
+        any
+    }
+
+    /// Registers for all entries of ours; true when something is ready already.
+    pub(super) fn arm(&self, set: &mut WaitSet) -> bool {
+        let mut ready = false;
+        self.each(|i, p| match self.ours(i, p.fd) {
+            // The object came after `hold`, which is called again before the next sleep.
+            Some(Ours::Connection(_) | Ours::Listener(_)) if !self.holds(i) => ready = true,
+            Some(Ours::Connection(s)) => {
+                // A connection without an endpoint, or one that has to switch, is about to leave the ring.
+                let moves = s.endpoint().is_none_or(|ep| {
+                    ep.arm(interest(p.events), set);
+                    ep.must_switch() || !ep.side.is_live()
+                });
+                ready |= moves || look(Ours::Connection(s), p.fd, p.events) != Some(0);
+            }
+            Some(Ours::Listener(s)) => {
+                if let Some(l) = s.listener() {
+                    set.add(l.kernel_fd(p.fd), POLLIN);
+                    ready |= l.arm(set);
+                }
+            }
+            Some(Ours::Epoll) => {
+                set.add(absorb::sleeps_on(p.fd), POLLIN);
+                ready |= !absorb::arm(p.fd);
+                absorb::held_until(p.fd).into_iter().for_each(|until| set.wake_at(until));
+            }
+            // The entry was ours when the set was made, and is foreign now, so it would not wake this thread.
+            None => ready |= p.fd >= 0 && set.fd(i) < 0,
+        });
+        ready
+    }
+
+    /// Pins the objects of our entries while a thread sleeps on them: as in the kernel, a poll continues with the files
+    /// that its numbers referred to at its beginning, and a close in another thread takes effect when it returns.
+    ///
+    /// Called before each sleep, since a foreign number may have become a connection. True if there are duplicates now
+    /// that the set does not have.
+    pub(super) fn hold(&mut self) -> bool {
+        let mut copied = false;
+        self.held.resize_with(self.n, || None);
+        for i in 0..self.n {
+            let fd = self.number(i);
+            if !self.holds(i) {
+                if !(ours(fd).is_some() || is_candidate(fd)) {
+                    continue;
+                }
+                let pin = table::socket(fd).and_then(Ref::pin);
+                if let Some(place) = self.held.get_mut(i) {
+                    *place = pin;
+                }
+            }
+            copied |= self.copy_candidate(i, fd);
+        }
+        copied
+    }
+
+    /// Makes a duplicate for entry `i`, if that is a candidate and has none of its present kernel socket.
+    fn copy_candidate(&mut self, i: usize, fd: i32) -> bool {
+        let Some(Some(pin)) = self.held.get(i) else { return false };
+        let r = pin.sock();
+        let left = r.obj.upgrade.left.load(Ordering::Relaxed);
+        if !r.obj.is_candidate() || self.candidates.iter().any(|c| c.at == i && c.left == left) {
+            return false;
+        }
+        let copy = Held::to_poll(fd);
+        // Checked after the duplicate was made, so that it is the candidate's socket and not a later one.
+        if !r.obj.is_candidate()
+            || r.obj.upgrade.left.load(Ordering::Relaxed) != left
+            || !table::get(fd).is_some_and(|e| e.is(r))
+        {
+            return false;
+        }
+        self.candidates.retain(|c| c.at != i);
+        self.candidates.push(Polled { at: i, copy, left });
+        true
+    }
+
+    fn holds(&self, i: usize) -> bool {
+        matches!(self.held.get(i), Some(Some(_)))
+    }
+
+    /// The first of our entries, if it is a connection. It is pinned for the duration of the call.
+    pub(super) fn first_connection(&self) -> Option<&'static Socket> {
+        self.held.iter().flatten().next().map(|pin| pin.sock().obj).filter(|s| s.is_shm())
+    }
+
+    /// Unpins entries whose number got another file (dup2): the kernel looks the numbers up again when a poll wakes,
+    /// and continues with the new file. True if there is such a number.
+    pub(super) fn let_go_of_replaced(&mut self) -> bool {
+        let mut any = false;
+        for i in 0..self.held.len() {
+            let fd = self.number(i);
+            if let Some(place) = self.held.get_mut(i)
+                && place.as_ref().is_some_and(|pin| table::is_replaced(pin.sock(), fd))
+            {
+                *place = None;
+                self.candidates.retain(|c| c.at != i);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Fills in the current events of all entries without waiting, and returns how many have any.
+    pub(super) fn at_once(&self) -> Answer<usize> {
+        loop {
+            let mut set = WaitSet::new();
+            if self.foreign(&mut set) {
+                set.sleep(Deadline::Now, core::ptr::null())?;
+            }
+            if let Some(n) = self.results(&set) {
+                return Ok(n);
+            }
+        }
+    }
+
+    fn number(&self, i: usize) -> i32 {
+        // SAFETY: i < n (the module's safety note).
+        if i < self.n { unsafe { (*self.p.add(i)).fd } } else { -1 }
+    }
+
+    /// The number by which the kernel is polled for entry `i` with the number `fd`: the duplicate, unless the connection
+    /// has got another kernel socket since that was made.
+    fn polled(&self, i: usize, fd: i32) -> i32 {
+        let found = self.candidates.iter().find(|c| c.at == i).zip(self.held.get(i).and_then(Option::as_ref));
+        let same = found.filter(|(c, pin)| pin.sock().obj.upgrade.left.load(Ordering::Relaxed) == c.left);
+        same.and_then(|(c, _)| c.copy.as_ref()).map_or(fd, Held::fd)
+    }
+
+    fn ours(&self, i: usize, fd: i32) -> Option<Ours> {
+        match self.held.get(i) {
+            Some(Some(pin)) => of(fd, pin.sock()),
+            _ => ours(fd),
+        }
+    }
+
+    /// Switches connections that have to leave their path, and removes the links of dead clients from listeners, since
+    /// their control sockets would end every further sleep.
+    pub(super) fn heal(&self) {
+        self.each(|_, p| {
+            let Some(pin) = table::socket(p.fd).and_then(Ref::pin) else { return };
+            let r = pin.sock();
+            if r.obj.endpoint().is_some_and(|e| e.must_switch()) {
+                crate::switch::redispatch::complete_switch(r);
+            }
+            if let Some(l) = r.obj.listener() {
+                l.sweep();
+            }
+        });
+    }
+
+    pub(super) fn disarm(&self, set: &WaitSet) {
+        self.each(|i, p| match self.ours(i, p.fd).filter(|_| self.holds(i)) {
+            Some(Ours::Connection(s)) => {
+                if let Some(ep) = s.endpoint() {
+                    ep.disarm(interest(p.events), set);
+                }
+            }
+            Some(Ours::Listener(s)) => {
+                if let Some(l) = s.listener() {
+                    l.disarm(set);
+                }
+            }
+            _ => {}
+        });
+    }
+}
