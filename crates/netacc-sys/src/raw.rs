@@ -205,6 +205,20 @@ pub fn ppoll(fds: *mut libc::pollfd, n: usize, timeout: *mut libc::timespec, sig
     call(libc::SYS_ppoll, [fds as usize, n, timeout as usize, sigmask as usize, 8, 0])
 }
 
+/// Which of the poll(2) `events` the file has, with those that nobody has to ask for; waits up to `timeout` nanoseconds.
+pub fn poll_one(fd: i32, events: i16, timeout: i64) -> Result<i16> {
+    let mut p = libc::pollfd { fd, events, revents: 0 };
+    let mut ts = libc::timespec { tv_sec: timeout / 1_000_000_000, tv_nsec: timeout % 1_000_000_000 };
+    ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null())?;
+    Ok(p.revents)
+}
+
+/// Which of the poll(2) `events` the file has now, with those that nobody has to ask for. None if the call fails, as in a
+/// process without memory.
+pub fn events_now(fd: i32, events: i16) -> i16 {
+    poll_one(fd, events, 0).unwrap_or(0)
+}
+
 /// `epoll_pwait2(2)` where the kernel has it, else `epoll_pwait(2)` with the time-out rounded up.
 /// `timeout` is in nanoseconds, negative waits for ever.
 pub fn epoll_wait(

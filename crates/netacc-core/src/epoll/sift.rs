@@ -175,10 +175,8 @@ fn confirmed(s: &Socket, reg: &Registration, events: u32) -> u32 {
     }
     let fd = reg.fd.load(Ordering::Relaxed);
     // The bits are those of poll(2).
-    let mut p = libc::pollfd { fd, events: (events & ENDS) as i16, revents: 0 };
-    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let asked = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
-    if asked.is_err() { events } else { events & !ENDS | u32::from(p.revents.cast_unsigned()) & ENDS }
+    let asked = raw::poll_one(fd, (events & ENDS) as i16, 0);
+    asked.map_or(events, |now| events & !ENDS | u32::from(now.cast_unsigned()) & ENDS)
 }
 
 /// Reads a link's control socket, which has messages or has ended.

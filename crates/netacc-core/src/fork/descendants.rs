@@ -213,10 +213,7 @@ pub(super) fn hold(writing: i32) {
 /// Closes the writing end of a pipe without a reader (pipe(7): poll(2) reports an error there).
 fn forget_if_gone(held: &AtomicI32) {
     let fd = held.load(Ordering::Relaxed) - 1;
-    let mut p = libc::pollfd { fd, events: 0, revents: 0 };
-    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
-    if p.revents & libc::POLLERR != 0 {
+    if raw::events_now(fd, 0) & libc::POLLERR != 0 {
         held.store(0, Ordering::Relaxed);
         reserved_fds::close(fd);
     }

@@ -88,9 +88,7 @@ impl ChildPipe {
 
     /// Whether the writing end is closed everywhere, now or within `VFORK_CHECK_INTERVAL`.
     fn ended(&self) -> bool {
-        let mut p = libc::pollfd { fd: self.reading, events: libc::POLLIN, revents: 0 };
-        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: VFORK_CHECK_INTERVAL };
-        raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()).is_ok_and(|n| n > 0)
+        raw::poll_one(self.reading, libc::POLLIN, VFORK_CHECK_INTERVAL).is_ok_and(|events| events != 0)
     }
 }
 

@@ -342,9 +342,7 @@ pub(crate) fn note_filled(link: &Link) {
 }
 
 pub(crate) fn readable(fd: i32) -> bool {
-    let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1)
+    raw::events_now(fd, libc::POLLIN) != 0
 }
 
 #[allow(unsafe_code)]

@@ -207,10 +207,7 @@ fn send_all(s: &Socket, fd: i32, mut bytes: &[u8], until: Deadline) -> Result<()
 /// Waits until the kernel socket accepts bytes, or has an error.
 fn writable(fd: i32, until: Deadline) -> Result<()> {
     loop {
-        let left = until.left();
-        let mut p = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-        let mut ts = libc::timespec { tv_sec: left / 1_000_000_000, tv_nsec: left % 1_000_000_000 };
-        match raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) {
+        match raw::poll_one(fd, libc::POLLOUT, until.left()) {
             Ok(0) => return Err(Errno::TIMEDOUT),
             Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}

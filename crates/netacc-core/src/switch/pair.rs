@@ -77,9 +77,7 @@ fn tcp(s: &Socket) -> Result<(OwnedFd, OwnedFd)> {
     let _ = late(0);
     let mine = addr::local_of(local_end.0);
     loop {
-        let mut p = libc::pollfd { fd: listener.0, events: libc::POLLIN, revents: 0 };
-        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: LOOPBACK_CONNECT };
-        if raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null())? == 0 {
+        if raw::poll_one(listener.0, libc::POLLIN, LOOPBACK_CONNECT)? == 0 {
             return Err(Errno::AGAIN);
         }
         let remote = match raw::accept4(listener.0, core::ptr::null_mut(), core::ptr::null_mut(), SOCK_CLOEXEC) {

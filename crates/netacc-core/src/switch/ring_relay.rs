@@ -347,10 +347,7 @@ impl Relay {
             return owner::is_held(local_end, ours);
         }
         // A UNIX socket reports POLLHUP once its peer is closed (unix(7)).
-        let mut p = libc::pollfd { fd: self.peer_end, events: 0, revents: 0 };
-        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
-        p.revents & libc::POLLHUP == 0
+        raw::events_now(self.peer_end, 0) & libc::POLLHUP == 0
     }
 
     fn finish(mut self, end: Option<End>) {

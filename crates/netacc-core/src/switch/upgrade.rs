@@ -132,10 +132,8 @@ enum Next {
 
 /// Whether the peer has ended its half of the kernel's stream; `Err`: the kernel socket has a pending error.
 fn ended(fd: i32) -> core::result::Result<bool, ()> {
-    let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
-    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
-    if p.revents & (libc::POLLERR | libc::POLLNVAL) != 0 { Err(()) } else { Ok(p.revents & libc::POLLRDHUP != 0) }
+    let events = raw::events_now(fd, libc::POLLRDHUP);
+    if events & (libc::POLLERR | libc::POLLNVAL) != 0 { Err(()) } else { Ok(events & libc::POLLRDHUP != 0) }
 }
 
 /// Determines how the stream continues; called under the `rx` lock.

@@ -74,9 +74,7 @@ fn receive_passed(fd: BorrowedFd<'_>) -> Option<Received> {
 
 /// Whether the peer has closed its end, so that no further message comes.
 fn has_hung_up(fd: i32) -> bool {
-    let mut p = libc::pollfd { fd, events: 0, revents: 0 };
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    raw::ppoll(&raw mut p, 1, &raw mut now, core::ptr::null()).is_ok() && p.revents & libc::POLLHUP != 0
+    raw::events_now(fd, 0) & libc::POLLHUP != 0
 }
 
 /// Receives one message, or looks at it. True: it passes a descriptor that found no number.

@@ -93,9 +93,8 @@ impl PassedSockets {
     /// Whether the kernel socket has room, after this side has followed.
     #[cold]
     pub(super) fn has_room(&self) -> bool {
-        let mut p = libc::pollfd { fd: self.kernel_fd(), events: libc::POLLOUT, revents: 0 };
-        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        p.fd >= 0 && raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1)
+        let fd = self.kernel_fd();
+        fd >= 0 && raw::events_now(fd, libc::POLLOUT) != 0
     }
 }
 

@@ -88,9 +88,7 @@ impl View {
             if lost || time::now() >= until {
                 return false;
             }
-            let mut p = libc::pollfd { fd: self.link.control.fd_to_poll(), events: libc::POLLIN, revents: 0 };
-            let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-            let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
+            let _ = raw::poll_one(self.link.control.fd_to_poll(), libc::POLLIN, 1_000_000);
         }
     }
 }

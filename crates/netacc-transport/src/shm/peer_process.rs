@@ -101,10 +101,7 @@ impl PeerProcess {
     pub(super) fn lives(&self) -> bool {
         let file = self.file.load(Ordering::Relaxed) - 1;
         if file >= 0 {
-            let mut p = libc::pollfd { fd: file, events: libc::POLLIN, revents: 0 };
-            let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-            let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
-            return p.revents & libc::POLLIN == 0;
+            return raw::events_now(file, libc::POLLIN) & libc::POLLIN == 0;
         }
         let pid = self.pid();
         raw::process_exists(pid) && !is_zombie(pid)
