@@ -36,8 +36,11 @@ class World:
     def hear(self, connections, within=None):
         return Talker(self, "client", "hear", "10.77.0.2", PORT, connections, ROUNDS, within=within or self.a.within)
 
-    def tell(self, size, connections):
-        return Talker(self, "client", "tell", "10.77.0.2", PORT, connections, ROUNDS, size, within=self.a.within)
+    def tell(self, size, connections, role="client"):
+        return Talker(self, role, "tell", "10.77.0.2", PORT, connections, ROUNDS, size, within=self.a.within)
+
+    def flood(self, size):
+        return Talker(self, "client", "flood", "10.77.0.2", PORT, size, within=self.a.within)
 
     def names(self):
         return sorted(os.listdir(self.dir))

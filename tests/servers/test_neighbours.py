@@ -256,17 +256,35 @@ def one_direction(ctx):
     for kind, connections, join in (("sink", 3, lambda n: world.tell(100, n)), ("sink", 1, lambda n: world.tell(100_000, n)),
                                     ("publisher", 3, world.hear), ("publisher-bulk", 1, world.hear)):
         wanted = [("SHM", None)] * connections
-        with ended(world.serve(kind)):
-            # On a busy machine a server that says nothing may not have accepted when its client makes the offer, which is
-            # refused then. Further connections go over.
-            for last in (False, False, False, True):
-                client = join(connections)
-                if last:
-                    client.expect(*wanted)
-                came = ctx.mode != "both" or client.comes_to(*wanted)
-                client.end()
-                if came:
-                    break
+        with ended(world.serve(kind), client := join(connections)):
+            client.expect(*wanted)
+
+
+@case(modes=MODES)
+def accepted_late(ctx):
+    """A server accepts a client that has sent for some time already, and waits for no answer."""
+    world = World(ctx)
+    server = world.serve("sink-late")
+    # A client without NetACC: the server's calls for it see each offer.
+    first = world.tell(100, 1, role="nobody")
+    early = world.tell(100, 1)
+    # Long after it has looked for its neighbour, which says that it does not know it.
+    for _ in range(4):
+        first.again()
+        early.again()
+    server.proc.popen.stdin.write(b"accept\n")
+    server.proc.popen.stdin.flush()
+    with ended(server, first, early, next_one := world.tell(100, 1)):
+        for client in (early, next_one):
+            client.expect(("SHM", None))
+
+
+@case(modes=MODES)
+def slow_reader(ctx):
+    """What a client has sent is never all read, unless it pauses."""
+    world = World(ctx)
+    with ended(world.serve("sink-slow"), client := world.flood(100_000)):
+        client.expect(("SHM", None))
 
 
 @case(modes=MODES)

@@ -15,6 +15,10 @@ pub const RELAY_END_CHECKS: u32 = 5;
 /// connection of a few requests would not gain what the search costs.
 pub const CALLS_BEFORE_SEARCH: u32 = 16;
 
+/// How often a client that has heard nothing from its server searches again after it has found no process that has the
+/// connection: the server may not have accepted it yet. It waits for twice as many calls each time.
+pub const SEARCHES_AGAIN: u32 = 6;
+
 /// Number of sends by which a side finds out whether a process has the other end of its connection; each has to be
 /// followed by that process's count.
 pub const PROOFS: u32 = 6;
@@ -22,6 +26,10 @@ pub const PROOFS: u32 = 6;
 /// Largest number of sends that a side watches for that, before it gives the process up: the other side may be too busy
 /// to follow in time.
 pub const SENDS_WATCHED: u32 = 128;
+
+/// Number of sends in a row for which the other side had not read all before, after which a side waits for it once. It does so
+/// again after twice as many each time.
+pub const SENDS_BEHIND: u32 = 64;
 
 /// Number of sends of a server, with no byte from the client in between, after which it finds out by its own sends whether
 /// the client's process has the other end. A client that sends finds it out earlier.

@@ -51,6 +51,10 @@ pub const PROOF_TURN: Duration = Duration::from_millis(20);
 /// How long after such a send the process's count may follow. A later one shows nothing, and the next send is watched.
 pub const PROOF_REACTION: Duration = Duration::from_micros(500);
 
+/// How long a side waits for a reader that is behind to have read all that was sent. A fifth of it if the send itself would
+/// not have to wait for the reader.
+pub const PROOF_READER: Duration = Duration::from_millis(25);
+
 /// How long a process keeps a connection in mind for which it has an offer from another network namespace. Afterwards it
 /// refuses the offer, and the connection stays on TCP.
 pub const NEIGHBOUR_OFFER: Duration = Duration::from_secs(60);

@@ -1,14 +1,15 @@
 """neighbour_peer.py serve KIND ADDRESS PORT | talk ADDRESS PORT CONNECTIONS ROUNDS | fetch ADDRESS PORT PATH ROUNDS
-    | hear ADDRESS PORT CONNECTIONS ROUNDS | tell ADDRESS PORT CONNECTIONS ROUNDS SIZE
+    | hear ADDRESS PORT CONNECTIONS ROUNDS | tell ADDRESS PORT CONNECTIONS ROUNDS SIZE | flood ADDRESS PORT SIZE
 
 Requests and answers, compared.
 
 A request is a size and so many bytes; the answer is the same with every bit turned round, so that a byte of the wrong
 direction or connection is seen. KIND: threads, epoll, prefork (three processes), forking (a child per connection;
 -kept: which the parent keeps, -both: and uses before the child), publisher (sends without being asked, by turns to all
-who have connected; publisher-bulk: large pieces to each without a pause), sink (reads only).
+who have connected; publisher-bulk: large pieces to each without a pause), sink (reads only; -late: accepts only one client before a line of its standard
+input; -slow: takes longer for each read than its client to send as much).
 What goes in one direction only is one stream of known bytes (`stream`), after a number that says where it begins; hear
-reads it, tell sends it in pieces of this size.
+reads it, tell sends it in pieces of this size, flood without a pause.
 A client takes its connections in turns. It prints a line (JSON) after the first ROUNDS of each, and after as many
 again for each line of its standard input. Both end with that.
 """
@@ -150,9 +151,24 @@ def hear_stream(connection, heard=lambda: None):
         heard()
 
 
-def sink(listener):
+def sink(listener, heard=lambda: None):
     while True:
-        threading.Thread(target=hear_stream, args=(listener.accept()[0],), daemon=True).start()
+        threading.Thread(target=hear_stream, args=(listener.accept()[0], heard), daemon=True).start()
+
+
+def sink_late(listener):
+    """Reads from its first client, and lets the others wait until it is told."""
+    first, _ = listener.accept()
+    threading.Thread(target=hear_stream, args=(first,), daemon=True).start()
+    sys.stdin.readline()
+    end_with_input()
+    sink(listener)
+
+
+def compute():
+    """For as long as it takes to send a few pieces."""
+    for n in range(6):
+        stream(n, 30_000)
 
 
 WORKERS = []
@@ -218,10 +234,11 @@ def serve(kind, address, port):
     listener.bind((address, int(port)))
     listener.listen(100)
     print("ready", flush=True)
-    if kind != "prefork":
+    if kind not in ("prefork", "sink-late"):
         end_with_input()
-    {"publisher": publisher, "publisher-bulk": publisher_bulk, "sink": sink, "threads": threads, "epoll": epoll, "prefork": prefork, "forking": forking,
-     "forking-kept": lambda listener: forking(listener, kept=True),
+    {"publisher": publisher, "publisher-bulk": publisher_bulk, "sink": sink, "sink-late": sink_late,
+     "sink-slow": lambda listener: sink(listener, compute), "threads": threads, "epoll": epoll, "prefork": prefork,
+     "forking": forking, "forking-kept": lambda listener: forking(listener, kept=True),
      "forking-both": lambda listener: forking(listener, both=True)}[kind](listener)
 
 
@@ -270,6 +287,16 @@ def hear(address, port, connections, rounds):
         rest()
 
 
+def flood(address, port, size):
+    """Sends all the time on one connection, and answers each line of the standard input."""
+    connection = socket.create_connection((address, int(port)), 30)
+    connection.settimeout(None)
+    threading.Thread(target=lambda: list(send_stream(connection, int(size))), daemon=True).start()
+    print("begun", flush=True)
+    for _ in sys.stdin:
+        print("goes on", flush=True)
+
+
 def tell(address, port, connections, rounds, size):
     """Only sends."""
     opened = [socket.create_connection((address, int(port)), 30) for _ in range(int(connections))]
@@ -307,4 +334,4 @@ def fetch(address, port, path, rounds):
 
 
 if __name__ == "__main__":
-    {"serve": serve, "talk": talk, "fetch": fetch, "hear": hear, "tell": tell}[sys.argv[1]](*sys.argv[2:])
+    {"serve": serve, "talk": talk, "fetch": fetch, "hear": hear, "tell": tell, "flood": flood}[sys.argv[1]](*sys.argv[2:])

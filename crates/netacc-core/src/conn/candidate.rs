@@ -201,7 +201,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
     }
     let mut watched = None;
     if promote::is_watched(s) {
-        watched = promote::before_send(fd, r);
+        watched = promote::before_send(fd, r, nonblock);
         if s.upgrade.search.is_on() && !nonblock && promote::await_neighbour(fd, r) {
             return rewrite(r, src, flags, 0);
         }

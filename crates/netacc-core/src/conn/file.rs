@@ -111,7 +111,7 @@ fn by_kernel(out: i32, input: i32, offset: *mut i64, count: usize) -> Option<Out
     if !s.has(NONBLOCK) || !local() || promote::advance(out, r) {
         return None;
     }
-    let watched = if promote::is_watched(s) { promote::before_send(out, r) } else { None };
+    let watched = if promote::is_watched(s) { promote::before_send(out, r, true) } else { None };
     let done = {
         let _g = s.tx.lock();
         if !r.valid() || !local() {
@@ -318,7 +318,7 @@ fn from_before(ep: &ShmEndpoint, len: usize, mut give: impl FnMut(*const u8, usi
 /// Waits until a pipe has bytes or room, or its other end is closed, and returns the events of poll(2). `EAGAIN`: not
 /// ready and `nonblock`.
 fn await_pipe(pipe: i32, events: i16, nonblock: bool) -> Answer<i16> {
-    let mut seen = polled(pipe, events);
+    let mut seen = raw::events_now(pipe, events);
     if seen == 0 && nonblock {
         return Err(Fail::AGAIN);
     }
@@ -331,22 +331,15 @@ fn await_pipe(pipe: i32, events: i16, nonblock: bool) -> Answer<i16> {
             Err(Fail::INTR) if signals.goes_on(Deadline::Never) => {}
             slept => drop(slept?),
         }
-        seen = polled(pipe, events);
+        seen = raw::events_now(pipe, events);
     }
     Ok(seen)
-}
-
-fn polled(fd: i32, events: i16) -> i16 {
-    let mut p = libc::pollfd { fd, events, revents: 0 };
-    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
-    p.revents
 }
 
 /// Reads from a pipe without waiting.
 fn read_now(pipe: i32, p: *mut u8, n: usize) -> Result<usize> {
     match raw::read_now(pipe, p, n) {
-        Err(Errno::OPNOTSUPP) if polled(pipe, libc::POLLIN) == 0 => Err(Errno::AGAIN),
+        Err(Errno::OPNOTSUPP) if raw::events_now(pipe, libc::POLLIN) == 0 => Err(Errno::AGAIN),
         Err(Errno::OPNOTSUPP) => raw::read(pipe, p, n, None),
         done => done,
     }
@@ -355,7 +348,7 @@ fn read_now(pipe: i32, p: *mut u8, n: usize) -> Result<usize> {
 /// Writes as many bytes as a pipe has room for, without waiting.
 fn write_now(pipe: i32, p: *const u8, n: usize) -> Result<usize> {
     match raw::write_now(pipe, p, n) {
-        Err(Errno::OPNOTSUPP) if polled(pipe, libc::POLLOUT) == 0 => Err(Errno::AGAIN),
+        Err(Errno::OPNOTSUPP) if raw::events_now(pipe, libc::POLLOUT) == 0 => Err(Errno::AGAIN),
         // A writable pipe has room for at least a page.
         Err(Errno::OPNOTSUPP) => raw::write(pipe, p, n.min(PAGE)),
         done => done,

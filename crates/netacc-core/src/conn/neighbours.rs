@@ -8,7 +8,7 @@
 use crate::conn::beliefs::Beliefs;
 use crate::conn::{neighbour_links, ports};
 use crate::host_directory;
-use crate::limits::{CALLS_BEFORE_SEARCH, ENTRANCES_TRIED};
+use crate::limits::{CALLS_BEFORE_SEARCH, ENTRANCES_TRIED, SEARCHES_AGAIN};
 use crate::object::candidate::Stage;
 use crate::object::socket::{ConnState, Socket, Upgrade};
 use crate::timeouts;
@@ -56,7 +56,7 @@ pub fn begin(s: &Socket, target: SocketAddr, reason: Reason, begun: u64) -> Opti
     if reason != Reason::PeerPlain || ports::local_source(target.ip(), now).is_none() {
         s.upgrade.when.store(begun, Ordering::Relaxed);
         s.calls.store(0, Ordering::Relaxed);
-        s.upgrade.search.stage.store(Stage::Remembered as u32, Ordering::Relaxed);
+        s.upgrade.search.begin(Stage::Remembered);
         s.change(ConnState::Tcp, ConnState::Candidate(Upgrade::ToOffer));
         return Some(Reason::ShortLived);
     }
@@ -65,7 +65,28 @@ pub fn begin(s: &Socket, target: SocketAddr, reason: Reason, begun: u64) -> Opti
 
 /// Whether a candidate has shown by its calls that it is worth a search, or is no neighbour's at all.
 pub fn is_due(s: &Socket) -> bool {
-    !s.upgrade.search.is_on() || s.calls.load(Ordering::Relaxed) >= CALLS_BEFORE_SEARCH
+    let search = &s.upgrade.search;
+    !search.is_on() || s.calls.load(Ordering::Relaxed) >= CALLS_BEFORE_SEARCH << search.repeated.load(Ordering::Relaxed)
+}
+
+/// Whether a search that finds nobody may be too early: a server that has said nothing may not have accepted the
+/// connection yet, and so does not know it.
+fn may_be_early(s: &Socket) -> bool {
+    let search = &s.upgrade.search;
+    s.kernel_read.load(Ordering::Relaxed) == 0
+        && search.matched.load(Ordering::Relaxed) == 0
+        && search.repeated.load(Ordering::Relaxed) < SEARCHES_AGAIN
+}
+
+/// Prepares a repetition of the search that ended for this reason. False: it would not find more.
+pub fn search_again(s: &Socket, why: Reason) -> bool {
+    let search = &s.upgrade.search;
+    let early = matches!(why, Reason::NoNeighbour | Reason::Translated | Reason::PeerUid) && may_be_early(s);
+    if early && search.is_on() {
+        search.repeated.fetch_add(1, Ordering::Relaxed);
+        search.begin(Stage::Remembered);
+    }
+    early && search.is_on()
 }
 
 /// Claims a slot on a link to the next entrance at which `s`, connected from `local` to `target`, may be known. `Err`: no
@@ -147,7 +168,7 @@ fn fail(s: &Socket, target: SocketAddr) -> Reason {
         RESUME.note(target, search.tried.load(Ordering::Relaxed));
     } else if RESUME.noted(target).is_some() {
         RESUME.forget(target);
-    } else if ENTRANCE.noted(target).is_none() && search.matched.load(Ordering::Relaxed) == 0 {
+    } else if !may_be_early(s) && ENTRANCE.noted(target).is_none() && search.matched.load(Ordering::Relaxed) == 0 {
         // No process has the destination's connections, as far as can be seen.
         NOBODY.note(target, now);
         if denied {

@@ -60,6 +60,8 @@ pub struct Search {
     pub(crate) denied: AtomicU32,
     /// Set once the socket of such a process was not ours to connect to.
     pub(crate) strange: AtomicU32,
+    /// Number of searches that found nobody and were to be repeated.
+    pub(crate) repeated: AtomicU32,
 }
 
 /// How far a side is in finding out whether a process has the other end ([`crate::switch::proof`]).
@@ -73,6 +75,8 @@ pub struct Proving {
     pub(crate) proofs: AtomicU32,
     /// Number of sends that it has not followed in time.
     pub(crate) watched: AtomicU32,
+    /// Number of sends in a row for which it had not read everything before.
+    pub(crate) behind: AtomicU32,
     /// At a server, the offer: the number of its link, its slot and its generation.
     pub(crate) offer: [AtomicU32; 3],
     /// At a server, the number of bytes that it had read when it counted `unasked`.
@@ -84,7 +88,7 @@ pub struct Proving {
 impl Proving {
     /// Begins anew with another process.
     pub(crate) fn begin(&self) {
-        for w in [&self.known, &self.proofs, &self.watched] {
+        for w in [&self.known, &self.proofs, &self.watched, &self.behind] {
             w.store(0, Ordering::Relaxed);
         }
     }
@@ -117,6 +121,15 @@ impl Search {
         }
     }
 
+    /// Begins anew, with this stage.
+    pub(crate) fn begin(&self, stage: Stage) {
+        for w in [&self.tries, &self.denied, &self.strange, &self.matched] {
+            w.store(0, Ordering::Relaxed);
+        }
+        self.tried.store(0, Ordering::Relaxed);
+        self.stage.store(stage as u32, Ordering::Relaxed);
+    }
+
     /// Whether the other end may be a neighbour.
     pub(crate) fn is_on(&self) -> bool {
         self.stage() != Stage::None
@@ -126,7 +139,7 @@ impl Search {
 impl Candidate {
     /// Resets the data for another connection.
     pub(crate) fn reset(&self) {
-        for w in [&self.when, &self.wanted, &self.stamp, &self.search.tried, &self.search.confirmed, &self.pause] {
+        for w in [&self.when, &self.wanted, &self.stamp, &self.search.confirmed, &self.pause] {
             w.store(0, Ordering::Relaxed);
         }
         let search = &self.search;
@@ -136,16 +149,13 @@ impl Candidate {
             &self.left,
             &self.ports,
             &self.refused,
-            &search.stage,
-            &search.tries,
-            &search.denied,
-            &search.strange,
-            &search.matched,
+            &search.repeated,
             &self.proving.turn,
             &self.proving.unasked,
         ] {
             w.store(0, Ordering::Relaxed);
         }
+        search.begin(Stage::None);
         self.proving.begin();
         self.proving.heard.store(0, Ordering::Relaxed);
         self.proving.offer.iter().for_each(|w| w.store(0, Ordering::Relaxed));

@@ -79,10 +79,13 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
                 && s.change(ConnState::Candidate(Upgrade::ToOffer), ConnState::Candidate(Upgrade::Linking))
                 && let Err(why) = offer(fd, r)
             {
-                if comeback::was_in_ring(s) {
+                let comes_back = comeback::was_in_ring(s);
+                if comes_back || neighbours::search_again(s, why) {
                     let _g = (s.rx.lock(), s.tx.lock());
                     if r.valid() && s.is(ConnState::Candidate(Upgrade::Linking)) {
-                        comeback::postpone(s);
+                        if comes_back {
+                            comeback::postpone(s);
+                        }
                         s.set_state(ConnState::Candidate(Upgrade::ToOffer));
                     }
                 } else {
@@ -125,12 +128,12 @@ pub fn is_watched(s: &Socket) -> bool {
 /// To be called before a send on a connection that is offered to a neighbour, or perhaps by one. Returns the number of
 /// bytes sent before, if [`after_send`] is to be called with it.
 #[cold]
-pub fn before_send(fd: i32, r: Ref<Socket>) -> Option<u64> {
+pub fn before_send(fd: i32, r: Ref<Socket>, nonblock: bool) -> Option<u64> {
     if !r.obj.upgrade.search.is_on() {
         proof::count_unasked(r.obj);
     }
     let other = proof::other(fd, r.obj)?;
-    let (proof, watched) = proof::before_send(r.obj, other);
+    let (proof, watched) = proof::before_send(fd, r.obj, other, nonblock);
     act_on(proof, fd, r, other);
     watched
 }

@@ -14,9 +14,10 @@
 //! The sends are counted under the `tx` lock, and another thread that sends meanwhile makes a look worthless, not wrong.
 
 use crate::conn::neighbours;
-use crate::limits::{PROOFS, SENDS_WATCHED, UNASKED_SENDS};
+use crate::limits::{PROOFS, SENDS_BEHIND, SENDS_WATCHED, UNASKED_SENDS};
 use crate::object::socket::{ConnState, Socket, Upgrade};
 use crate::timeouts;
+use core::cmp::Ordering as Order;
 use core::sync::atomic::Ordering;
 use netacc_sys::{raw, time};
 use netacc_transport::shm::ShmEndpoint;
@@ -26,6 +27,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 const PROOF_DELAY: u64 = time::ns(timeouts::PROOF_DELAY);
 const PROOF_REACTION: u64 = time::ns(timeouts::PROOF_REACTION);
+const PROOF_READER: u64 = time::ns(timeouts::PROOF_READER);
 
 /// A process that may have the other end of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -70,8 +72,10 @@ pub(super) enum Proof {
 enum Count {
     /// All bytes were read, and so many were sent.
     All(u64),
-    /// Fewer were read, or it is not known which were sent: a thread is sending.
-    Fewer,
+    /// So many were read, which are not all.
+    Fewer(u64),
+    /// There is no count yet, or it is not known how many bytes were sent, since a thread is sending.
+    Unknown,
     /// More were read than were sent.
     More,
 }
@@ -80,17 +84,15 @@ fn count(s: &Socket, other: Other) -> Count {
     let _g = s.tx.lock();
     // SeqCst: see `upgrade_client::Sending`. A thread that sends without the lock has counted itself before.
     if s.upgrade.sending.load(Ordering::SeqCst) != 0 {
-        return Count::Fewer;
+        return Count::Unknown;
     }
     let sent = s.kernel_sent.load(Ordering::Relaxed);
-    let read = other.has_read();
-    if read.is_some() {
-        s.upgrade.search.matched.store(1, Ordering::Relaxed);
-    }
-    match read {
-        Some(read) if read == sent => Count::All(sent),
-        Some(read) if read > sent => Count::More,
-        _ => Count::Fewer,
+    let Some(read) = other.has_read() else { return Count::Unknown };
+    s.upgrade.search.matched.store(1, Ordering::Relaxed);
+    match read.cmp(&sent) {
+        Order::Equal => Count::All(sent),
+        Order::Less => Count::Fewer(read),
+        Order::Greater => Count::More,
     }
 }
 
@@ -160,7 +162,7 @@ fn delay(ns: u64) {
 
 /// To be called before a send: delays it while the count must not move. The result of `Open` is the number of bytes sent
 /// so far if the send is to be watched.
-pub(super) fn before_send(s: &Socket, other: Other) -> (Proof, Option<u64>) {
+pub(super) fn before_send(fd: i32, s: &Socket, other: Other, nonblock: bool) -> (Proof, Option<u64>) {
     let proving = &s.upgrade.proving;
     if proving.known.load(Ordering::Relaxed) == 0 && neighbours::is_known_by_now(s) {
         proving.known.store(1, Ordering::Relaxed);
@@ -170,9 +172,14 @@ pub(super) fn before_send(s: &Socket, other: Other) -> (Proof, Option<u64>) {
     }
     let before = match count(s, other) {
         Count::All(sent) => sent,
-        Count::Fewer => return (Proof::Open, None),
+        Count::Fewer(_) => match await_reader(fd, s, other, nonblock) {
+            Some(sent) => sent,
+            None => return (Proof::Open, None),
+        },
+        Count::Unknown => return (Proof::Open, None),
         Count::More => return (Proof::Failed, None),
     };
+    proving.behind.store(0, Ordering::Relaxed);
     if needed(s) == 1 {
         return (Proof::Open, Some(before));
     }
@@ -187,24 +194,48 @@ pub(super) fn before_send(s: &Socket, other: Other) -> (Proof, Option<u64>) {
     match count(s, other) {
         Count::All(sent) if sent == before => (Proof::Open, Some(before)),
         Count::More => (Proof::Failed, None),
-        Count::All(_) | Count::Fewer => (Proof::Open, None),
+        Count::All(_) | Count::Fewer(_) | Count::Unknown => (Proof::Open, None),
     }
 }
 
-/// To be called after a watched send, before which `before` bytes had been sent: waits for the count to follow.
+/// Waits for a reader that is always behind, which otherwise never has read all that was sent: now and then, and not for
+/// long. As long as the kernel holds bytes for it, it loses nothing by the pause; nor does a sender that the kernel would
+/// have wait for the reader in any case. Returns the number of bytes sent, once all of them were read.
+#[cold]
+fn await_reader(fd: i32, s: &Socket, other: Other, nonblock: bool) -> Option<u64> {
+    let sends = s.upgrade.proving.behind.fetch_add(1, Ordering::Relaxed) + 1;
+    if sends < SENDS_BEHIND || !sends.is_power_of_two() || !neighbours::takes_turn(s) {
+        return None;
+    }
+    let waits_anyway = !nonblock && raw::events_now(fd, libc::POLLOUT) == 0;
+    let patience = if waits_anyway { PROOF_READER } else { PROOF_READER / 5 };
+    let until = time::now().saturating_add(patience);
+    loop {
+        match count(s, other) {
+            Count::All(sent) => return Some(sent),
+            Count::Fewer(_) if time::now() < until => delay(PROOF_READER / 100),
+            Count::Fewer(_) | Count::Unknown | Count::More => return None,
+        }
+    }
+}
+
+/// To be called after a watched send, before which `before` bytes had been sent: waits for the count to follow. It has to
+/// begin at once. A reader that has less time for a byte than the sender may be longer until it has read all.
 pub(super) fn after_send(s: &Socket, other: Other, before: u64) -> Proof {
     let proving = &s.upgrade.proving;
-    let until = time::now().saturating_add(PROOF_REACTION);
+    let began = time::now();
+    let mut patience = PROOF_REACTION;
     loop {
         match count(s, other) {
             Count::All(sent) if sent > before => {
                 let proofs = proving.proofs.fetch_add(1, Ordering::Relaxed) + 1;
                 return if proofs >= needed(s) { Proof::Given } else { Proof::Open };
             }
+            Count::Fewer(read) if read > before => patience = PROOF_READER,
             Count::More => return Proof::Failed,
-            Count::All(_) | Count::Fewer => {}
+            Count::All(_) | Count::Fewer(_) | Count::Unknown => {}
         }
-        if time::now() >= until {
+        if time::now().saturating_sub(began) >= patience {
             break;
         }
         // The other process may need this processor.
