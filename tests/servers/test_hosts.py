@@ -129,13 +129,13 @@ def process_numbers(ctx):
             expect(ctx, client, "SHM", None)
 
 
-def mapped(ctx, line):
-    """The command that runs another one in a new user namespace whose users are mapped as the line says."""
+def mapped(ctx, users, groups=None):
+    """The command that runs another one in a new user namespace whose users, and groups, are mapped as these lines say."""
     holder = ctx.spawn([need("unshare"), "--user", "sleep", "infinity"])
     wait_until(lambda: open(f"/proc/{holder.pid}/comm").read() == "sleep\n", 30, "a user namespace")
-    for kind in ("uid_map", "gid_map"):
+    for kind, lines in (("uid_map", users), ("gid_map", groups or users)):
         with open(f"/proc/{holder.pid}/{kind}", "w") as f:
-            f.write(line)
+            f.write(lines)
     return [need("nsenter"), f"--user=/proc/{holder.pid}/ns/user"]
 
 

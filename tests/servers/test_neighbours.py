@@ -368,6 +368,53 @@ def another_user(ctx):
         client.expect(("TCP", "peer-uid"))
 
 
+GROUP = 54321
+
+
+def as_user(uid, *groups):
+    """A command that runs another one as this user, in these groups."""
+    held = f"--groups={','.join(map(str, groups))}" if groups else "--clear-groups"
+    return [need("setpriv"), f"--reuid={uid}", f"--regid={uid}", held]
+
+
+def group_world(ctx):
+    world = World(ctx)
+    os.chown(world.dir, 0, GROUP)
+    world.dir.chmod(0o2770)
+    return world
+
+
+@case(modes=MODES)
+def a_group(ctx):
+    """Users who may enter a directory as members of its group are one party; others, root apart, do not meet them there."""
+    world = group_world(ctx)
+    for server, client, path in (((1001, GROUP), (1002, GROUP), ("SHM", None)), ((1001, GROUP), (0,), ("SHM", None)),
+                                 ((0,), (1002, GROUP), ("SHM", None)), ((1001, GROUP), (1002,), ("TCP", "other-host")),
+                                 ((1001,), (1002, GROUP), ("TCP", "no-neighbour"))):
+        for kind in ("threads", "epoll", "prefork", "forking") if path[0] == "SHM" else ("threads",):
+            with ended(world.serve(kind, within=[*world.b.within, *as_user(*server)], readable=True),
+                       client_there := world.talk(within=[*world.a.within, *as_user(*client)], readable=True)):
+                client_there.again()
+                client_there.expect(path)
+    equal(world.names(), [], "names in the directory")
+
+
+@case(modes=MODES)
+def a_group_and_user_namespaces(ctx):
+    """The members of a group meet even where neither has a number in the other's user namespace."""
+    world = group_world(ctx)
+    if not possible(need("unshare"), "--user", "true"):
+        raise Skipped("no user namespace can be made")
+    # Each maps the owner and the group of the directory, and users of its own.
+    one, other = (mapped(ctx, f"0 0 1\n1000 {first} 1000", f"0 0 1\n{GROUP} {GROUP} 1\n1000 {first} 1000")
+                  for first in (100000, 200000))
+    user = as_user(1500, GROUP)
+    with ended(world.serve("threads", within=[*world.b.within, *one, *user], readable=True),
+               client := world.talk(within=[*world.a.within, *other, *user], readable=True)):
+        client.again()
+        client.expect(("SHM", None))
+
+
 @case(modes=MODES)
 def user_namespaces(ctx):
     """Containers whose users have other numbers outside: they meet if their users are the same ones outside, and the directory is

@@ -5,6 +5,7 @@ use crate::ends::{End, Pair, Rig};
 use crate::relay::{Delays, Relay};
 use netacc_sys::reserved_fds;
 use netacc_transport::shm::segment::Segment;
+use netacc_transport::shm::users::Trust;
 use netacc_transport::shm::{Link, ShmEndpoint, Side};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -112,9 +113,10 @@ impl Links {
     /// Two links whose control sockets are these: messages from one may have a way to the other.
     pub fn over(c: OwnedFd, s: OwnedFd, trusted: bool) -> Links {
         let memfd = Segment::create().unwrap();
+        let trust = if trusted { Trust::User } else { Trust::No };
         let link = |side, socket| {
             let seg = Segment::map(memfd.as_fd()).unwrap();
-            Link::new(side, seg, reserved_fds::adopt(socket).unwrap(), trusted, 0).unwrap()
+            Link::new(side, seg, reserved_fds::adopt(socket).unwrap(), trust, 0).unwrap()
         };
         Links { client: link(Side::Client, c), server: link(Side::Server, s) }
     }

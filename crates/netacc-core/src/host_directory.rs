@@ -4,7 +4,7 @@
 use crate::{process_mode, runtime, timeouts};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_sys::time;
-use netacc_transport::shm::host_dir::{self, Unfit};
+use netacc_transport::shm::host_access::{self, Unfit};
 
 const BELIEVED: u64 = time::ns(timeouts::HOST_DIR_BELIEVED);
 
@@ -31,10 +31,10 @@ pub fn usable() -> Option<&'static str> {
     // Relaxed: each word stands for itself, and two threads that check at once find the same.
     if checked == 0 || now.saturating_sub(checked) > BELIEVED {
         let before = FOUND.load(Ordering::Relaxed);
-        let found = host_dir::check(dir);
+        let found = host_access::check(dir);
         FOUND.store(
             match found {
-                Ok(()) => USABLE,
+                Ok(_) => USABLE,
                 Err(Unfit::Absent) => ABSENT,
                 Err(why) => {
                     if before != UNFIT {

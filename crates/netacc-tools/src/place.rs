@@ -4,7 +4,7 @@
 use std::fmt;
 use std::fs;
 
-use netacc_transport::shm::host_dir::{self, Unfit};
+use netacc_transport::shm::host_access::{self, Access, Unfit};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, open, openat2};
 use rustix::io::Errno;
 
@@ -90,7 +90,7 @@ impl Directory {
     /// The directory `dir` as the process sees it, whose user is `uid` here.
     #[must_use]
     pub fn of(pid: u32, dir: &str, uid: u32) -> Self {
-        if dir.len() > host_dir::LONGEST {
+        if dir.len() > host_access::LONGEST {
             return Self::Unfit(Unfit::Long);
         }
         let unseen = |error| if matches!(error, Errno::NOENT | Errno::NOTDIR) { Self::ABSENT } else { Self::Unseen };
@@ -104,7 +104,8 @@ impl Directory {
         match found {
             Err(error) => unseen(error),
             Ok(found) => match users::judge(pid, found.st_mode, found.st_uid, uid) {
-                Ok(()) => Self::Usable(found.st_dev, found.st_ino),
+                Ok(Access::Group) if !users::enters(pid, uid, found.st_gid) => Self::Unfit(Unfit::Group(found.st_gid)),
+                Ok(_) => Self::Usable(found.st_dev, found.st_ino),
                 Err(why) => Self::Unfit(why),
             },
         }
@@ -115,9 +116,9 @@ impl Directory {
     /// The directory as this process sees it.
     #[must_use]
     pub fn here(dir: &str) -> Self {
-        match host_dir::check(dir) {
+        match host_access::check(dir) {
             Err(why) => Self::Unfit(why),
-            Ok(()) => match open(dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).and_then(fstat) {
+            Ok(_) => match open(dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).and_then(fstat) {
                 Ok(found) => Self::Usable(found.st_dev, found.st_ino),
                 Err(_) => Self::ABSENT,
             },
@@ -127,22 +128,29 @@ impl Directory {
 
 /// Users as a process in another user namespace sees them.
 mod users {
-    use super::{Unfit, host_dir};
+    use super::{Access, Unfit, host_access};
     use netacc_transport::shm::users::OVERFLOW;
     use std::fs;
 
     /// Judges a file of this mode and owner for a process of the user `uid`, as the process does.
-    pub(super) fn judge(pid: u32, mode: u32, owner: u32, uid: u32) -> Result<(), Unfit> {
+    pub(super) fn judge(pid: u32, mode: u32, owner: u32, uid: u32) -> Result<Access, Unfit> {
         let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/user")).ok();
         if namespace("self") == namespace(&pid.to_string()) {
-            return host_dir::judge(mode, owner, uid);
+            return host_access::judge(mode, owner, uid);
         }
         // As a process of another user namespace, we are shown the numbers that users have in ours.
         let map = fs::read_to_string(format!("/proc/{pid}/uid_map")).unwrap_or_default();
         match number(&map, owner) {
             None => Err(Unfit::Owner(OVERFLOW)),
-            Some(owner) => host_dir::judge(mode, owner, number(&map, uid).unwrap_or(OVERFLOW)),
+            Some(owner) => host_access::judge(mode, owner, number(&map, uid).unwrap_or(OVERFLOW)),
         }
+    }
+
+    /// Whether a process of user `uid` may enter a directory of this group (proc_pid_status(5)). Both are as we see them.
+    pub(super) fn enters(pid: u32, uid: u32, gid: u32) -> bool {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let groups = status.lines().filter(|line| line.starts_with("Gid:") || line.starts_with("Groups:"));
+        uid == 0 || groups.flat_map(str::split_whitespace).any(|word| word.parse() == Ok(gid))
     }
 
     /// The number that the user has according to the lines of a uid_map: first number there, first number here, count.

@@ -6,6 +6,7 @@ use netacc_sys::reserved_fds;
 use netacc_transport::Endpoint;
 use netacc_transport::shm::rendezvous::{Taken, receive_hello};
 use netacc_transport::shm::segment::{SEGMENT, Segment};
+use netacc_transport::shm::users::Trust;
 use netacc_transport::shm::{Link, ShmEndpoint, Side};
 use netacc_wire::Message;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -21,7 +22,7 @@ fn links() -> (&'static Link, &'static Link) {
     let (c, s) = sockets();
     let link = |side, socket| {
         let seg = Segment::map(memfd.as_fd()).unwrap();
-        Link::new(side, seg, reserved_fds::adopt(socket).unwrap(), true, 0).unwrap()
+        Link::new(side, seg, reserved_fds::adopt(socket).unwrap(), Trust::User, 0).unwrap()
     };
     (link(Side::Client, c), link(Side::Server, s))
 }

@@ -3,7 +3,7 @@
 use crate::limits::{CONTROL_TRIES, MESSAGES_PER_CALL};
 use crate::shm::Link;
 pub use crate::shm::control_socket::send_message;
-use crate::shm::guard::{FirstMessage, first_message, may_pass};
+use crate::shm::guard::{FirstMessage, first_message};
 use crate::shm::link::{ENDED, LOST};
 use crate::shm::promote::{Neighbour, Offer};
 use crate::shm::redial;
@@ -219,10 +219,10 @@ impl Link {
                 FirstMessage::Message { uid, descriptors } => {
                     // Trust depends on the user of the last message's sender from now on: a server that listened as
                     // root may have become another user.
-                    if self.peer.is_trusted() && !may_pass(uid, true) {
+                    if self.peer.is_trusted() && !self.peer.may_pass(uid) {
                         self.distrust();
                     }
-                    if descriptors && !may_pass(uid, self.peer.is_trusted()) {
+                    if descriptors && !self.peer.may_pass(uid) {
                         self.reset_all();
                         return Read::Last(Received::Garbage);
                     }
@@ -408,7 +408,9 @@ mod tests {
             let _ = raw::setsockopt_int(theirs.as_raw_fd(), libc::SOL_SOCKET, option, 64 << 20);
         }
         let segment = Segment::map(Segment::create().unwrap().as_fd()).unwrap();
-        let link = Link::new(Side::Server, segment, reserved_fds::adopt(ours).unwrap(), true, 0).unwrap();
+        let link =
+            Link::new(Side::Server, segment, reserved_fds::adopt(ours).unwrap(), crate::shm::users::Trust::User, 0)
+                .unwrap();
         let waker = link.borrow_waker().unwrap();
         let is_rung = || {
             let mut count = 0u64;

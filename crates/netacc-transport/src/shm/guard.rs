@@ -9,7 +9,6 @@
 //! `recvmsg` is given buffers on our own stack with their right lengths.
 #![allow(unsafe_code)]
 
-use crate::shm::users::trusted;
 use netacc_sys::errno::Errno;
 use netacc_sys::{closer, raw, reserved_fds};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -121,12 +120,6 @@ pub(super) fn brings_memfd(fd: i32) -> bool {
         reserved_fds::drop_raw(copy);
     });
     count == 1 && sealed && !more
-}
-
-/// Whether the sender of a message may pass descriptors: the peer was trusted `before`, and its user is still ours or
-/// root according to the kernel's credentials of this message, if these were requested.
-pub(super) fn may_pass(uid: Option<u32>, before: bool) -> bool {
-    before && uid.is_none_or(trusted)
 }
 
 /// Closes a socket whose other end a stranger has. Descriptors that the stranger has put into it may block the thread

@@ -4,88 +4,28 @@
 //!
 //! A listener has one socket there, its *entrance* ([`netacc_wire::Entrance`]). Only its own user and root may connect
 //! to it (unix(7): connecting needs the permission to write to the file), and a client believes only an entrance of a
-//! user whom it trusts. A file whose process was killed stays behind; whoever finds it dead removes it.
+//! user whom it trusts. In a directory that only a group may enter, its members trust each other. A file whose process was killed stays behind; whoever finds it dead removes it.
 
 use crate::shm::guard::{dismiss, pass_credentials};
+use crate::shm::host_access::{Access, LONGEST, check, trust};
 use crate::shm::link::Link;
 use crate::shm::mapping;
 use crate::shm::rendezvous::{FLAGS, NoLink, greet};
 use crate::shm::side::Side;
-use crate::shm::users::{OVERFLOW, is_one_user, trusted};
-use core::fmt;
+use crate::shm::users::Trust;
 use core::mem::MaybeUninit;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds};
 use netacc_wire::Entrance;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, fchmod, open, renameat, statat, unlinkat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, chmodat, fchmod, open, renameat, statat, unlinkat};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, listen, socket_with};
-use rustix::process::geteuid;
-
-/// Length of the longest directory name in bytes: name and file name have to fit into a socket's address (unix(7)).
-pub const LONGEST: usize = 70;
 
 /// Number of clients that may wait at an entrance.
 const BACKLOG: i32 = 64;
 
 /// Age (s) from which an entrance that does not listen, and was never published, counts as left behind.
 const UNPUBLISHED: i64 = 10;
-
-/// Why a directory is not used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unfit {
-    /// There is none, or it cannot be reached.
-    Absent,
-    /// Its name is longer than [`LONGEST`].
-    Long,
-    /// It is a file of another kind, perhaps a symbolic link.
-    Kind,
-    /// It belongs to this user, who is neither root nor our own.
-    Owner(u32),
-    /// Its mode: others may write to it, and so could replace a socket of ours.
-    Mode(u32),
-}
-
-impl fmt::Display for Unfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Unfit::Absent => f.write_str("it is not there"),
-            Unfit::Long => write!(f, "its name is longer than {LONGEST} bytes"),
-            Unfit::Kind => f.write_str("it is no directory (a symbolic link is not followed)"),
-            Unfit::Owner(uid @ OVERFLOW) => {
-                write!(f, "it belongs to user {uid}, which in a user namespace is every user without a number there")
-            }
-            Unfit::Owner(uid) => write!(f, "it belongs to user {uid}, who is neither root nor the program's user"),
-            Unfit::Mode(mode) => write!(f, "others may write to it and it has no sticky bit (mode {mode:04o})"),
-        }
-    }
-}
-
-/// Checks that nobody but root and our own user can replace a file in the directory that is ours.
-pub fn check(dir: &str) -> core::result::Result<(), Unfit> {
-    if dir.len() > LONGEST {
-        return Err(Unfit::Long);
-    }
-    let Ok(found) = statat(CWD, dir, AtFlags::SYMLINK_NOFOLLOW) else { return Err(Unfit::Absent) };
-    judge(found.st_mode, found.st_uid, geteuid().as_raw())?;
-    // Our own user may be one without a number, as the owner is, and another one.
-    if is_one_user(found.st_uid) { Ok(()) } else { Err(Unfit::Owner(found.st_uid)) }
-}
-
-/// Judges a file of this mode and owner, for a program of the user `uid`.
-pub fn judge(mode: u32, owner: u32, uid: u32) -> core::result::Result<(), Unfit> {
-    if FileType::from_raw_mode(mode) != FileType::Directory {
-        return Err(Unfit::Kind);
-    }
-    if owner != 0 && owner != uid {
-        return Err(Unfit::Owner(owner));
-    }
-    let mode = mode & 0o7777;
-    if mode & 0o022 != 0 && mode & 0o1000 == 0 {
-        return Err(Unfit::Mode(mode));
-    }
-    Ok(())
-}
 
 /// The address of a file in the directory.
 fn address(dir: &str, file: &str) -> Result<SocketAddrUnix> {
@@ -140,13 +80,20 @@ fn open_as(dir: &str, entrance: Entrance) -> Result<(OwnedFd, Entrance)> {
 fn publish(fd: &OwnedFd, dir: &str, entrance: Entrance) -> Result<()> {
     // Accepted sockets inherit this.
     pass_credentials(fd.as_fd());
-    // bind(2) makes the file with the mode of the socket.
-    fchmod(fd, Mode::RUSR | Mode::WUSR)?;
+    // bind(2) makes the file with the mode of the socket, less the program's umask(2).
+    let own = Mode::RUSR | Mode::WUSR;
+    fchmod(fd, own)?;
     let name = entrance.unpublished();
     bind(fd, &address(dir, name.as_str())?)?;
     let published = listen(fd, BACKLOG).map_err(Errno::from).and_then(|()| {
+        let for_group = check(dir) == Ok(Access::Group);
         let at = open_dir(dir)?;
-        let renamed = renameat(&at, name.as_str(), &at, name.published());
+        let opened = if for_group {
+            chmodat(&at, name.as_str(), own | Mode::RGRP | Mode::WGRP, AtFlags::empty())
+        } else {
+            Ok(())
+        };
+        let renamed = opened.and_then(|()| renameat(&at, name.as_str(), &at, name.published()));
         reserved_fds::drop_raw(at);
         Ok(renamed?)
     });
@@ -203,10 +150,10 @@ pub fn connect_link(dir: &str, entrance: Entrance) -> core::result::Result<&'sta
     mapping::affordable().map_err(NoLink::Resources)?;
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).map_err(res)?;
     pass_credentials(fd.as_fd());
-    let made = dial(&fd, dir, entrance).and_then(|(pid, uid)| Ok((greet(&fd, uid, None)?, pid, uid)));
+    let made = dial(&fd, dir, entrance).and_then(|(pid, uid, trust)| Ok((greet(&fd, trust, None)?, pid, uid, trust)));
     match made {
-        Ok((mapped, pid, uid)) => {
-            let link = reserved_fds::adopt(fd).and_then(|control| Link::new(Side::Client, mapped, control, true, pid));
+        Ok((mapped, pid, uid, trust)) => {
+            let link = reserved_fds::adopt(fd).and_then(|control| Link::new(Side::Client, mapped, control, trust, pid));
             let link = link.inspect_err(|_| mapped.discard()).map_err(NoLink::Resources)?;
             link.peer.set_uid(uid);
             Ok(link)
@@ -224,11 +171,11 @@ pub fn ask(dir: &str, entrance: Entrance) -> core::result::Result<(u32, u32), No
         .map_err(|e| NoLink::Resources(Errno::from(e)))?;
     let found = dial(&fd, dir, entrance);
     dismiss(fd);
-    found
+    found.map(|(pid, uid, _)| (pid, uid))
 }
 
-/// Connects `fd` to an entrance. Returns the process and the user behind it.
-fn dial(fd: &OwnedFd, dir: &str, entrance: Entrance) -> core::result::Result<(u32, u32), NoLink> {
+/// Connects `fd` to an entrance. Returns the process and the user behind it, and the trust in them.
+fn dial(fd: &OwnedFd, dir: &str, entrance: Entrance) -> core::result::Result<(u32, u32, Trust), NoLink> {
     let name = entrance.unpublished();
     let at = address(dir, name.published()).map_err(NoLink::Resources)?;
     match connect(fd, &at) {
@@ -248,7 +195,10 @@ fn dial(fd: &OwnedFd, dir: &str, entrance: Entrance) -> core::result::Result<(u3
         Err(e) => return Err(NoLink::Resources(Errno::from(e))),
     }
     let (pid, uid) = raw::peer_credentials(fd.as_raw_fd()).map_err(NoLink::Resources)?;
-    if trusted(uid) { Ok((pid, uid)) } else { Err(NoLink::Stranger) }
+    match trust(dir, uid) {
+        Trust::No => Err(NoLink::Stranger),
+        trust => Ok((pid, uid, trust)),
+    }
 }
 
 /// What [`clear`] has done.
@@ -310,7 +260,7 @@ fn is_old(dir: &str, file: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use rustix::process::geteuid;
 
     /// A fresh directory, which is removed with the guard.
     struct Fresh(std::path::PathBuf);
@@ -336,26 +286,6 @@ mod tests {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
-    }
-
-    #[test]
-    fn only_a_safe_directory_is_used() {
-        let dir = Fresh::new("safe");
-        let mode = |bits| std::fs::set_permissions(&dir.0, PermissionsExt::from_mode(bits)).unwrap();
-        for (bits, expected) in
-            [(0o755, Ok(())), (0o1777, Ok(())), (0o777, Err(Unfit::Mode(0o777))), (0o775, Err(Unfit::Mode(0o775)))]
-        {
-            mode(bits);
-            assert_eq!(check(dir.name()), expected, "{bits:o}");
-        }
-        mode(0o700);
-        let link = format!("{}.link", dir.name());
-        symlink(&dir.0, &link).unwrap();
-        assert_eq!(check(&link), Err(Unfit::Kind));
-        std::fs::remove_file(&link).unwrap();
-        assert_eq!(check("/nonexistent/netacc"), Err(Unfit::Absent));
-        assert_eq!(check("/proc/version"), Err(Unfit::Kind));
-        assert_eq!(check(&format!("/{}", "x".repeat(LONGEST))), Err(Unfit::Long));
     }
 
     #[test]

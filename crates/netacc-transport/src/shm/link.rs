@@ -14,6 +14,7 @@ use crate::shm::server_state::ServerState;
 use crate::shm::side::Side;
 use crate::shm::slots::Slots;
 use crate::shm::stats::StatsPlace;
+use crate::shm::users::Trust;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::SLOTS;
 use netacc_stats::{Counter, page};
@@ -123,7 +124,7 @@ pub(crate) fn next_id() -> u32 {
 impl Link {
     /// Makes a link from a mapped segment and a connected control socket (a reserved descriptor). `ENOMEM`: there is no
     /// memory for it, and the socket is closed.
-    pub fn new(side: Side, mapped: Mapped, control: i32, trusted: bool, peer_pid: u32) -> Result<&'static Link> {
+    pub fn new(side: Side, mapped: Mapped, control: i32, trust: Trust, peer_pid: u32) -> Result<&'static Link> {
         let link = LINKS.alloc().ok_or(Errno::NOMEM).inspect_err(|_| dismiss_reserved(control))?;
         link.blocks.store(core::ptr::from_ref(mapped.seg.blocks).cast_mut(), Ordering::Relaxed);
         link.seg.store(mapped.seg.as_ptr(), Ordering::Relaxed);
@@ -132,7 +133,7 @@ impl Link {
         link.server.store((side == Side::Server).into(), Ordering::Relaxed);
         link.lost.store(0, Ordering::Relaxed);
         link.asleep.store(0, Ordering::Relaxed);
-        link.peer.begin(control, peer_pid, trusted);
+        link.peer.begin(control, peer_pid, trust);
         link.id.store(next_id(), Ordering::Relaxed);
         link.idle_wakers.begin();
         // Number 0 means "no ready set" in shared memory.
@@ -153,7 +154,7 @@ impl Link {
         link.refs.store(1, Ordering::Release);
         link.list();
         link.publish_trust();
-        if trusted {
+        if trust.is_given() {
             // The peer may fork at a moment at which the program has used up all numbers, and passes a descriptor then.
             reserved_fds::hold_spare();
         }

@@ -39,6 +39,7 @@ mod edges;
 pub mod endpoint;
 mod follow;
 pub mod guard;
+pub mod host_access;
 pub mod host_dir;
 pub mod identity;
 pub mod link;

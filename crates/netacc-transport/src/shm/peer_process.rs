@@ -1,11 +1,11 @@
 //! The process at the other end of a link: who it is, whether it is trusted, and whether it has ended.
 
 use crate::shm::procfs::{is_in_another_user_namespace, is_zombie};
-use crate::shm::users::are_trusted_by;
+use crate::shm::users::{Trust, are_trusted_by, trusted};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use netacc_sys::{raw, reserved_fds};
 use rustix::fd::{FromRawFd, OwnedFd};
-use rustix::process::getuid;
+use rustix::process::{geteuid, getuid};
 
 /// The process that the kernel named as a link's peer.
 #[derive(Debug)]
@@ -15,9 +15,11 @@ pub struct PeerProcess {
     /// A pidfd of it (descriptor + 1), if it has no process id here; see [`PeerProcess::lives`].
     file: AtomicI32,
     uid: AtomicU32,
-    /// Set if it runs as our user or as root. The wakers of another peer are not written, since a write could block; it
-    /// is woken by messages instead.
-    trusted: AtomicU32,
+    /// The [`Trust`] in it. The wakers of a peer without it are not written, since a write could block; it is woken by
+    /// messages instead.
+    trust: AtomicU32,
+    /// Our own real user when the link was made.
+    ours: AtomicU32,
     /// 1 if it will trust the process that made this end of the link, which is decided by that process's user at the
     /// time. It is used until the peer has stored its own word, also in the child of a fork, which may run as another
     /// user.
@@ -26,11 +28,12 @@ pub struct PeerProcess {
 
 impl PeerProcess {
     /// Notes the peer of a new link whose control socket is `control`.
-    pub(super) fn begin(&self, control: i32, pid: u32, trusted: bool) {
-        self.trusted.store(trusted.into(), Ordering::Relaxed);
+    pub(super) fn begin(&self, control: i32, pid: u32, trust: Trust) {
+        self.trust.store(trust as u32, Ordering::Relaxed);
+        self.ours.store(getuid().as_raw(), Ordering::Relaxed);
         self.pid.store(pid, Ordering::Relaxed);
         self.open(control);
-        self.set_uid(if trusted { getuid().as_raw() } else { u32::MAX });
+        self.set_uid(if trust.is_given() { getuid().as_raw() } else { u32::MAX });
     }
 
     /// Keeps a pidfd (`SO_PEERPIDFD`, Linux 6.5) of a peer in a PID namespace that is not visible here, so that its end
@@ -73,7 +76,10 @@ impl PeerProcess {
     /// it has here, and is not expected to trust us before it says so.
     pub fn set_uid(&self, uid: u32) {
         self.uid.store(uid, Ordering::Relaxed);
-        let expected = are_trusted_by(uid) && (self.pid() == 0 || !is_in_another_user_namespace(self.pid()));
+        let expected = match self.trust() {
+            Trust::Group => true,
+            _ => are_trusted_by(uid) && (self.pid() == 0 || !is_in_another_user_namespace(self.pid())),
+        };
         self.expects_trust.store(expected.into(), Ordering::Relaxed);
     }
 
@@ -82,14 +88,37 @@ impl PeerProcess {
         self.uid() == 0
     }
 
-    /// Whether it runs as our user or as root.
+    fn trust(&self) -> Trust {
+        Trust::from_word(self.trust.load(Ordering::Relaxed))
+    }
+
+    /// Whether it may hold our descriptors and pass us its own.
     pub fn is_trusted(&self) -> bool {
-        self.trusted.load(Ordering::Relaxed) != 0
+        self.trust().is_given()
+    }
+
+    /// Whether it still may according to the kernel, which names the real user of a message's sender if that was
+    /// requested.
+    pub(super) fn may_pass(&self, sender: Option<u32>) -> bool {
+        match self.trust() {
+            Trust::No => false,
+            Trust::User => sender.is_none_or(trusted),
+            Trust::Group => sender.is_none_or(|uid| uid == self.uid() || trusted(uid)),
+        }
+    }
+
+    /// Whether it trusts us still, if it has done so when the link was made: it is told our real user with each message,
+    /// so our effective one must not differ.
+    pub(super) fn goes_on_trusting_us(&self) -> bool {
+        match self.trust() {
+            Trust::Group => getuid() == geteuid() && getuid().as_raw() == self.ours.load(Ordering::Relaxed),
+            Trust::No | Trust::User => are_trusted_by(self.uid()),
+        }
     }
 
     /// Ends the trust in it.
     pub(super) fn distrust(&self) {
-        self.trusted.store(0, Ordering::Relaxed);
+        self.trust.store(Trust::No as u32, Ordering::Relaxed);
     }
 
     /// Whether it is expected to trust the process that made this end of the link.

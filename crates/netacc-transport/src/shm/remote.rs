@@ -13,6 +13,7 @@ use crate::shm::side_machines::PEER_GONE;
 use crate::shm::side_state::SideState;
 use crate::shm::slot_side::SlotSide;
 use crate::shm::slots::SLOTS;
+use crate::shm::users::Trust;
 use core::ptr;
 use core::sync::atomic::Ordering;
 use netacc_stats::{LinkEntry, page};
@@ -34,7 +35,8 @@ impl Link {
         reserved_fds::drop_raw(memfd);
         let mapped = Mapped { seg: seg?, file: 0 };
         let one = |side, control: OwnedFd| {
-            reserved_fds::adopt(control).and_then(|control| Link::new(side, mapped, control, true, raw::getpid()))
+            reserved_fds::adopt(control)
+                .and_then(|control| Link::new(side, mapped, control, Trust::User, raw::getpid()))
         };
         let client = one(Side::Client, local_end).inspect_err(|_| mapped.discard())?;
         let server = one(Side::Server, peer_end).inspect_err(|_| client.put())?;

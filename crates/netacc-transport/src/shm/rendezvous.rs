@@ -3,9 +3,8 @@
 //! another one, the same address belongs to another host.
 
 use crate::shm::control::{Received, receive_message, send_message};
-use crate::shm::guard::{
-    FirstMessage, brings_memfd, dismiss, first_message, may_pass, pass_credentials, refuse_descriptors,
-};
+use crate::shm::guard::{FirstMessage, brings_memfd, dismiss, first_message, pass_credentials, refuse_descriptors};
+use crate::shm::host_access;
 use crate::shm::link::Link;
 use crate::shm::mapping;
 use crate::shm::mapping::Mapped;
@@ -14,7 +13,7 @@ use crate::shm::procfs;
 use crate::shm::segment::{SEGMENT, Segment};
 use crate::shm::server_state::ServerState;
 use crate::shm::side::Side;
-use crate::shm::users::{is_one_user, trusted};
+use crate::shm::users::{Trust, is_one_user, trusted};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, page};
@@ -108,10 +107,12 @@ pub fn receive_hello(fd: OwnedFd, backlog: u32, room: impl Fn(u32) -> bool) -> T
         Ok(spare) => reserved_fds::drop_raw(spare),
         Err(_) => return Taken::Unable(fd),
     }
+    let may_pass = |sender: Option<u32>| trusted(uid) && sender.is_none_or(trusted);
     match first_message(fd.as_raw_fd()) {
         FirstMessage::Nothing => return Taken::Later(fd),
+        // A descriptor of a sender that is not our user, nor root, is looked at first.
         FirstMessage::Message { uid: sender, descriptors: true }
-            if !may_pass(sender, trusted(uid)) && !brings_memfd(fd.as_raw_fd()) =>
+            if !may_pass(sender) && !brings_memfd(fd.as_raw_fd()) =>
         {
             page().count(Counter::ProtocolErrors);
             page().fallback(Reason::ProtocolError);
@@ -137,8 +138,9 @@ pub fn receive_hello(fd: OwnedFd, backlog: u32, room: impl Fn(u32) -> bool) -> T
             return Taken::Refused;
         }
     };
-    if !trusted(uid) {
-        // A client of another user may pass no descriptor but that of its Hello.
+    let trust = host_access::trust_in_client(fd.as_fd(), uid);
+    if !trust.is_given() {
+        // Such a client may pass no descriptor but that of its Hello.
         refuse_descriptors(fd.as_fd());
     }
     let mapped = Segment::map(memfd.as_fd());
@@ -150,7 +152,7 @@ pub fn receive_hello(fd: OwnedFd, backlog: u32, room: impl Fn(u32) -> bool) -> T
             return refused(e);
         }
     };
-    server_link(fd, mapped, (pid, seen, uid), backlog)
+    server_link(fd, mapped, (pid, seen, uid), trust, backlog)
         .inspect_err(|_| mapped.discard())
         .map_or_else(refused, Taken::Link)
 }
@@ -168,7 +170,13 @@ fn refused(e: Errno) -> Taken {
 
 /// Makes the server's side of a link whose segment is mapped. `pid` is the process id according to the client; `seen`
 /// and `uid` are the kernel's values.
-fn server_link(fd: OwnedFd, mapped: Mapped, (pid, seen, uid): (u32, u32, u32), backlog: u32) -> Result<&'static Link> {
+fn server_link(
+    fd: OwnedFd,
+    mapped: Mapped,
+    (pid, seen, uid): (u32, u32, u32),
+    trust: Trust,
+    backlog: u32,
+) -> Result<&'static Link> {
     let seg = mapped.seg;
     seg.set_backlog(backlog);
     // Our process id is valid at the client if both agree on the client's; otherwise the client is in another PID
@@ -176,7 +184,7 @@ fn server_link(fd: OwnedFd, mapped: Mapped, (pid, seen, uid): (u32, u32, u32), b
     let ours = if seen == pid { raw::getpid() } else { 0 };
     seg.header().server_pid.store(ours, Ordering::Relaxed);
     let control = reserved_fds::adopt(fd)?;
-    let link = Link::new(Side::Server, mapped, control, trusted(uid), seen)?;
+    let link = Link::new(Side::Server, mapped, control, trust, seen)?;
     link.peer.set_uid(uid);
     seg.set_server(ServerState::Open);
     Ok(link)
@@ -222,8 +230,8 @@ pub fn connect_link(
         find(&fd, from, dest, member, place).and_then(|found| Ok((client_link(&fd, from, dest, found.0)?, found)));
     match made {
         Ok((Made { mapped, uid, pid, listener }, (found, several))) => {
-            let link =
-                reserved_fds::adopt(fd).and_then(|control| Link::new(Side::Client, mapped, control, trusted(uid), pid));
+            let link = reserved_fds::adopt(fd)
+                .and_then(|control| Link::new(Side::Client, mapped, control, Trust::in_user(uid), pid));
             let link = link.inspect_err(|_| mapped.discard()).map_err(NoLink::Resources)?;
             link.peer.set_uid(uid);
             link.listener.member.store(found, Ordering::Relaxed);
@@ -380,16 +388,16 @@ fn client_link(fd: &OwnedFd, from: SocketAddr, dest: SocketAddr, member: u64) ->
         Word::Listener(listener) => Some(listener.backlog.saturating_add(1)),
         _ => None,
     };
-    Ok(Made { mapped: greet(fd, uid, backlog)?, uid, pid, listener })
+    Ok(Made { mapped: greet(fd, Trust::in_user(uid), backlog)?, uid, pid, listener })
 }
 
-/// Makes a segment and sends it with a Hello over `fd`, to a process of user `uid`. `backlog` is the largest number of
+/// Makes a segment and sends it with a Hello over `fd`, to a process that is trusted so far. `backlog` is the largest number of
 /// connects that may wait there, if it is known.
-pub(super) fn greet(fd: &OwnedFd, uid: u32, backlog: Option<u32>) -> core::result::Result<Mapped, NoLink> {
+pub(super) fn greet(fd: &OwnedFd, trust: Trust, backlog: Option<u32>) -> core::result::Result<Mapped, NoLink> {
     let memfd = Segment::create().map_err(NoLink::Resources)?;
     let mapped = Segment::map(memfd.as_fd()).map_err(NoLink::Resources);
-    if !trusted(uid) {
-        // A server of another user must not pass descriptors to us.
+    if !trust.is_given() {
+        // Such a server must not pass descriptors to us.
         refuse_descriptors(fd.as_fd());
     }
     if let (Ok(mapped), Some(backlog)) = (&mapped, backlog) {

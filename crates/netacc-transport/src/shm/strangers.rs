@@ -14,7 +14,6 @@ use crate::shm::segment::{LENDING_UNKNOWN, REFUSES_LENT, TAKES_LENT};
 use crate::shm::side_machines::{AHEAD, PEER_GONE};
 use crate::shm::slot_side::View;
 use crate::shm::slots::CONTROL_SLOT;
-use crate::shm::users::are_trusted_by;
 use crate::shm::{Link, ShmEndpoint, Side, SlotSide};
 use core::sync::atomic::Ordering;
 use netacc_ring::{RESET, SWITCHED};
@@ -70,7 +69,7 @@ impl Link {
         };
         // The child of a fork, whatever its present user is, communicates over the liveness socket that was passed
         // before.
-        self.peer.is_trusted() && takes && (self.is_inherited() || are_trusted_by(self.peer.uid()))
+        self.peer.is_trusted() && takes && (self.is_inherited() || self.peer.goes_on_trusting_us())
     }
 
     /// Whether a message passes what a stranger must not pass. If so, the connection that it names is reset; the caller

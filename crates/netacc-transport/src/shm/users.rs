@@ -1,4 +1,4 @@
-//! Trust in peers, by their user id.
+//! Trust in peers: by their user id, or because the host directory lets nobody in but a group.
 
 use netacc_sys::{raw, reserved_fds};
 use rustix::fd::AsRawFd;
@@ -7,6 +7,39 @@ use rustix::process::{geteuid, getuid};
 
 /// The id that the kernel shows for every user who has no id in our user namespace (user_namespaces(7)).
 pub const OVERFLOW: u32 = 65534;
+
+/// Whether a peer may hold our descriptors and pass us its own, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Trust {
+    /// It may not.
+    No = 0,
+    /// It runs as our user or as root.
+    User = 1,
+    /// We have met it in a host directory of a group ([`crate::shm::host_access::Access::Group`]). It is trusted as long as
+    /// it runs as the user that it was then.
+    Group = 2,
+}
+
+impl Trust {
+    /// The trust in a process that we know by nothing but its user.
+    pub fn in_user(uid: u32) -> Trust {
+        if trusted(uid) { Trust::User } else { Trust::No }
+    }
+
+    /// Whether it may.
+    pub fn is_given(self) -> bool {
+        self != Trust::No
+    }
+
+    pub(super) fn from_word(word: u32) -> Trust {
+        match word {
+            1 => Trust::User,
+            2 => Trust::Group,
+            _ => Trust::No,
+        }
+    }
+}
 
 /// Whether processes of this user may hold our descriptors and pass us theirs: those of our own user and of root may.
 pub fn trusted(uid: u32) -> bool {

@@ -1,7 +1,7 @@
 //! Judges a host.
 
 use netacc_conf::{Config, ENV_CMDLINE};
-use netacc_transport::shm::host_dir::{self, Unfit};
+use netacc_transport::shm::host_access::{self, Access, Unfit};
 use netacc_verbs::fork;
 
 use crate::drivers::{Drivers, compare};
@@ -212,17 +212,24 @@ fn host_directory(config: &Config, report: &mut Report) {
     if dir.is_empty() {
         return;
     }
-    match host_dir::check(dir) {
-        Ok(()) => {
-            report.add(Level::Ok, SUBJECT, "host-dir", format!("{dir}: programs in other containers are found by it"));
+    match host_access::check(dir) {
+        Ok(access) => {
+            let whose = match access {
+                Access::User => "of the same user",
+                Access::Group => "of its group, whatever their users,",
+            };
+            let text = format!("{dir}: programs {whose} in other containers are found by it");
+            report.add(Level::Ok, SUBJECT, "host-dir", text);
         }
         // Without containers nobody needs it.
         Err(Unfit::Absent) => {}
         Err(why) => {
             let text = format!("{KEY}={dir} is not used, programs in other containers are reached by TCP: {why}");
-            report
-                .add(Level::Warn, SUBJECT, "host-dir", text)
-                .advice(format!("'chown root {dir}; chmod 1777 {dir}', or name another directory in {KEY}"));
+            let advice = match why {
+                Unfit::Group(gid) => format!("run the program with the supplementary group {gid}"),
+                _ => format!("'chown root {dir}; chmod 1777 {dir}', or name another directory in {KEY}"),
+            };
+            report.add(Level::Warn, SUBJECT, "host-dir", text).advice(advice);
         }
     }
 }

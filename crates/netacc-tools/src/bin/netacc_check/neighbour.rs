@@ -8,7 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use netacc_conf::Config;
 use netacc_stats::Reason;
 use netacc_tools::place::{Container, network_of};
-use netacc_transport::shm::host_dir::{self, Unfit};
+use netacc_transport::shm::host_access::{self, Unfit};
+use netacc_transport::shm::host_dir;
 use netacc_transport::shm::rendezvous::NoLink;
 use netacc_wire::Entrance;
 
@@ -52,8 +53,8 @@ pub(crate) fn judge(target: SocketAddr, config: &Config) -> Prospect {
     if dir.is_empty() {
         return Prospect::Off;
     }
-    match host_dir::check(dir) {
-        Ok(()) => {}
+    match host_access::check(dir) {
+        Ok(_) => {}
         Err(why @ Unfit::Absent) => {
             let text = format!("no program in another container is looked for: {dir}: {why} (NACC_HOST_DIR)");
             return Prospect::None(verdict(Level::Note, text, None));

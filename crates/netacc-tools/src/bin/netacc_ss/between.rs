@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use netacc_stats::{Reason, Transport};
 use netacc_stats_reader::{Snapshot, Sock};
 use netacc_tools::place::Directory;
-use netacc_transport::shm::host_dir::Unfit;
+use netacc_transport::shm::host_access::Unfit;
 
 use crate::other_end::{OtherEnd, Processes};
 

@@ -7,7 +7,8 @@
 use netacc_conf::Config;
 use netacc_stats_reader::{self as reader, Leftover};
 use netacc_tools::conf_file;
-use netacc_transport::shm::host_dir::{self, Cleared, Unfit};
+use netacc_transport::shm::host_access::{self, Unfit};
+use netacc_transport::shm::host_dir::{self, Cleared};
 use serde_json::{Value, json};
 
 use crate::complaint::program;
@@ -63,8 +64,8 @@ fn directory() -> String {
 
 /// Removes the dead sockets of the directory. `Err`: it is not used, and why unless it is absent.
 fn clear(dir: &str) -> Result<Cleared, Option<Unfit>> {
-    match host_dir::check(dir) {
-        Ok(()) => host_dir::clear(dir).map_err(|_| None),
+    match host_access::check(dir) {
+        Ok(_) => host_dir::clear(dir).map_err(|_| None),
         Err(Unfit::Absent) => Err(None),
         Err(why) => Err(Some(why)),
     }
