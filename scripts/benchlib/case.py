@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass
 
-from . import sides, stats
+from . import proc, sides, stats
+from .sockmap import Sockmap
+
+# Sides that a run may have besides TCP and NetACC.
+OTHERS = {"unix": sides.UnixSocket, "sockmap": Sockmap}
 
 
 @dataclass(frozen=True)
@@ -72,15 +76,21 @@ class Target:
 class Settings:
     quick: bool = False
     rounds: int | None = None
-    unix: bool = False  # whether UNIX sockets are measured too, where a case can
+    others: tuple = ()  # the names of OTHERS that are measured too, in the cases that have them
 
 
 class Lab:
-    """The objects that all cases share: the sides, a scratch folder, the settings, the progress line."""
+    """The objects that all cases share: the sides, a scratch folder, the settings, the progress line. `absent` has the reasons why
+    this machine does not have a side."""
 
     def __init__(self, scratch, settings, progress):
         self.sides = (sides.Plain(), sides.Accelerated())
-        self.unix = (sides.UnixSocket(),) if settings.unix else ()
+        self.others, self.absent = {}, {}
+        for name in settings.others:
+            try:
+                self.others[name] = OTHERS[name]()
+            except proc.Failed as error:
+                self.absent[name] = " ".join(str(error).split())
         self.scratch = scratch
         self.settings = settings
         self.progress = progress
@@ -88,9 +98,13 @@ class Lab:
     def seconds(self, usual, quick):
         return quick if self.settings.quick else usual
 
+    def close(self):
+        for side in self.others.values():
+            side.close()
+
 
 class Case:
-    """One comparison. A round measures each side once, the first one taking turns."""
+    """One comparison. A round measures each side once, and each side begins in its turn."""
 
     name = ""
     title = ""
@@ -103,7 +117,7 @@ class Case:
     short_lived = 0  # connections of a round that end too soon to leave TCP
     steps_per_round = 2
     beginning = "preparing"  # what the progress line says before the first round
-    has_unix = False  # whether UNIX sockets can be a third side
+    others = ()  # the names of OTHERS that can be further sides
 
     def __init__(self):
         self.lab = None
@@ -113,7 +127,10 @@ class Case:
         return settings.rounds or (self.quick_rounds if settings.quick else self.usual_rounds)
 
     def sides(self):
-        return (*self.lab.sides, *self.lab.unix) if self.has_unix else self.lab.sides
+        return (*self.lab.sides, *self.other_sides(self.lab))
+
+    def other_sides(self, lab):
+        return [lab.others[name] for name in self.others if name in lab.others]
 
     def possible(self):
         """None, or the reason why this machine cannot run the case."""
@@ -130,9 +147,10 @@ class Case:
         raise NotImplementedError
 
     def round(self, index, announce):
-        order = self.sides() if index % 2 == 0 else self.sides()[::-1]
+        order = self.sides()
+        first = index % len(order)
         samples = {}
-        for side in order:
+        for side in (*order[first:], *order[:first]):
             announce(side)
             samples[side.name] = self.sample(side)
         return samples

@@ -11,7 +11,7 @@ from .stream_cases import Iperf
 class InContainers:
     """What the cases have in common."""
 
-    has_unix = False
+    others = ("sockmap",)
     published = False
 
     def possible(self):

@@ -64,27 +64,30 @@ def _chosen(parser, cases, only):
 
 def _measure(cases, settings, after_each):
     progress = show.Progress()
-    progress.total = sum(runner.steps(case, settings) for case in cases)
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="netacc-bench-") as scratch:
         lab = Lab(scratch, settings, progress)
+        progress.total = sum(runner.steps(case, lab) for case in cases)
         try:
             for case in cases:
                 outcomes.append(runner.run_case(case, lab))
                 after_each(outcomes)
         finally:
+            lab.close()
             proc.stop_all()
             progress.clear()
     return outcomes
 
 
-def _command(parser, arguments, cases, table, json_path=None, unix=False):
+def _command(parser, arguments, cases, table, ratio, other, json_path=None):
+    """`ratio` explains that word of the table; `other` is the name of the further side, for the cases that have it."""
     if arguments.list:
         for case in cases:
             print(f"{case.name:22} {case.title}")
         return 0
     chosen = _chosen(parser, cases, arguments.only)
-    settings = Settings(arguments.quick, arguments.rounds, unix)
+    others = (other,) if any(other in case.others for case in chosen) else ()
+    settings = Settings(arguments.quick, arguments.rounds, others)
     started, facts = time.time(), report.machine()
     print(report.machine_line(facts), flush=True)
 
@@ -98,7 +101,7 @@ def _command(parser, arguments, cases, table, json_path=None, unix=False):
     show.note(
         f"medians of interleaved rounds, measured in {seconds // 60} min {seconds % 60} s;"
         " spread: half the way from the lowest to the highest round;"
-        " ratio: how many times better NetACC is"
+        f" ratio: how many times better {ratio}"
     )
     good = report.footer(outcomes)
     if json_path:
@@ -129,7 +132,7 @@ def _guarded(command):
 def demo():
     parser = _arguments("redis, unmodified, on kernel TCP, on a UNIX socket and under NetACC in turn.")
     arguments = parser.parse_args()
-    return _guarded(lambda: _command(parser, arguments, _redis(), report.demo_table, unix=True))
+    return _guarded(lambda: _command(parser, arguments, _redis(), report.demo_table, "NetACC is", "unix"))
 
 
 def bench():
@@ -138,4 +141,4 @@ def bench():
     parser.add_argument("--json", default=default, metavar="FILE", help="where every round goes (%(default)s)")
     arguments = parser.parse_args()
     path = os.path.abspath(arguments.json)
-    return _guarded(lambda: _command(parser, arguments, _everything(), report.bench_table, path))
+    return _guarded(lambda: _command(parser, arguments, _everything(), report.bench_table, "than TCP", "sockmap", path))

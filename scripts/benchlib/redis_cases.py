@@ -17,7 +17,7 @@ METRICS = (
 class RedisCase(Case):
     metrics = METRICS
     headline = "rps"
-    has_unix = True
+    others = ("unix",)
     options = ()
     test = "set"
     seconds = (1.2, 0.6)  # usual, quick: how long one measurement should take

@@ -9,6 +9,12 @@ import re
 from . import proc, show, stats
 
 
+# The sides besides NetACC, with their titles.
+OTHERS = (("tcp", "TCP"), ("unix", "UNIX socket"), ("sockmap", "sockmap"))
+# Who says that a side was accelerated.
+WITNESSES = {"netacc": "accelerated, as netacc_ss saw it", "sockmap": "sockmap, as its BPF programs counted"}
+
+
 def demo_table(outcomes):
     """A table of the redis cases: for each the figures of TCP, UNIX sockets and NetACC, and how many times better NetACC is."""
     header = ["", "requests/s", "spread", "avg ms", "p50 ms", "p99 ms", "CPU us/request"]
@@ -20,11 +26,11 @@ def demo_table(outcomes):
         if outcome.error:
             rows.append("  failed: see below")
             continue
-        others = [(side, title) for side, title in (("tcp", "TCP"), ("unix", "UNIX socket")) if outcome.has(side)]
+        others = [(side, title) for side, title in OTHERS if outcome.has(side)]
         for side, title in (*others, ("netacc", "NetACC")):
             rows.append(_demo_row(outcome, side, "  " + title))
         for side, title in others:
-            better = [stats.ratio(outcome.ratio_to(side, metric)) for metric in outcome.case.metrics]
+            better = [stats.ratio(outcome.ratio(metric, than=side)) for metric in outcome.case.metrics]
             rows.append([f"  ratio to {title}", better[0], "", *better[1:]])
     return show.table(header, rows)
 
@@ -39,6 +45,9 @@ def _demo_row(outcome, side, title):
 
 def bench_table(outcomes):
     header = ["", "TCP", "spread", "NetACC", "spread", "ratio", "target", ""]
+    others = [side for side in OTHERS[1:] if any(outcome.has(side[0]) for outcome in outcomes)]
+    for _, title in others:
+        header += [title, "spread", "ratio"]
     rows = []
     for outcome in outcomes:
         if rows:
@@ -47,22 +56,36 @@ def bench_table(outcomes):
         if outcome.error or outcome.skipped:
             rows.append("  failed: see below" if outcome.error else f"  skipped: {outcome.skipped}")
         if outcome.raw:
-            rows += [_metric_row(outcome, metric) for metric in outcome.case.metrics]
+            rows += [_metric_row(outcome, metric, others) for metric in outcome.case.metrics]
     return show.table(header, rows)
 
 
-def _metric_row(outcome, metric):
-    cells = ["  " + metric.label]
-    for side in ("tcp", "netacc"):
-        found = outcome.summary(side, metric.key)
-        cells.append(stats.number(found["median"] if found else None, metric.digits))
-        cells.append(stats.percent(stats.spread(found, metric.digits)))
+def _metric_row(outcome, metric, others):
+    cells = ["  " + metric.label, *_side_cells(outcome, metric, "tcp"), *_side_cells(outcome, metric, "netacc")]
+    cells += _target_cells(outcome, metric)
+    for side, _ in others:
+        if outcome.has(side):
+            cells += [*_side_cells(outcome, metric, side), stats.ratio(outcome.ratio(metric, side))]
+        else:
+            cells += ["", "", ""]
+    return cells
+
+
+def _side_cells(outcome, metric, side):
+    """The median and the spread of a side."""
+    found = outcome.summary(side, metric.key)
+    median = stats.number(found["median"] if found else None, metric.digits)
+    return [median, stats.percent(stats.spread(found, metric.digits))]
+
+
+def _target_cells(outcome, metric):
+    """NetACC's ratio, its target, and whether that is met."""
     target = next((t for t in outcome.case.targets if t.metric == metric.key), None)
     ratio = "" if metric.better == "info" else stats.ratio(outcome.ratio(metric))
     if target is None:
-        return [*cells, ratio, "", ""]
+        return [ratio, "", ""]
     value = target.value(outcome)
-    return [*cells, _judged(target, value, ratio), target.text(), _verdict(*outcome.met(target))]
+    return [_judged(target, value, ratio), target.text(), _verdict(*outcome.met(target))]
 
 
 def _judged(target, value, ratio):
@@ -79,25 +102,32 @@ def _verdict(met, aim_met):
 
 
 def footer(outcomes):
-    """Prints the notes, and whether the accelerated side really was accelerated; returns False if it was not."""
+    """Prints the notes, and whether the accelerated sides really were accelerated; returns False if one was not."""
     for note in dict.fromkeys(note for outcome in outcomes for note in outcome.case.notes):
         show.note(note)
-    bad = [outcome for outcome in outcomes if outcome.accelerated() in ("no", "unknown")]
-    checked = [outcome for outcome in outcomes if outcome.accelerated() == "yes"]
-    if checked:
-        shm = sum(outcome.proof.shm for outcome in checked)
-        total = shm + sum(outcome.proof.tcp for outcome in checked)
-        show.note(
-            f"accelerated, as netacc_ss saw it: {shm:,.0f} of {total:,.0f} connections"
-            f" over shared memory, in {len(checked)} of {len(checked) + len(bad)} cases"
-        )
-    for outcome in bad:
-        what = "NOT ACCELERATED" if outcome.accelerated() == "no" else "NOT KNOWN TO BE ACCELERATED"
-        print(show.loud(f"! {what}: {outcome.case.title}: {outcome.proof.sentence()}"))
+    good = [_proven(outcomes, side, witness) for side, witness in WITNESSES.items()]
     for outcome in outcomes:
         if outcome.error:
             print(show.loud(f"! FAILED: {outcome.case.title}: {outcome.error}"))
-    return not bad and not any(outcome.error for outcome in outcomes)
+    return all(good) and not any(outcome.error for outcome in outcomes)
+
+
+def _proven(outcomes, side, witness):
+    """Prints whether a side was accelerated in the cases where it should be; returns False if it was not."""
+    bad = [outcome for outcome in outcomes if outcome.accelerated(side) in ("no", "unknown")]
+    proofs = [outcome.proofs[side] for outcome in outcomes if outcome.accelerated(side) == "yes"]
+    if proofs:
+        fast = sum(proof.fast for proof in proofs)
+        total = fast + sum(proof.tcp for proof in proofs)
+        show.note(
+            f"{witness}: {fast:,.0f} of {total:,.0f} {proofs[0].unit} {proofs[0].words},"
+            f" in {len(proofs)} of {len(proofs) + len(bad)} cases"
+        )
+    for outcome in bad:
+        what = "NOT ACCELERATED" if outcome.accelerated(side) == "no" else "NOT KNOWN TO BE ACCELERATED"
+        who = "" if side == "netacc" else f", {side}"
+        print(show.loud(f"! {what}: {outcome.case.title}{who}: {outcome.proofs[side].sentence()}"))
+    return not bad
 
 
 def _first(path, pattern):
@@ -152,15 +182,18 @@ def _case_json(outcome):
             "netacc": outcome.summary("netacc", metric.key),
             "times_better": outcome.ratio(metric),
         }
-        if outcome.has("unix"):
-            metrics[metric.key]["unix"] = outcome.summary("unix", metric.key)
+        for side, _ in OTHERS[1:]:
+            if outcome.has(side):
+                metrics[metric.key][side] = outcome.summary(side, metric.key)
+                metrics[metric.key][f"{side}_times_better"] = outcome.ratio(metric, side)
     return {
         "name": outcome.case.name,
         "title": outcome.case.title,
         "skipped": outcome.skipped,
         "error": outcome.error,
         "notes": outcome.case.notes,
-        "proof": outcome.proof.as_json() if outcome.accelerated() else None,
+        "proof": outcome.proofs["netacc"].as_json() if outcome.accelerated() else None,
+        "sockmap_proof": outcome.proofs["sockmap"].as_json() if outcome.has("sockmap") else None,
         "metrics": metrics,
         "targets": [_target_json(t, outcome) for t in outcome.case.targets] if outcome.raw else [],
         "rounds": outcome.raw,

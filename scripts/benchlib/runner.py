@@ -7,7 +7,7 @@ class Outcome:
     def __init__(self, case):
         self.case = case
         self.raw = []
-        self.proof = sides.Proof(case.short_lived)
+        self.proofs = {"netacc": sides.Proof("netacc", case.short_lived), "sockmap": sides.Proof("sockmap")}
         self.error = None
         self.skipped = None
 
@@ -17,7 +17,7 @@ class Outcome:
             seen = values.pop("proof", None)
             self.raw.append({"round": index + 1, "side": side, "values": values, "accepted": seen})
             if seen is not None:
-                self.proof.add(seen)
+                self.proofs[side].add(seen)
 
     def has(self, side):
         return any(r["side"] == side for r in self.raw)
@@ -37,15 +37,11 @@ class Outcome:
     def better(self, metric):
         return next(m.better for m in self.case.metrics if m.key == metric)
 
-    def ratio(self, metric):
-        return self.ratio_to("tcp", metric)
-
-    def ratio_to(self, side, metric):
-        """How many times better NetACC is than another side; None if a ratio has no meaning."""
+    def ratio(self, metric, side="netacc", than="tcp"):
+        """How many times better one side is than another; None if a ratio has no meaning."""
         if metric.better == "info":
             return None
-        other, netacc = self.median(side, metric.key), self.median("netacc", metric.key)
-        return stats.times_better(other, netacc, metric.better)
+        return stats.times_better(self.median(than, metric.key), self.median(side, metric.key), metric.better)
 
     def met(self, target):
         """Whether a target and its aim are met; None if that is not known."""
@@ -54,11 +50,13 @@ class Outcome:
         value = target.value(self)
         return target.met(value), target.aim_met(value)
 
-    def accelerated(self):
-        """Whether NetACC was accelerated: yes, no, unknown, or None if the question does not apply."""
-        if not self.case.must_be_accelerated or self.skipped or not self.raw:
+    def accelerated(self, side="netacc"):
+        """Whether a side was accelerated: yes, no, unknown, or None if the question does not apply."""
+        if self.skipped or not self.raw:
             return None
-        return self.proof.verdict()
+        if side == "netacc":
+            return self.proofs[side].verdict() if self.case.must_be_accelerated else None
+        return self.proofs[side].verdict() if self.has(side) else None
 
 
 def _so_far(outcome):
@@ -74,6 +72,9 @@ def run_case(case, lab):
     if outcome.skipped:
         lab.progress.say(f"{case.title}: skipped, {outcome.skipped}")
         return outcome
+    for name in case.others:
+        if name in lab.absent:
+            case.note(f"{name} is not measured: {lab.absent[name]}")
     rounds = case.rounds(lab.settings)
     try:
         lab.progress.step(f"{case.title}, {case.beginning}")
@@ -93,6 +94,5 @@ def run_case(case, lab):
     return outcome
 
 
-def steps(case, settings):
-    extra = 1 if settings.unix and case.has_unix else 0
-    return 1 + (case.steps_per_round + extra) * case.rounds(settings)
+def steps(case, lab):
+    return 1 + (case.steps_per_round + len(case.other_sides(lab))) * case.rounds(lab.settings)

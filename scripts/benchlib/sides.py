@@ -1,4 +1,4 @@
-"""The two sides of every comparison, and the proof that one of them really is accelerated."""
+"""The sides of every comparison, and the proof that those which should be accelerated really are."""
 
 import json
 import os
@@ -42,6 +42,9 @@ class Side:
 
     def library(self):
         return None
+
+    def close(self):
+        pass
 
 
 def serving(side, pid, work):
@@ -120,12 +123,19 @@ class Watch:
 
 
 class Proof:
-    """Collects the observations of the watches over all measured rounds of a case. `short_lived` is the number of connections of a
-    round that end too soon to leave TCP."""
+    """Collects the observations of the watches on one side over all measured rounds of a case. `short_lived` is the number of
+    connections of a round that end too soon to leave TCP."""
 
-    def __init__(self, short_lived=0):
+    # For each side that has a watch: what it counts, the path that should be taken, and how a sentence says so.
+    KINDS = {
+        "netacc": ("connections", "shm", "over shared memory"),
+        "sockmap": ("messages", "redirected", "redirected"),
+    }
+
+    def __init__(self, side, short_lived=0):
+        self.unit, self.path, self.words = self.KINDS[side]
         self.short_lived = short_lived
-        self.shm = 0
+        self.fast = 0
         self.tcp = 0
         self.rounds = 0
         self.rounds_without = 0
@@ -136,15 +146,15 @@ class Proof:
         if "unknown" in seen:
             self.unknown = seen["unknown"]
             return
-        self.shm += seen["shm"]
+        self.fast += seen[self.path]
         self.tcp += seen["tcp"]
-        self.rounds_without += seen["shm"] == 0
+        self.rounds_without += seen[self.path] == 0
 
     def verdict(self):
-        """Whether all connections were accelerated: yes, no or unknown."""
+        """Whether everything was accelerated: yes, no or unknown."""
         if self.rounds == 0 or self.unknown:
             return "unknown"
-        mostly = self.shm > 0.99 * (self.shm + max(0, self.tcp - self.short_lived * self.rounds))
+        mostly = self.fast > 0.99 * (self.fast + max(0, self.tcp - self.short_lived * self.rounds))
         return "yes" if mostly and not self.rounds_without else "no"
 
     def sentence(self):
@@ -152,13 +162,12 @@ class Proof:
             return "no accelerated round was measured"
         if self.unknown:
             return f"could not be verified: {self.unknown}"
-        total = self.shm + self.tcp
-        return f"{self.shm:,.0f} of {total:,.0f} connections over shared memory"
+        return f"{self.fast:,.0f} of {self.fast + self.tcp:,.0f} {self.unit} {self.words}"
 
     def as_json(self):
         return {
             "accelerated": self.verdict(),
-            "connections_shm": self.shm,
-            "connections_tcp": self.tcp,
+            f"{self.unit}_{self.path}": self.fast,
+            f"{self.unit}_tcp": self.tcp,
             "said": self.sentence(),
         }
