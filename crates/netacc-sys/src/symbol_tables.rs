@@ -76,6 +76,17 @@ unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _size: usize, d
     c_int::from(!search.found.is_null())
 }
 
+/// Whether an object defines a symbol of this name.
+///
+/// # Safety
+///
+/// `dynamic` is the address of the dynamic section of an object that is loaded at `base`.
+pub(crate) unsafe fn defines(base: usize, dynamic: usize, name: &CStr) -> bool {
+    let search = Search { name, hash: gnu_hash(name.to_bytes()), past_us: true, found: ptr::null_mut() };
+    // SAFETY: the caller guarantees a loaded object.
+    unsafe { Tables::read(base, dynamic).is_some_and(|tables| !tables.find(&search).is_null()) }
+}
+
 #[cfg(target_pointer_width = "64")]
 type Symbol = libc::Elf64_Sym;
 

@@ -273,7 +273,10 @@ fn go(elf: &Elf, file: &File) -> Option<Obstacle> {
     }
     let code: Vec<_> = elf.code.iter().map(|(offset, size)| (*offset as usize, piece(file, *offset, *size))).collect();
     let code = code.iter().map(|(at, bytes)| (*at, &bytes[..]));
-    let found = if is_static_go(elf) { go_program::search_static(code) } else { go_program::search(code) };
+    let found = match is_static_go(elf) {
+        true => go_program::search_static(code),
+        false => go_program::search_dynamic(elf.names, code),
+    };
     found.err().map(Obstacle::Go)
 }
 

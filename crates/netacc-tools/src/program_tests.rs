@@ -1,6 +1,7 @@
 //! Tests of finding and judging programs.
 
 use super::*;
+use netacc_sys::go_program::Names;
 use std::os::unix::fs::PermissionsExt;
 
 /// A directory of its own for each test, emptied before use.
@@ -75,6 +76,7 @@ fn elf(interpreter: Option<&str>) -> Elf {
         interpreter: interpreter.map(|path| path.as_bytes().to_vec()),
         go: false,
         needed: Vec::new(),
+        names: Names::default(),
         thread_local: 0,
         code: Vec::new(),
     }
