@@ -385,11 +385,10 @@ fn bytes(base: usize, h: &libc::Elf64_Phdr) -> (usize, &'static [u8]) {
 
 fn judge(base: usize, headers: &[libc::Elf64_Phdr]) -> Program {
     let loads = || headers.iter().filter(|h| h.p_type == libc::PT_LOAD && h.p_flags & libc::PF_R != 0);
-    let is_mapped = |h: &&libc::Elf64_Phdr| {
-        loads().any(|l| h.p_vaddr >= l.p_vaddr && h.p_vaddr + h.p_filesz <= l.p_vaddr + l.p_filesz)
-    };
+    let is_mapped = |h: &&libc::Elf64_Phdr| loads().any(|l| rest(l, h.p_vaddr).is_some_and(|rest| h.p_filesz <= rest));
     let mut notes = headers.iter().filter(|h| h.p_type == libc::PT_NOTE).filter(is_mapped);
-    let dynamic = headers.iter().find(|h| h.p_type == libc::PT_DYNAMIC);
+    // Where a loader has read it, it is right.
+    let dynamic = headers.iter().find(|h| h.p_type == libc::PT_DYNAMIC && !static_program::is_one());
     let is_go = notes.any(|h| is_note(bytes(base, h).1))
         || loads().filter(|h| h.p_flags & libc::PF_W != 0).any(|h| bytes(base, h).1.starts_with(BUILD_INFO))
         || dynamic.is_some_and(|h| shows_cgo(base, h));
@@ -401,7 +400,7 @@ fn judge(base: usize, headers: &[libc::Elf64_Phdr]) -> Program {
         let has_libc = headers.iter().any(|h| h.p_type == libc::PT_TLS && h.p_memsz > MOST_THREAD_LOCAL);
         return Program::Go(if has_libc { Err(Unfollowed::StaticLibc) } else { search_static(code) });
     }
-    let names = dynamic.map(|h| names(base, h)).unwrap_or_default();
+    let names = dynamic.and_then(|h| names(base, h, loads())).unwrap_or_default();
     Program::Go(search_dynamic(names, code))
 }
 
@@ -412,8 +411,12 @@ fn shows_cgo(base: usize, dynamic: &libc::Elf64_Phdr) -> bool {
     unsafe { symbol_tables::defines(base, bytes(base, dynamic).0, CGO) }
 }
 
-/// What the names of the dynamic symbols tell.
-fn names(base: usize, dynamic: &libc::Elf64_Phdr) -> Names {
+/// What the names of the dynamic symbols tell. The loader does not read how long their table is, so that it may be wrong.
+fn names<'a>(
+    base: usize,
+    dynamic: &libc::Elf64_Phdr,
+    mut loads: impl Iterator<Item = &'a libc::Elf64_Phdr>,
+) -> Option<Names> {
     const DT_STRTAB: u64 = 5;
     const DT_STRSZ: u64 = 10;
     let (_, table) = bytes(base, dynamic);
@@ -423,11 +426,20 @@ fn names(base: usize, dynamic: &libc::Elf64_Phdr) -> Names {
             (word(0)? == wanted).then(|| word(8))?
         })
     };
-    let (Some(start), Some(size)) = (entry(DT_STRTAB), entry(DT_STRSZ)) else { return Names::default() };
+    let (start, size) = (entry(DT_STRTAB)?, entry(DT_STRSZ)?);
     // glibc's loader has added the base of a program that may lie anywhere; musl's has not.
     let start = if (start as usize) < base { base.wrapping_add(start as usize) } else { start as usize };
-    // SAFETY: the loader has just read the table of names there.
-    Names::of(unsafe { core::slice::from_raw_parts(ptr::with_exposed_provenance(start), size as usize) })
+    let rest = loads.find_map(|load| rest(load, start.wrapping_sub(base) as u64))?;
+    // SAFETY: bytes of a loaded segment, which nobody writes: the loader has just read the names there.
+    let names = unsafe {
+        core::slice::from_raw_parts(ptr::with_exposed_provenance(start), usize::try_from(size.min(rest)).ok()?)
+    };
+    Some(Names::of(names))
+}
+
+/// How many bytes of the file a segment has from `address` on; `None` if the address is not in it.
+fn rest(load: &libc::Elf64_Phdr, address: u64) -> Option<u64> {
+    load.p_filesz.checked_sub(address.checked_sub(load.p_vaddr)?).filter(|rest| *rest > 0)
 }
 
 #[cfg(test)]

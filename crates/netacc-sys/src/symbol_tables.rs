@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::weak;
+use crate::{static_program, weak};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -45,7 +45,9 @@ struct Search<'a> {
 
 /// The first default definition in the loaded objects, or in those `after_ours`.
 pub(crate) fn walk(name: &CStr, after_ours: bool) -> *mut c_void {
-    let mut search = Search { name, hash: gnu_hash(name.to_bytes()), past_us: !after_ours, found: ptr::null_mut() };
+    // No loader has read the tables of a static program, which may be wrong.
+    let past_us = !after_ours && !static_program::is_one();
+    let mut search = Search { name, hash: gnu_hash(name.to_bytes()), past_us, found: ptr::null_mut() };
     // SAFETY: the callback gets `search` back, and nobody else has it meanwhile.
     unsafe { weak::each_object(visit_object, (&raw mut search).cast()) };
     search.found

@@ -26,6 +26,8 @@ pub struct Elf {
     pub interpreter: Option<Vec<u8>>,
     /// Whether the Go tool chain made it.
     pub go: bool,
+    /// Whether UPX has packed it.
+    pub packed: bool,
     /// The names of the libraries that it asks for (`DT_NEEDED`).
     pub needed: Vec<Vec<u8>>,
     /// What the names of its dynamic symbols tell of a Go program.
@@ -36,6 +38,10 @@ pub struct Elf {
     pub code: Vec<(u64, u64)>,
 }
 
+/// What UPX writes behind the program headers of a file that it packs, after a checksum.
+const UPX: &[u8] = b"UPX!";
+/// How far behind the program headers it is looked for (bytes).
+const UPX_WITHIN: u64 = 64;
 /// The most bytes that are read at once: a table of the file, a note segment or a name.
 const MAX_READ: u64 = 256 * 1024;
 /// The most program headers that are looked at. Real programs have about a dozen.
@@ -105,6 +111,7 @@ where
         go: segments.iter().any(|segment| has_go_note(segment, endian, data))
             || has_go_section(header, endian, data).unwrap_or_default()
             || names.has_cgo,
+        packed: is_packed(header, endian, data).unwrap_or_default(),
         needed: needed(segments, endian, data).unwrap_or_default(),
         names,
         thread_local: segments.iter().find(|s| s.p_type(endian) == PT_TLS).map_or(0, |s| s.p_memsz(endian).into()),
@@ -151,15 +158,23 @@ where
     Some(found)
 }
 
+/// Whether UPX has packed the file.
+fn is_packed<'data, Header, R>(header: &Header, endian: Header::Endian, data: R) -> Option<bool>
+where
+    Header: FileHeader,
+    R: ReadRef<'data>,
+{
+    let headers = u64::from(header.e_phnum(endian)) * u64::from(header.e_phentsize(endian));
+    let behind = Into::<u64>::into(header.e_phoff(endian)).checked_add(headers)?;
+    let bytes = data.read_bytes_at(behind, UPX_WITHIN.min(data.len().ok()?.checked_sub(behind)?)).ok()?;
+    Some(bytes.windows(UPX.len()).any(|window| window == UPX))
+}
+
 /// An entry of the dynamic segment.
 type Entry<Segment> = <<Segment as ProgramHeader>::Elf as FileHeader>::Dyn;
 
 /// The entries of the dynamic segment.
-fn dynamic<'data, Segment, R>(
-    segments: &[Segment],
-    endian: Segment::Endian,
-    data: R,
-) -> Option<&'data [Entry<Segment>]>
+fn dynamic<'data, Segment, R>(segments: &[Segment], endian: Segment::Endian, data: R) -> Option<&'data [Entry<Segment>]>
 where
     Segment: ProgramHeader,
     R: ReadRef<'data>,
