@@ -182,6 +182,8 @@ pub enum Unfollowed {
     StaticLibc,
     /// The function is not there as it is known.
     NotFound,
+    /// It is static, and the function by which its threads get their thread pointers is not there as it is known.
+    ThreadPointers,
     /// More than one piece of code has the function's bytes.
     Ambiguous,
     /// It may load plugins, which have a function of their own that nothing redirects.
@@ -199,6 +201,7 @@ impl Unfollowed {
             Self::WithoutLibc => "built without cgo",
             Self::StaticLibc => "with a C library linked into it",
             Self::NotFound => "whose function for system calls is not a known one",
+            Self::ThreadPointers => "whose function for thread pointers is not a known one",
             Self::Ambiguous => "whose function for system calls is there more than once",
             Self::Plugins => "which may load plugins",
             Self::Refused => "whose code cannot be changed here",
@@ -297,7 +300,7 @@ pub fn search_static<'a>(pieces: impl Iterator<Item = (usize, &'a [u8])> + Clone
         Err(Unfollowed::NotFound) => only(pieces, &[&SETTLS_WITH_FRAME]),
         found => found,
     };
-    settls.map(|_| functions)
+    settls.map_or(Err(Unfollowed::ThreadPointers), |_| Ok(functions))
 }
 
 /// The most thread-local memory (bytes) of a static program without C code: one word, of Go's linker.
@@ -490,7 +493,8 @@ mod tests {
         for settls in SETTLS.into_iter().chain([&SETTLS_WITH_FRAME[..]]) {
             assert!(search_static([(0, &code(settls)[..])].into_iter()).is_ok());
         }
-        assert_eq!(search_static([(0, &code(&EXIT)[..])].into_iter()), Err(Unfollowed::NotFound));
+        assert_eq!(search_static([(0, &code(&EXIT)[..])].into_iter()), Err(Unfollowed::ThreadPointers));
+        assert_eq!(search_static([(0, &with(&[(256, SETTLS[0])])[..])].into_iter()), Err(Unfollowed::NotFound));
     }
 
     #[test]
