@@ -3,13 +3,16 @@ calls reach the library by the one function of Go's runtime that it changes. The
 and some that cannot be followed."""
 
 import os
+import pathlib
 import platform
+import signal
+import struct
 import subprocess
 
 import compiled
 import monitor
 import releases
-from harness import Skipped, check, equal, launcher, need, wait_until
+from harness import PROGRAMS, Skipped, check, equal, launcher, need, wait_until
 from matrix import case
 
 # Seconds, for a case that builds, which on an empty cache takes a minute or two.
@@ -90,6 +93,7 @@ def builds(ctx):
         ("unnamed", True, unnamed),
         ("pie", True, ["-buildmode=pie"]),
         ("external", True, ["-ldflags", "-linkmode=external"]),
+        ("external-unnamed", True, ["-ldflags", "-s -w -buildid= -linkmode=external"]),
         ("static-stripped", False, stripped),
         ("static-unnamed", False, unnamed),
         ("static-pie", False, ["-buildmode=pie"]),
@@ -160,6 +164,54 @@ def unknown_function(ctx):
     check("not a known one" in server.text(), f"netacc_run says {server.text()!r}")
 
 
+def checked(program, before=()):
+    """What netacc_check says of a program."""
+    check_ = pathlib.Path(launcher()).with_name("netacc_check")
+    return subprocess.run([*before, check_, program], capture_output=True, text=True, timeout=30, check=False).stdout
+
+
+@case(modes=("both",), limit=BUILDS)
+def may_load_plugins(ctx):
+    """A program that may load plugins stays on TCP, stripped or not, and each tool says why."""
+    source = (PROGRAMS / "echo.go").read_text().replace('\t"os"\n', '\t"os"\n\t_ "plugin"\n')
+    program = build(ctx, ctx.file("plugins.go", source.encode()), "echo-go-plugins", "-trimpath", "-ldflags", "-s -w")
+    why = "it is a Go program, which may load plugins"
+    server = stays_on_tcp(ctx, program, why)
+    equal(monitor.show(server.pid)["sock"], [], "sockets that the library sees")
+    done = subprocess.run([monitor.command(), "--explain", str(server.pid)], capture_output=True, text=True, timeout=30)
+    for tool, says in (("netacc_ss", done.stdout), ("netacc_run", server.text()), ("netacc_check", checked(program))):
+        check(why in says, f"{tool} says {says!r}")
+
+
+def program_headers(code):
+    """The type and the offset of each program header."""
+    first, count = struct.unpack_from("<Q", code, 32)[0], struct.unpack_from("<H", code, 56)[0]
+    return [(struct.unpack_from("<I", code, at)[0], at) for at in range(first, first + 56 * count, 56)]
+
+
+@case(modes=("both",), limit=BUILDS)
+def wrong_headers(ctx):
+    """What neither the kernel nor the loader reads may be wrong; a program that cannot begin ends as without NetACC."""
+    cgo = bytearray(build(ctx, "echo.go", "echo-go-cgo").read_bytes())
+    dynamic = next(struct.unpack_from("<Q", cgo, at + 8)[0] for kind, at in program_headers(cgo) if kind == 2)
+    sizes = [at for at in range(dynamic, dynamic + 640, 16) if struct.unpack_from("<Q", cgo, at)[0] == 10]
+    struct.pack_into("<Q", cgo, sizes[0] + 8, 1 << 40)
+    static = build(ctx, "echo.go", "echo-go-static", cgo=False).read_bytes()
+    itself, nowhere = bytearray(static), bytearray(static)
+    struct.pack_into("<Q", itself, next(at for kind, at in program_headers(static) if kind == 6) + 16, 0x67 << 48)
+    struct.pack_into("<Q", nowhere, 24, 0x1000_0000)
+    for name, code in (("names", cgo), ("itself", itself)):
+        program = ctx.file(name, bytes(code))
+        os.chmod(program, 0o755)
+        server = ctx.serve(lambda port, program=program: [program, "server", port])
+        ctx.run([program, "client", server.port, 40])
+        ctx.prove(server, accepts=40)
+    program = ctx.file("nowhere", bytes(nowhere))
+    os.chmod(program, 0o755)
+    done = subprocess.run([launcher(), program], capture_output=True, timeout=30, check=False)
+    equal((done.returncode, done.stderr), (-signal.SIGSEGV, b""), "how it ends")
+
+
 @case(modes=("both",), limit=BUILDS)
 def static_with_unknown_function(ctx):
     """A static program whose function is another one, and one that has a C library linked into it: each runs plain."""
@@ -191,6 +243,7 @@ def static_without_tracing(ctx):
         server = ctx.serve(lambda port, forbid=forbid: [program, "server", port], within=forbid)
         check(says in server.text(), f"netacc_run says {server.text()!r}")
         check(not mapped(server.pid), "the library is there")
+        check("not possible here" in checked(program, forbid), f"netacc_check says {checked(program, forbid)!r}")
         ctx.run([program, "client", server.port, 40], within=forbid)
         ctx.run([program, "client", server.port, 40])
 

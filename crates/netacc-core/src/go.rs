@@ -21,11 +21,12 @@ const UNFOLLOWED: u32 = 3;
 
 static STATE: AtomicU32 = AtomicU32::new(OTHER);
 
-const ALL: [Unfollowed; 7] = [
+const ALL: [Unfollowed; 8] = [
     Unfollowed::Machine,
     Unfollowed::WithoutLibc,
     Unfollowed::StaticLibc,
     Unfollowed::NotFound,
+    Unfollowed::ThreadPointers,
     Unfollowed::Ambiguous,
     Unfollowed::Plugins,
     Unfollowed::Refused,

@@ -7,8 +7,8 @@
 #![allow(unsafe_code)]
 
 use crate::own_calls::{contains, position};
-use crate::{static_program, weak};
-use core::ffi::{c_int, c_void};
+use crate::{static_program, symbol_tables, weak};
+use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
 
 /// The whole of `internal/runtime/syscall/linux.Syscall6` on x86-64 (`internal/runtime/syscall.Syscall6` and
@@ -182,6 +182,8 @@ pub enum Unfollowed {
     StaticLibc,
     /// The function is not there as it is known.
     NotFound,
+    /// It is static, and the function by which its threads get their thread pointers is not there as it is known.
+    ThreadPointers,
     /// More than one piece of code has the function's bytes.
     Ambiguous,
     /// It may load plugins, which have a function of their own that nothing redirects.
@@ -199,6 +201,7 @@ impl Unfollowed {
             Self::WithoutLibc => "built without cgo",
             Self::StaticLibc => "with a C library linked into it",
             Self::NotFound => "whose function for system calls is not a known one",
+            Self::ThreadPointers => "whose function for thread pointers is not a known one",
             Self::Ambiguous => "whose function for system calls is there more than once",
             Self::Plugins => "which may load plugins",
             Self::Refused => "whose code cannot be changed here",
@@ -215,6 +218,60 @@ pub struct Functions {
     pub exit: Option<usize>,
     /// Of [`EPOLL`], the first one's, in programs that have them.
     pub epoll: Option<usize>,
+}
+
+/// What the names of a dynamic program's symbols tell of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    /// It is a Go program with cgo, which shows this function of the runtime's to C code whatever else was stripped.
+    pub has_cgo: bool,
+    /// It takes `pthread_create` from libc. A linker may have made that the end of a longer name, such as cgo's own
+    /// function that calls it.
+    pub makes_threads: bool,
+    /// It shows the functions of its runtime to others, as only a program does that loads plugins.
+    pub shows_functions: bool,
+}
+
+impl Names {
+    /// The length of the longest name that is looked for.
+    pub const LONGEST: usize = CGO.count_bytes() + 1;
+
+    /// Looks at a table of names, or at a part of one.
+    #[must_use]
+    pub fn of(table: &[u8]) -> Names {
+        let has = |name: &CStr| contains(table, name.to_bytes_with_nul());
+        Names { has_cgo: has(CGO), makes_threads: has(c"pthread_create"), shows_functions: has(c".Syscall6") }
+    }
+
+    /// What two parts of a table tell together.
+    #[must_use]
+    pub fn and(self, other: Names) -> Names {
+        Names {
+            has_cgo: self.has_cgo || other.has_cgo,
+            makes_threads: self.makes_threads || other.makes_threads,
+            shows_functions: self.shows_functions || other.shows_functions,
+        }
+    }
+}
+
+/// The function of the runtime that a program with cgo shows to C code, in all releases.
+const CGO: &CStr = c"_cgo_topofstack";
+
+/// Searches as [`search`] does, for a program whose threads are made by libc, and whose symbols have these names.
+///
+/// # Errors
+/// Why the program is not followed.
+pub fn search_dynamic<'a>(
+    names: Names,
+    pieces: impl Iterator<Item = (usize, &'a [u8])> + Clone,
+) -> Result<Functions, Unfollowed> {
+    if names.shows_functions {
+        return Err(Unfollowed::Plugins);
+    }
+    if !names.makes_threads {
+        return Err(Unfollowed::WithoutLibc);
+    }
+    search(pieces)
 }
 
 /// Searches pieces of code, each of which begins at the given address, for the functions.
@@ -243,7 +300,7 @@ pub fn search_static<'a>(pieces: impl Iterator<Item = (usize, &'a [u8])> + Clone
         Err(Unfollowed::NotFound) => only(pieces, &[&SETTLS_WITH_FRAME]),
         found => found,
     };
-    settls.map(|_| functions)
+    settls.map_or(Err(Unfollowed::ThreadPointers), |_| Ok(functions))
 }
 
 /// The most thread-local memory (bytes) of a static program without C code: one word, of Go's linker.
@@ -331,36 +388,38 @@ fn bytes(base: usize, h: &libc::Elf64_Phdr) -> (usize, &'static [u8]) {
 
 fn judge(base: usize, headers: &[libc::Elf64_Phdr]) -> Program {
     let loads = || headers.iter().filter(|h| h.p_type == libc::PT_LOAD && h.p_flags & libc::PF_R != 0);
-    let is_mapped = |h: &&libc::Elf64_Phdr| {
-        loads().any(|l| h.p_vaddr >= l.p_vaddr && h.p_vaddr + h.p_filesz <= l.p_vaddr + l.p_filesz)
-    };
+    let is_mapped = |h: &&libc::Elf64_Phdr| loads().any(|l| rest(l, h.p_vaddr).is_some_and(|rest| h.p_filesz <= rest));
     let mut notes = headers.iter().filter(|h| h.p_type == libc::PT_NOTE).filter(is_mapped);
+    // Where a loader has read it, it is right.
+    let dynamic = headers.iter().find(|h| h.p_type == libc::PT_DYNAMIC && !static_program::is_one());
     let is_go = notes.any(|h| is_note(bytes(base, h).1))
-        || loads().filter(|h| h.p_flags & libc::PF_W != 0).any(|h| bytes(base, h).1.starts_with(BUILD_INFO));
+        || loads().filter(|h| h.p_flags & libc::PF_W != 0).any(|h| bytes(base, h).1.starts_with(BUILD_INFO))
+        || dynamic.is_some_and(|h| shows_cgo(base, h));
     if !is_go {
         return Program::Other;
     }
+    let code = loads().filter(|h| h.p_flags & libc::PF_X != 0).map(|h| bytes(base, h));
     if static_program::is_one() {
         let has_libc = headers.iter().any(|h| h.p_type == libc::PT_TLS && h.p_memsz > MOST_THREAD_LOCAL);
-        let code = loads().filter(|h| h.p_flags & libc::PF_X != 0).map(|h| bytes(base, h));
         return Program::Go(if has_libc { Err(Unfollowed::StaticLibc) } else { search_static(code) });
     }
-    // cgo takes this name from libc to make threads. A linker may have made it the end of a longer name, such as cgo's own
-    // function that calls it.
-    let dynamic = headers.iter().find(|h| h.p_type == libc::PT_DYNAMIC);
-    if !dynamic.is_some_and(|h| has_name(base, h, b"pthread_create\0")) {
-        return Program::Go(Err(Unfollowed::WithoutLibc));
-    }
-    // Only a program that loads plugins shows its functions to others.
-    if dynamic.is_some_and(|h| has_name(base, h, b".Syscall6\0")) {
-        return Program::Go(Err(Unfollowed::Plugins));
-    }
-    let code = loads().filter(|h| h.p_flags & libc::PF_X != 0).map(|h| bytes(base, h));
-    Program::Go(search(code))
+    let names = dynamic.and_then(|h| names(base, h, loads())).unwrap_or_default();
+    Program::Go(search_dynamic(names, code))
 }
 
-/// Whether the names of the dynamic symbols have `name` among them.
-fn has_name(base: usize, dynamic: &libc::Elf64_Phdr, name: &[u8]) -> bool {
+/// Whether the program shows the function of cgo's. It is looked for by its hash, since the names of a large program
+/// would take long to read at each start.
+fn shows_cgo(base: usize, dynamic: &libc::Elf64_Phdr) -> bool {
+    // SAFETY: the dynamic section of the loaded program.
+    unsafe { symbol_tables::defines(base, bytes(base, dynamic).0, CGO) }
+}
+
+/// What the names of the dynamic symbols tell. The loader does not read how long their table is, so that it may be wrong.
+fn names<'a>(
+    base: usize,
+    dynamic: &libc::Elf64_Phdr,
+    mut loads: impl Iterator<Item = &'a libc::Elf64_Phdr>,
+) -> Option<Names> {
     const DT_STRTAB: u64 = 5;
     const DT_STRSZ: u64 = 10;
     let (_, table) = bytes(base, dynamic);
@@ -370,11 +429,20 @@ fn has_name(base: usize, dynamic: &libc::Elf64_Phdr, name: &[u8]) -> bool {
             (word(0)? == wanted).then(|| word(8))?
         })
     };
-    let (Some(start), Some(size)) = (entry(DT_STRTAB), entry(DT_STRSZ)) else { return false };
+    let (start, size) = (entry(DT_STRTAB)?, entry(DT_STRSZ)?);
     // glibc's loader has added the base of a program that may lie anywhere; musl's has not.
     let start = if (start as usize) < base { base.wrapping_add(start as usize) } else { start as usize };
-    // SAFETY: the loader has just read the table of names there.
-    contains(unsafe { core::slice::from_raw_parts(ptr::with_exposed_provenance(start), size as usize) }, name)
+    let rest = loads.find_map(|load| rest(load, start.wrapping_sub(base) as u64))?;
+    // SAFETY: bytes of a loaded segment, which nobody writes: the loader has just read the names there.
+    let names = unsafe {
+        core::slice::from_raw_parts(ptr::with_exposed_provenance(start), usize::try_from(size.min(rest)).ok()?)
+    };
+    Some(Names::of(names))
+}
+
+/// How many bytes of the file a segment has from `address` on; `None` if the address is not in it.
+fn rest(load: &libc::Elf64_Phdr, address: u64) -> Option<u64> {
+    load.p_filesz.checked_sub(address.checked_sub(load.p_vaddr)?).filter(|rest| *rest > 0)
 }
 
 #[cfg(test)]
@@ -425,7 +493,21 @@ mod tests {
         for settls in SETTLS.into_iter().chain([&SETTLS_WITH_FRAME[..]]) {
             assert!(search_static([(0, &code(settls)[..])].into_iter()).is_ok());
         }
-        assert_eq!(search_static([(0, &code(&EXIT)[..])].into_iter()), Err(Unfollowed::NotFound));
+        assert_eq!(search_static([(0, &code(&EXIT)[..])].into_iter()), Err(Unfollowed::ThreadPointers));
+        assert_eq!(search_static([(0, &with(&[(256, SETTLS[0])])[..])].into_iter()), Err(Unfollowed::NotFound));
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn names_tell_which_dynamic_programs_are_not_followed() {
+        let code = with(&[(64, SYSCALL6[0])]);
+        let found = |names: &[u8]| search_dynamic(Names::of(names), [(0, &code[..])].into_iter());
+        assert!(found(b"\0_cgo_topofstack\0_cgo_try_pthread_create\0").is_ok());
+        assert_eq!(found(b"\0pthread_create\0internal/runtime/syscall/linux.Syscall6\0"), Err(Unfollowed::Plugins));
+        assert_eq!(found(b"\0dlopen\0pthread_create_\0"), Err(Unfollowed::WithoutLibc));
+        assert!(!Names::of(b"\0_cgo_topofstack_\0").has_cgo);
+        let (cgo, threads) = (Names::of(b"\0_cgo_topofstack\0"), Names::of(b"pthread_create\0"));
+        assert_eq!(cgo.and(threads), Names { has_cgo: true, makes_threads: true, shows_functions: false });
     }
 
     #[test]

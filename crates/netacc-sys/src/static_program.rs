@@ -82,19 +82,14 @@ pub(crate) unsafe fn each_object(
     visit: unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int,
     data: *mut c_void,
 ) -> c_int {
-    let own = (auxiliary(libc::AT_PHDR as usize), auxiliary(libc::AT_PHNUM as usize), None);
+    let own = own_headers();
     let others = [LIBRARY.load(Ordering::Relaxed), auxiliary(libc::AT_SYSINFO_EHDR as usize)];
-    for (headers, count, base) in [Some(own)].into_iter().chain(others.map(headers_at)).flatten() {
+    for (headers, count, base) in [own].into_iter().chain(others.map(headers_at)).flatten() {
         // SAFETY: a structure of numbers and addresses, for which zero is a value.
         let mut info: libc::dl_phdr_info = unsafe { core::mem::zeroed() };
         info.dlpi_phdr = ptr::with_exposed_provenance(headers);
         info.dlpi_phnum = count as u16;
-        // SAFETY: the headers of an object that is mapped.
-        let headers_here = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, count) };
-        // The program's headers say where they themselves lie.
-        let itself = headers_here.iter().find(|h| h.p_type == libc::PT_PHDR);
-        let base = base.or_else(|| Some(headers.wrapping_sub(itself?.p_vaddr as usize)));
-        info.dlpi_addr = base.unwrap_or(0) as u64;
+        info.dlpi_addr = base as u64;
         info.dlpi_name = c"".as_ptr();
         // SAFETY: the caller's function, with a description that it may use meanwhile.
         let done = unsafe { visit(&raw mut info, size_of_val(&info), data) };
@@ -105,8 +100,33 @@ pub(crate) unsafe fn each_object(
     0
 }
 
+/// The program's own headers, as [`headers_at`] gives them. `None` if the kernel has not mapped them, or if they are wrong.
+fn own_headers() -> Option<(usize, usize, usize)> {
+    let kind = |kind: libc::c_ulong| auxiliary(kind as usize);
+    let (place, count, entry) = (kind(libc::AT_PHDR), kind(libc::AT_PHNUM), kind(libc::AT_ENTRY));
+    if place == 0 {
+        return None;
+    }
+    // SAFETY: the kernel has mapped the program with its headers there.
+    let headers = unsafe { core::slice::from_raw_parts(ptr::with_exposed_provenance(place), count) };
+    base_of(headers, place, entry).map(|base| (place, count, base))
+}
+
+/// What the addresses in a program's headers count from: nothing, or the headers say where they themselves lie. The
+/// kernel does not read what they say of themselves, so that it may be wrong; the headers or the first instruction lie in
+/// no loaded segment then.
+fn base_of(headers: &[libc::Elf64_Phdr], place: usize, entry: usize) -> Option<usize> {
+    let itself = headers.iter().find(|h| h.p_type == libc::PT_PHDR);
+    let relative = itself.map(|h| place.wrapping_sub(h.p_vaddr as usize));
+    let is_loaded = |base: usize, address: usize| {
+        let into = |h: &libc::Elf64_Phdr| address.wrapping_sub(base).wrapping_sub(h.p_vaddr as usize);
+        headers.iter().any(|h| h.p_type == libc::PT_LOAD && into(h) < h.p_filesz as usize)
+    };
+    [0].into_iter().chain(relative).find(|base| is_loaded(*base, place) && is_loaded(*base, entry))
+}
+
 /// The program headers of the shared object at `base`, how many they are, and what its addresses count from.
-fn headers_at(base: usize) -> Option<(usize, usize, Option<usize>)> {
+fn headers_at(base: usize) -> Option<(usize, usize, usize)> {
     // SAFETY: 0, or the address of the header of an object that is mapped and stays so.
     let header = unsafe { ptr::with_exposed_provenance::<libc::Elf64_Ehdr>(base).as_ref() }?;
     let headers = base + header.e_phoff as usize;
@@ -118,7 +138,7 @@ fn headers_at(base: usize) -> Option<(usize, usize, Option<usize>)> {
         );
         all.iter().find(|h| h.p_type == libc::PT_LOAD)?
     };
-    Some((headers, header.e_phnum.into(), Some(base.wrapping_sub(first.p_vaddr as usize))))
+    Some((headers, header.e_phnum.into(), base.wrapping_sub(first.p_vaddr as usize)))
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -204,7 +224,32 @@ mod tests {
         // SAFETY: asked about a value.
         let kernels = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
         let (headers, count, base) = headers_at(kernels).unwrap();
-        assert!(headers > kernels && count > 0 && base == Some(kernels));
+        assert!(headers > kernels && count > 0 && base == kernels);
         assert!(headers_at(0).is_none());
+    }
+
+    #[test]
+    fn headers_that_say_something_wrong_of_themselves() {
+        let header = |p_type, p_vaddr, p_filesz| libc::Elf64_Phdr {
+            p_type,
+            p_vaddr,
+            p_filesz,
+            p_flags: 0,
+            p_offset: 0,
+            p_paddr: 0,
+            p_memsz: p_filesz,
+            p_align: 4096,
+        };
+        let (code, more) = (header(libc::PT_LOAD, 0x40_0000, 0x5000), header(libc::PT_LOAD, 0x40_6000, 0x1000));
+        let itself = |place| header(libc::PT_PHDR, place, 0x150);
+        assert_eq!(base_of(&[itself(0x40_0040), code, more], 0x40_0040, 0x40_3000), Some(0));
+        assert_eq!(base_of(&[itself(0x40_0040), code, more], 0x7f40_0040, 0x7f40_6fff), Some(0x7f00_0000));
+        // Absolute addresses, whatever the headers say.
+        assert_eq!(base_of(&[code, more], 0x40_0040, 0x40_3000), Some(0));
+        assert_eq!(base_of(&[itself(0x40_1040), code, more], 0x40_0040, 0x40_3000), Some(0));
+        assert_eq!(base_of(&[itself(0x67 << 48), code, more], 0x40_0040, 0x40_3000), Some(0));
+        assert_eq!(base_of(&[code, more], 0x7f40_0040, 0x7f40_6000), None);
+        assert_eq!(base_of(&[itself(0x40_0040), code], 0x40_0040, 0x40_6000), None);
+        assert_eq!(base_of(&[], 0x40_0040, 0x40_6000), None);
     }
 }

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::weak;
+use crate::{static_program, weak};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -45,7 +45,9 @@ struct Search<'a> {
 
 /// The first default definition in the loaded objects, or in those `after_ours`.
 pub(crate) fn walk(name: &CStr, after_ours: bool) -> *mut c_void {
-    let mut search = Search { name, hash: gnu_hash(name.to_bytes()), past_us: !after_ours, found: ptr::null_mut() };
+    // No loader has read the tables of a static program, which may be wrong.
+    let past_us = !after_ours && !static_program::is_one();
+    let mut search = Search { name, hash: gnu_hash(name.to_bytes()), past_us, found: ptr::null_mut() };
     // SAFETY: the callback gets `search` back, and nobody else has it meanwhile.
     unsafe { weak::each_object(visit_object, (&raw mut search).cast()) };
     search.found
@@ -74,6 +76,17 @@ unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _size: usize, d
         Tables::read(base, base.wrapping_add(dynamic.p_vaddr as usize)).map_or(ptr::null_mut(), |t| t.find(search))
     };
     c_int::from(!search.found.is_null())
+}
+
+/// Whether an object defines a symbol of this name.
+///
+/// # Safety
+///
+/// `dynamic` is the address of the dynamic section of an object that is loaded at `base`.
+pub(crate) unsafe fn defines(base: usize, dynamic: usize, name: &CStr) -> bool {
+    let search = Search { name, hash: gnu_hash(name.to_bytes()), past_us: true, found: ptr::null_mut() };
+    // SAFETY: the caller guarantees a loaded object.
+    unsafe { Tables::read(base, dynamic).is_some_and(|tables| !tables.find(&search).is_null()) }
 }
 
 #[cfg(target_pointer_width = "64")]

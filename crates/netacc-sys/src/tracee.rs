@@ -156,8 +156,13 @@ impl Seized {
         held.go_on().ok()?;
         held.begins = held.registers().ok()?;
         let code = (&raw mut held.code).addr();
-        ptrace(PEEK_TEXT, pid, held.begins.rip as usize, code).ok()?;
-        ptrace(POKE_TEXT, pid, held.begins.rip as usize, (held.code & !0xffff | ENTER) as usize).ok()?;
+        let entered = ptrace(PEEK_TEXT, pid, held.start(), code)
+            .and_then(|()| ptrace(POKE_TEXT, pid, held.start(), (held.code & !0xffff | ENTER) as usize));
+        if entered.is_err() {
+            // Its first instruction is nowhere. It ends by that, and not by our end.
+            let _ = held.let_go();
+            return None;
+        }
         Some(held)
     }
 }
@@ -249,6 +254,11 @@ impl Held {
     fn release_with(self, registers: libc::user_regs_struct) -> Result<()> {
         ptrace(POKE_TEXT, self.pid, self.start(), self.code as usize)?;
         self.set_registers(registers)?;
+        self.let_go()
+    }
+
+    /// Ends the tracing.
+    fn let_go(&self) -> Result<()> {
         ptrace(SET_SIGMASK, self.pid, 8, (&raw const self.mask).addr())?;
         ptrace(DETACH, self.pid, 0, 0)
     }

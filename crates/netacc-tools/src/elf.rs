@@ -6,10 +6,12 @@
 use std::fs::File;
 use std::ops::Range;
 
-use object::elf::{DT_NEEDED, DT_NULL, DT_STRTAB, FileHeader32, FileHeader64, PF_X, PT_LOAD, PT_TLS};
+use object::elf::{DT_NEEDED, DT_NULL, DT_STRSZ, DT_STRTAB, FileHeader32, FileHeader64, PF_X, PT_LOAD, PT_TLS};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader};
 use object::read::{ReadCache, ReadRef, StringTable};
 use object::{Endian, Endianness};
+
+use netacc_sys::go_program::Names;
 
 /// What an ELF file says about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,14 +26,22 @@ pub struct Elf {
     pub interpreter: Option<Vec<u8>>,
     /// Whether the Go tool chain made it.
     pub go: bool,
+    /// Whether UPX has packed it.
+    pub packed: bool,
     /// The names of the libraries that it asks for (`DT_NEEDED`).
     pub needed: Vec<Vec<u8>>,
+    /// What the names of its dynamic symbols tell of a Go program.
+    pub names: Names,
     /// How much thread-local memory it has (bytes).
     pub thread_local: u64,
     /// Where its code lies in the file: offsets and sizes.
     pub code: Vec<(u64, u64)>,
 }
 
+/// What UPX writes behind the program headers of a file that it packs, after a checksum.
+const UPX: &[u8] = b"UPX!";
+/// How far behind the program headers it is looked for (bytes).
+const UPX_WITHIN: u64 = 64;
 /// The most bytes that are read at once: a table of the file, a note segment or a name.
 const MAX_READ: u64 = 256 * 1024;
 /// The most program headers that are looked at. Real programs have about a dozen.
@@ -40,6 +50,8 @@ const MAX_SEGMENTS: usize = 256;
 const MAX_SECTIONS: usize = 1024;
 /// The most entries of the dynamic section that are looked at.
 const MAX_DYNAMIC: usize = 4096;
+/// The most bytes of the names of dynamic symbols that are read.
+const MAX_NAMES: u64 = 64 << 20;
 /// The most libraries that are listed.
 const MAX_NEEDED: usize = 512;
 /// PATH_MAX, which bounds the name of the loader.
@@ -90,14 +102,18 @@ where
     let segments = segments.get(..MAX_SEGMENTS).unwrap_or(segments);
     let interpreter = segments.iter().find_map(|segment| segment.interpreter(endian, data).ok()?);
     let code = segments.iter().filter(|segment| is_loaded(*segment, endian) && segment.p_flags(endian).contains(PF_X));
+    let names = names(segments, endian, data).unwrap_or_default();
     Some(Elf {
         is_64: header.is_type_64(),
         little_endian: endian.is_little_endian(),
         machine: header.e_machine(endian).0,
         interpreter: interpreter.filter(|path| path.len() <= MAX_PATH).map(<[u8]>::to_vec),
         go: segments.iter().any(|segment| has_go_note(segment, endian, data))
-            || has_go_section(header, endian, data).unwrap_or_default(),
+            || has_go_section(header, endian, data).unwrap_or_default()
+            || names.has_cgo,
+        packed: is_packed(header, endian, data).unwrap_or_default(),
         needed: needed(segments, endian, data).unwrap_or_default(),
+        names,
         thread_local: segments.iter().find(|s| s.p_type(endian) == PT_TLS).map_or(0, |s| s.p_memsz(endian).into()),
         code: code.map(|segment| segment.file_range(endian)).collect(),
     })
@@ -113,20 +129,75 @@ where
     Segment: ProgramHeader,
     R: ReadRef<'data>,
 {
-    let dynamic = segments.iter().find_map(|segment| segment.dynamic(endian, data).ok()?)?;
-    let entries = dynamic.iter().take(MAX_DYNAMIC).take_while(|entry| entry.tag(endian) != DT_NULL);
-    let value_of = |wanted| move |entry: &&_| Dyn::tag(*entry, endian) == wanted;
-    let address = entries.clone().filter(value_of(DT_STRTAB)).last()?.val(endian);
+    let entries = dynamic(segments, endian, data)?;
+    let (start, end) = strings(segments, endian, entries)?;
+    let strings = StringTable::new(data, start, end);
+    let name = |entry: &&_| strings.get(u32::try_from(Dyn::val(*entry, endian)).ok()?).ok();
+    let names = entries.iter().filter(|entry| entry.tag(endian) == DT_NEEDED).take(MAX_NEEDED);
+    Some(names.filter_map(|entry| name(&entry)).map(<[u8]>::to_vec).collect())
+}
+
+/// What the names of the dynamic symbols tell of a Go program. A program that loads plugins has megabytes of them.
+fn names<'data, Segment, R>(segments: &[Segment], endian: Segment::Endian, data: R) -> Option<Names>
+where
+    Segment: ProgramHeader,
+    R: ReadRef<'data>,
+{
+    let entries = dynamic(segments, endian, data)?;
+    let (start, end) = strings(segments, endian, entries)?;
+    let size = entries.iter().find(|entry| entry.tag(endian) == DT_STRSZ)?.val(endian);
+    let end = end.min(start.saturating_add(size.min(MAX_NAMES)));
+    let mut found = Names::default();
+    let mut from = start;
+    while from < end {
+        let part = data.read_bytes_at(from, (end - from).min(MAX_READ)).ok()?;
+        found = found.and(Names::of(part));
+        // A name may lie across the end of a part.
+        from += MAX_READ - Names::LONGEST as u64;
+    }
+    Some(found)
+}
+
+/// Whether UPX has packed the file.
+fn is_packed<'data, Header, R>(header: &Header, endian: Header::Endian, data: R) -> Option<bool>
+where
+    Header: FileHeader,
+    R: ReadRef<'data>,
+{
+    let headers = u64::from(header.e_phnum(endian)) * u64::from(header.e_phentsize(endian));
+    let behind = Into::<u64>::into(header.e_phoff(endian)).checked_add(headers)?;
+    let bytes = data.read_bytes_at(behind, UPX_WITHIN.min(data.len().ok()?.checked_sub(behind)?)).ok()?;
+    Some(bytes.windows(UPX.len()).any(|window| window == UPX))
+}
+
+/// An entry of the dynamic segment.
+type Entry<Segment> = <<Segment as ProgramHeader>::Elf as FileHeader>::Dyn;
+
+/// The entries of the dynamic segment.
+fn dynamic<'data, Segment, R>(segments: &[Segment], endian: Segment::Endian, data: R) -> Option<&'data [Entry<Segment>]>
+where
+    Segment: ProgramHeader,
+    R: ReadRef<'data>,
+{
+    let entries = segments.iter().find_map(|segment| segment.dynamic(endian, data).ok()?)?;
+    let entries = entries.get(..MAX_DYNAMIC).unwrap_or(entries);
+    let end = entries.iter().position(|entry| entry.tag(endian) == DT_NULL).unwrap_or(entries.len());
+    entries.get(..end)
+}
+
+/// From where to where in the file the names of dynamic symbols are. They may end before.
+fn strings<Segment: ProgramHeader>(
+    segments: &[Segment],
+    endian: Segment::Endian,
+    entries: &[Entry<Segment>],
+) -> Option<(u64, u64)> {
+    let address = entries.iter().rfind(|entry| entry.tag(endian) == DT_STRTAB)?.val(endian);
     // The entry holds an address of the loaded program; a loaded segment says where in the file that lies.
-    let (start, end) = segments.iter().filter(|segment| is_loaded(*segment, endian)).find_map(|segment| {
+    segments.iter().filter(|segment| is_loaded(*segment, endian)).find_map(|segment| {
         let (offset, size) = segment.file_range(endian);
         let into = address.checked_sub(segment.p_vaddr(endian).into()).filter(|into| *into < size)?;
         Some((offset.checked_add(into)?, offset.checked_add(size)?))
-    })?;
-    let strings = StringTable::new(data, start, end);
-    let name = |entry: &_| strings.get(u32::try_from(Dyn::val(entry, endian)).ok()?).ok();
-    let names = entries.filter(value_of(DT_NEEDED)).take(MAX_NEEDED).filter_map(name);
-    Some(names.map(<[u8]>::to_vec).collect())
+    })
 }
 
 /// Whether the segment has a note that the Go linker writes.

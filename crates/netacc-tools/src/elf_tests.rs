@@ -180,6 +180,51 @@ fn libraries_that_are_asked_for() {
 }
 
 #[test]
+fn names_of_a_go_program() {
+    for mut image in variants() {
+        let word = if image.is_64 { 8 } else { 4 };
+        // The names need several reads, and one of them lies across the end of a read.
+        let mut names = vec![b'x'; 3 * MAX_READ as usize];
+        for (at, name) in [
+            (MAX_READ as usize - 5, &b"_cgo_topofstack\0"[..]),
+            (2 * MAX_READ as usize, b"\0pthread_create\0"),
+            (3 * MAX_READ as usize - 10, b".Syscall6\0"),
+        ] {
+            names[at..at + name.len()].copy_from_slice(name);
+        }
+        let size = names.len() as u64;
+        image.segments.push((1, names));
+        let found = |size: u64| {
+            let mut image = Image { segments: image.segments.clone(), ..Image::new(image.is_64, image.little_endian) };
+            let mut dynamic = vec![0; word * 6];
+            for (i, value) in [5, 0, 10, size, 0, 0].into_iter().enumerate() {
+                image.put(&mut dynamic, i * word, word, value);
+            }
+            image.segments.push((2, dynamic));
+            let elf = parse_data(image.build().as_slice()).unwrap();
+            assert_eq!(elf.go, elf.names.has_cgo);
+            elf.names
+        };
+        let all = Names { has_cgo: true, makes_threads: true, shows_functions: true };
+        assert_eq!(found(size), all);
+        assert_eq!(found(size - 1), Names { shows_functions: false, ..all });
+        assert_eq!(found(u64::MAX >> 32), all, "not more than the file has");
+        assert_eq!(found(0), Names::default());
+    }
+}
+
+#[test]
+fn packed_programs() {
+    for mut image in variants() {
+        // Behind the program headers is a checksum.
+        image.segments.push((1, b"abcdUPX!\x10\x08".to_vec()));
+        assert!(parse_data(image.build().as_slice()).unwrap().packed);
+        image.segments[0].1 = [&[0; UPX_WITHIN as usize][..], UPX].concat();
+        assert!(!parse_data(image.build().as_slice()).unwrap().packed);
+    }
+}
+
+#[test]
 fn this_program() {
     let file = File::open("/proc/self/exe").unwrap();
     let elf = parse(&file).unwrap();

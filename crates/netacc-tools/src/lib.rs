@@ -7,6 +7,7 @@ pub mod conf_file;
 pub mod elf;
 pub mod holders;
 pub mod library;
+pub mod mapping;
 pub mod place;
 pub mod program;
 pub mod sanitizer;

@@ -104,6 +104,8 @@ fn check_executable(file: &Path) -> Result<(), NotRunnable> {
 pub enum Obstacle {
     /// It asks for no dynamic loader, so nothing can be preloaded.
     Static,
+    /// It is packed, and asks for no dynamic loader. What is in it may ask for one.
+    Packed,
     /// It is a Go program, which makes its system calls itself, and these cannot be followed.
     Go(Unfollowed),
     /// It asks for a dynamic loader that is neither that of glibc nor that of musl.
@@ -125,12 +127,18 @@ impl Obstacle {
     pub fn forbids_preload(&self) -> bool {
         matches!(self, Obstacle::Loader(_) | Obstacle::Machine | Obstacle::Privileged(_))
     }
+
+    /// Whether the program is not accelerated for sure.
+    pub fn is_certain(&self) -> bool {
+        !matches!(self, Obstacle::Packed)
+    }
 }
 
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Obstacle::Static => f.write_str("it is statically linked"),
+            Obstacle::Packed => f.write_str("it is packed by UPX, and what is in it cannot be seen"),
             Obstacle::Go(why) => write!(f, "it is a Go program, {}", why.why()),
             Obstacle::Loader(loader) => {
                 let loader = Path::new(loader).display().to_string();
@@ -216,6 +224,7 @@ fn judge_elf(elf: &Elf, file: &Path) -> Option<Obstacle> {
     match &elf.interpreter {
         // The loader itself, run with a program as its argument, does preload.
         None => match Loader::named(file.as_os_str().as_bytes()) {
+            None if elf.packed => Some(Obstacle::Packed),
             None => Some(Obstacle::Static),
             Some(Loader::Glibc) => None,
             Some(Loader::Musl) => old_musl(file),
@@ -273,7 +282,10 @@ fn go(elf: &Elf, file: &File) -> Option<Obstacle> {
     }
     let code: Vec<_> = elf.code.iter().map(|(offset, size)| (*offset as usize, piece(file, *offset, *size))).collect();
     let code = code.iter().map(|(at, bytes)| (*at, &bytes[..]));
-    let found = if is_static_go(elf) { go_program::search_static(code) } else { go_program::search(code) };
+    let found = match is_static_go(elf) {
+        true => go_program::search_static(code),
+        false => go_program::search_dynamic(elf.names, code),
+    };
     found.err().map(Obstacle::Go)
 }
 

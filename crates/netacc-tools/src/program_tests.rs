@@ -1,6 +1,7 @@
 //! Tests of finding and judging programs.
 
 use super::*;
+use netacc_sys::go_program::Names;
 use std::os::unix::fs::PermissionsExt;
 
 /// A directory of its own for each test, emptied before use.
@@ -74,7 +75,9 @@ fn elf(interpreter: Option<&str>) -> Elf {
         machine: OWN_MACHINE.unwrap_or(0),
         interpreter: interpreter.map(|path| path.as_bytes().to_vec()),
         go: false,
+        packed: false,
         needed: Vec::new(),
+        names: Names::default(),
         thread_local: 0,
         code: Vec::new(),
     }
@@ -88,6 +91,9 @@ fn verdicts_on_elf_files() {
     assert_eq!(judge_elf(&elf(Some("/nix/store/x-glibc/lib/ld-linux-aarch64.so.1")), file), None);
     assert_eq!(judge_elf(&elf(None), file), Some(Obstacle::Static));
     assert_eq!(judge_elf(&elf(None), Path::new("/lib64/ld-linux-x86-64.so.2")), None);
+    let packed = judge_elf(&Elf { packed: true, ..elf(None) }, file).unwrap();
+    assert!(packed == Obstacle::Packed && !packed.is_certain() && !packed.forbids_preload());
+    assert_eq!(judge_elf(&Elf { packed: true, ..glibc.clone() }, file), None, "its loader preloads");
     let other = judge_elf(&elf(Some("/lib/ld-uClibc.so.0")), file).unwrap();
     assert_eq!(other.to_string(), "it uses neither glibc nor musl (its loader is /lib/ld-uClibc.so.0)");
     assert!(other.forbids_preload());

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use netacc_sys::go_program::Unfollowed;
 use netacc_tools::elf::{self, Elf};
+use netacc_tools::mapping;
 use netacc_tools::program::{self, Loader, Obstacle, Verdict};
 use netacc_tools::sanitizer;
 
@@ -38,7 +39,7 @@ pub(crate) fn judge(command: &OsString, report: &mut Report) {
     }
     if let Some(obstacle) = &verdict.obstacle {
         report
-            .add(Level::Warn, &subject, "acceleration", format!("not possible: {obstacle}"))
+            .add(Level::Warn, &subject, "acceleration", format!("{}: {obstacle}", prospect(obstacle)))
             .why("NetACC is a library that the dynamic loader puts before the C library of a program (LD_PRELOAD)")
             .advice(remedy(obstacle));
         return;
@@ -132,6 +133,18 @@ fn accelerated(subject: &str, verdict: &Verdict, elf: &Elf, report: &mut Report)
     } else {
         "dynamic program"
     };
+    if verdict.is_mapped
+        && let Err(problem) = mapping::attempt()
+    {
+        report
+            .add(Level::Warn, subject, "acceleration", format!("not possible here: it is a static {kind}, and {problem}"))
+            .why("netacc_run traces a static program until its first instruction (ptrace)")
+            .advice(
+                "allow tracing (kernel.yama.ptrace_scope, the container's filter of system calls), or build the program \
+                 with cgo",
+            );
+        return;
+    }
     let text = if verdict.is_mapped {
         format!(
             "possible: a static {kind}; start it with netacc_run, or by a program that was started so (LD_PRELOAD alone does nothing to it)"
@@ -169,6 +182,11 @@ fn library(path: &Path) -> Option<Elf> {
     elf::parse(&regular.then(|| File::open(path).ok()).flatten()?)
 }
 
+/// What an obstacle does.
+fn prospect(obstacle: &Obstacle) -> &'static str {
+    if obstacle.is_certain() { "not possible" } else { "cannot be told" }
+}
+
 /// What to do about an obstacle.
 fn remedy(obstacle: &Obstacle) -> &'static str {
     match obstacle {
@@ -177,6 +195,13 @@ fn remedy(obstacle: &Obstacle) -> &'static str {
         }
         Obstacle::Go(Unfollowed::StaticLibc) => {
             "build it without cgo (CGO_ENABLED=0), or dynamically linked; this one runs on TCP"
+        }
+        Obstacle::Packed => "unpack it (upx -d), and ask again",
+        Obstacle::Go(Unfollowed::WithoutLibc) => {
+            "build it with cgo, or static, without a package that asks for libraries; this one runs on TCP"
+        }
+        Obstacle::Go(Unfollowed::Plugins) => {
+            "build it without the package plugin and without -linkshared if it needs neither; this one runs on TCP"
         }
         Obstacle::Go(_) => "build it with the Go project's own tool chain in a known release; this one runs on TCP",
         Obstacle::OwnCall(_) => {

@@ -1,17 +1,15 @@
 //! Turns this process into the command.
 
 use std::env;
-#[cfg(target_arch = "x86_64")]
-use std::ffi::CString;
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use netacc_conf::{ENV_CMDLINE, ENV_CONFIG_FILE};
-#[cfg(target_arch = "x86_64")]
-use netacc_sys::mapped::{Helper, Problem};
 use netacc_tools::library;
+#[cfg(target_arch = "x86_64")]
+use netacc_tools::mapping;
 use netacc_tools::program;
 use netacc_tools::sanitizer;
 
@@ -29,17 +27,8 @@ pub struct Failure {
 /// Executes a static program with the library mapped into it, or without where that is not possible.
 #[cfg(target_arch = "x86_64")]
 fn execute_mapped(command: &mut Command, shown: &str) -> std::io::Error {
-    let library = library::find_file().and_then(|path| CString::new(path.into_os_string().into_encoded_bytes()).ok());
     let without = |problem: String| crate::say(&format!("{shown} runs without NetACC: {problem}"));
-    let said = |problem: Problem| match problem.errno() {
-        Some(errno) => format!("{problem} ({})", std::io::Error::from_raw_os_error(errno.0)),
-        None => problem.to_string(),
-    };
-    let helper = match library {
-        Some(library) => Helper::start(&library, || Ok(None), |problem| without(said(problem))).map_err(said),
-        None => Err("the library is not beside netacc_run".into()),
-    };
-    match helper {
+    match mapping::start(without) {
         Ok(helper) => {
             let error = command.exec();
             helper.end();
@@ -90,7 +79,10 @@ pub fn launch(words: &[OsString], settings: &Settings) -> Failure {
             true => String::new(),
             false => format!(" (a script for {})", verdict.program.display().to_string().escape_debug()),
         };
-        crate::say(&format!("{shown}{script} runs without NetACC: {obstacle}"));
+        crate::say(&format!(
+            "{shown}{script} {} without NetACC: {obstacle}",
+            if obstacle.is_certain() { "runs" } else { "may run" }
+        ));
         if obstacle.forbids_preload() {
             preload = library::without(&existing);
         }
