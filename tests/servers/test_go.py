@@ -285,6 +285,25 @@ def static_children(ctx):
 
 
 @case(modes=("both",), limit=BUILDS)
+def static_children_of_go(ctx):
+    """Static programs that Go programs start get the library, and nothing else is different."""
+    static = build(ctx, "starts.go", "starts-static", cgo=False)
+    begins = build(ctx, "begins.go", "begins-static", cgo=False)
+    for parent in (static, build(ctx, "starts.go", "starts")):
+        said = []
+        for before in ([], [launcher()]):
+            done = subprocess.run([*before, parent, "run", static, begins], env=ctx.environment({"LANG": "C"}), capture_output=True,
+                                  text=True, timeout=120, check=False)
+            equal((done.returncode, done.stderr), (0, ""), "how it ends")
+            said.append([line for line in done.stdout.splitlines() if not line.startswith("PPid:")])
+        plain, ours = said
+        # The helper cannot see who the child is where /proc belongs to another namespace of processes.
+        equal([line for line in ours if "false[" in line],
+              ["namespace false[exit status 7]", "another user false[exit status 7]"], "children without the library")
+        equal([line.replace("true[", "false[") for line in ours], plain, "what they say")
+
+
+@case(modes=("both",), limit=BUILDS)
 def static_children_accelerated(ctx):
     """A shell starts server and client; each is accelerated. Where a filter forbids to trace, they run plain and say nothing."""
     program = build(ctx, "echo.go", "echo-go-static", cgo=False)

@@ -73,6 +73,9 @@ impl Execution {
         Execution(path.filter(|_| length > 0 && !is_off).and_then(|path| prepare(program, path)))
     }
 
+    /// Leaves the execution to the caller, whose process ends if it fails.
+    pub fn leave(self) {}
+
     /// Makes the execution by `call`, which returns only if it has failed. Then it is tried again as if we were absent:
     /// a process that is traced may have got another error.
     pub fn run<T>(self, call: impl Fn() -> T) -> T {

@@ -73,7 +73,7 @@ pub fn prepare(program: Named<'_>, library: &CStr) -> Option<Helper> {
         return None;
     }
     let opened = program.open()?;
-    if !file::is_static_go(opened.as_fd()) {
+    if !file::is_static_go(opened.as_fd()) || !file::may_execute(opened.as_fd()) {
         return None;
     }
     // What went wrong nobody asks for here: the program is executed, and runs plain.

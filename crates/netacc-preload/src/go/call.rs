@@ -1,8 +1,10 @@
 //! What is done with a call of a Go program, on a stack of ours.
 
 use super::classes::{CHILDS, CLASSES};
+use crate::exec::Args;
 use crate::process;
-use core::ffi::{c_int, c_long, c_void};
+use crate::static_children::Execution;
+use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use netacc_core::conn::control;
@@ -191,6 +193,24 @@ fn is_foreign(call: &Call) -> bool {
     }
 }
 
+/// Prepares for the execution of a static program by a child that shares our memory. The child makes the call itself:
+/// if it succeeds nobody would give our stack back. If it fails, the child ends, and the helper with it.
+///
+/// # Safety
+/// As for [`answer`].
+unsafe fn before_execution(call: &Call) {
+    let [a, b, c, d, e, _] = call.arguments;
+    // SAFETY: the program's arguments of execve and execveat.
+    let execution = unsafe {
+        match call.number as c_long {
+            libc::SYS_execve => Execution::path(a as *const c_char, c as Args),
+            libc::SYS_execveat => Execution::at(a as c_int, b as *const c_char, d as Args, e as c_int),
+            _ => return,
+        }
+    };
+    execution.leave();
+}
+
 /// Makes the call or leaves it to the program.
 ///
 /// # Safety
@@ -200,7 +220,12 @@ pub unsafe extern "C" fn answer(call: &mut Call) -> Verdict {
         return Verdict::Plain;
     }
     let asks = CLASSES.get(call.number) == Some(&CHILDS);
-    if of_child(asks) || asks && (goes_on_with_stack(call) || is_foreign(call)) {
+    if of_child(asks) {
+        // SAFETY: the caller's guarantee.
+        unsafe { before_execution(call) };
+        return Verdict::Plain;
+    }
+    if asks && (goes_on_with_stack(call) || is_foreign(call)) {
         return Verdict::Plain;
     }
     before_duplicate(call);

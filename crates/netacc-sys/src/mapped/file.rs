@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::ptr;
 use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, Mode, OFlags, fgetxattr, fstat, openat, stat, statat};
+use rustix::fs::{Access, AtFlags, Mode, OFlags, accessat, fgetxattr, fstat, openat, stat, statat};
 use rustix::io::pread;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
@@ -149,6 +149,13 @@ fn code(file: BorrowedFd<'_>, headers: &[Header], size: u64) -> Option<Vec<(usiz
         Some((from, whole.get(from..to)?))
     };
     headers.iter().filter(is_code).map(piece).collect()
+}
+
+/// Whether the kernel lets us execute an open file: its mode and its file system's options. True where the kernel does not
+/// tell (before Linux 5.8).
+#[must_use]
+pub fn may_execute(file: BorrowedFd<'_>) -> bool {
+    accessat(file, c"", Access::EXEC_OK, AtFlags::EMPTY_PATH | AtFlags::EACCESS) != Err(rustix::io::Errno::ACCESS)
 }
 
 /// Opens a file to look at it, if it is one that can be executed.
