@@ -3,6 +3,7 @@
 use crate::conn::source_port::{bound_to, choose, no_port, reserve, shares_port};
 use crate::conn::{abort, kernel_queue, neighbours, pool, ports, shown, transfer};
 use crate::epoll::paths;
+use crate::fd::create::note_connect;
 use crate::fd::placeholder::{materialize, to_kernel};
 use crate::fd::table;
 use crate::listen::opening;
@@ -138,6 +139,7 @@ fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) 
             requests::check_again();
             let remote = s.endpoint().is_some_and(|e| e.side.link().is_remote());
             page().count(if remote { Counter::ConnectsRdma } else { Counter::ConnectsShm });
+            note_connect(false);
             netacc_log::log!(
                 Debug,
                 "fd {fd}: connected to {dest} over {}",
@@ -167,6 +169,7 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
     }
     page().count(Counter::ConnectsTcp);
     page().fallback(reason);
+    note_connect(true);
     let begun = time::now();
     let done = raw::connect(fd, p, len);
     match done {

@@ -11,7 +11,7 @@ use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::switch::demote;
 use crate::{process_mode, startup};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, O_CLOEXEC, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
@@ -32,6 +32,23 @@ pub fn enter(fd: i32, r: Ref<Socket>) -> Result<()> {
     }
 }
 
+/// Number of connects in a row that were left to the kernel.
+static BY_KERNEL: AtomicU32 = AtomicU32::new(0);
+
+/// From so many on a new socket is the kernel's at once. A placeholder would be replaced by one, which takes five system
+/// calls; a kernel socket that connects over shared memory after all costs the one that made it.
+const MOSTLY_BY_KERNEL: u32 = 16;
+
+/// Notes whether a connect was left to the kernel.
+pub fn note_connect(by_kernel: bool) {
+    // Relaxed: a thread that sees an older number makes a socket of the other kind, and both kinds do.
+    let before = BY_KERNEL.load(Ordering::Relaxed);
+    let now = if by_kernel { before.saturating_add(1).min(MOSTLY_BY_KERNEL) } else { 0 };
+    if now != before {
+        BY_KERNEL.store(now, Ordering::Relaxed);
+    }
+}
+
 /// socket(2).
 pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
     let stream = ty & !(SOCK_NONBLOCK | SOCK_CLOEXEC) == SOCK_STREAM;
@@ -44,13 +61,14 @@ pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
     requests::check();
     // If nothing is accelerated, a socket is the kernel's from the start, and is entered only so that the stats page
     // shows the reason.
-    let (made, mark) = if rt.accelerates() && process_mode::reason().is_none() {
+    let is_ours = rt.accelerates() && process_mode::reason().is_none();
+    let (made, mark) = if is_ours && BY_KERNEL.load(Ordering::Relaxed) < MOSTLY_BY_KERNEL {
         (placeholder(domain, ty & SOCK_CLOEXEC != 0), PLACEHOLDER)
     } else {
         (raw::socket(domain, ty, proto), 0)
     };
     let Ok(fd) = made else { return Outcome::Pass };
-    if mark != 0 && ready_socket(domain).load(Ordering::Relaxed) == 0 {
+    if is_ours && ready_socket(domain).load(Ordering::Relaxed) == 0 {
         keep_ready_socket(domain);
     }
     let flags = mark | if ty & SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
