@@ -53,10 +53,10 @@ class Talker(Peer):
         self.proc, self.lines, self.mode = proc, 0, world.ctx.mode
         self.first = self.heard("the first line")
 
-    def again(self):
-        self.proc.popen.stdin.write(b"again\n")
+    def again(self, wish="again"):
+        self.proc.popen.stdin.write(f"{wish}\n".encode())
         self.proc.popen.stdin.flush()
-        return self.heard("another line")
+        return self.heard("another line, or two")
 
     def paths(self):
         return [(s["transport"], s["reason"]) for s in self.page("sock") if s["state"] not in ("LISTEN", "NEW")]

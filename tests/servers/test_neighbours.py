@@ -380,7 +380,7 @@ def as_user(uid, *groups):
 def group_world(ctx):
     world = World(ctx)
     os.chown(world.dir, 0, GROUP)
-    world.dir.chmod(0o2770)
+    world.dir.chmod(0o3770)
     return world
 
 
@@ -396,6 +396,24 @@ def a_group(ctx):
                        client_there := world.talk(within=[*world.a.within, *as_user(*client)], readable=True)):
                 client_there.again()
                 client_there.expect(path)
+                if kind == "threads" and path[0] == "SHM":
+                    client_there.again("start")
+                    # The child's line, and its own.
+                    client_there.again("fork")
+                    client_there.heard("the parent's line")
+    for users in (((1001, GROUP), (1002, GROUP)), ((1001, GROUP), (0,)), ((0,), (1002, GROUP))):
+        for side in range(2):
+            server, client = (as_user(*user) for user in users)
+            pair = (world.serve("threads", within=[*world.b.within, *server], readable=True),
+                    world.talk(within=[*world.a.within, *client], readable=True))
+            with ended(*pair):
+                pair[1].expect(("SHM", None))
+                if ctx.mode == "both":
+                    ctl_any("off", real(pair[side].proc))
+                    pair[1].again()
+                    equal({transport for transport, _ in pair[1].paths()}, {"TCP"}, "after off")
+    # Another member must not remove what the killed workers of the prefork server have left.
+    subprocess.run([ROOT / "build" / "netacc_ss", "-c"], env=ctx.environment(world.env()), stdout=subprocess.DEVNULL, check=True)
     equal(world.names(), [], "names in the directory")
 
 

@@ -215,7 +215,7 @@ With 0, or with fast connect mode, they are reset then.";
     "The directory by which programs in different network namespaces of this host (containers, pods) find each
 other. It is used if it is there, belongs to root or to the program's user, and is writable by others only
 with the sticky bit. Processes of one user meet there; those of all users do in a directory that only a group may enter and
-that passes its group on (mode 2770). With \"\" no directory is used.";
+that passes its group on (mode 3770). With \"\" no directory is used.";
 
     debug: bool = false,
     "NACC_DEBUG", Kind::Bool, "", Relation::None, Some('d'),

@@ -16,7 +16,7 @@ pub const RELAY_END_CHECKS: u32 = 5;
 pub const CALLS_BEFORE_SEARCH: u32 = 16;
 
 /// How often a client that has heard nothing from its server searches again after it has found no process that has the
-/// connection: the server may not have accepted it yet. It waits for twice as many calls each time.
+/// connection, though one that listens at the destination's port was asked: the server may not have accepted it yet.
 pub const SEARCHES_AGAIN: u32 = 6;
 
 /// Number of sends by which a side finds out whether a process has the other end of its connection; each has to be

@@ -45,8 +45,9 @@ pub const NEIGHBOUR_CANDIDATE: Duration = Duration::from_secs(60);
 /// connection. The delay is random, so that no other connection happens to keep step.
 pub const PROOF_DELAY: Duration = Duration::from_micros(2500);
 
-/// For how long after such a delay no other connection to the destination delays its sends.
-pub const PROOF_TURN: Duration = Duration::from_millis(20);
+/// For how long after such a delay no other connection to the destination delays its sends. It is longer than each of the
+/// waits of a send.
+pub const PROOF_TURN: Duration = Duration::from_millis(40);
 
 /// How long after such a send the process's count may follow. A later one shows nothing, and the next send is watched.
 pub const PROOF_REACTION: Duration = Duration::from_micros(500);
@@ -54,6 +55,9 @@ pub const PROOF_REACTION: Duration = Duration::from_micros(500);
 /// How long a side waits for a reader that is behind to have read all that was sent. A fifth of it if the send itself would
 /// not have to wait for the reader.
 pub const PROOF_READER: Duration = Duration::from_millis(25);
+
+/// How long after a search that was too early, perhaps, the next one begins; four times as long after each further one.
+pub const SEARCH_AGAIN: Duration = Duration::from_millis(10);
 
 /// How long a process keeps a connection in mind for which it has an offer from another network namespace. Afterwards it
 /// refuses the offer, and the connection stays on TCP.

@@ -104,7 +104,9 @@ impl Directory {
         match found {
             Err(error) => unseen(error),
             Ok(found) => match users::judge(pid, found.st_mode, found.st_uid, uid) {
-                Ok(Access::Group) if !users::enters(pid, uid, found.st_gid) => Self::Unfit(Unfit::Group(found.st_gid)),
+                Ok(Access::Group) if uid != found.st_uid && !users::enters(pid, uid, found.st_gid) => {
+                    Self::Unfit(Unfit::Group(found.st_gid))
+                }
                 Ok(_) => Self::Usable(found.st_dev, found.st_ino),
                 Err(why) => Self::Unfit(why),
             },

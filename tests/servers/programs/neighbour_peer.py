@@ -11,7 +11,8 @@ input; -slow: takes longer for each read than its client to send as much).
 What goes in one direction only is one stream of known bytes (`stream`), after a number that says where it begins; hear
 reads it, tell sends it in pieces of this size, flood without a pause.
 A client takes its connections in turns. It prints a line (JSON) after the first ROUNDS of each, and after as many
-again for each line of its standard input. Both end with that.
+again for each line of its standard input; talk first makes a child that does, and ends, for the line "fork", and starts
+another program for "start". Both end with that.
 """
 
 import http.client
@@ -22,6 +23,7 @@ import selectors
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -257,9 +259,22 @@ def talk(address, port, connections, rounds):
                     raise SystemExit(f"wrong: an answer of {len(data)} bytes")
         print(json.dumps([[s.getsockname()[:2], s.getpeername()[:2]] for s in opened]), flush=True)
 
-    converse()
-    for _ in sys.stdin:
+    def again(wish):
+        """What else happens to the connections before they are used again."""
+        if wish == "fork":
+            child = os.fork()
+            if child == 0:
+                converse()
+                os._exit(0)
+            if os.waitpid(child, 0)[1]:
+                raise SystemExit("wrong: the child's end")
+        elif wish == "start":
+            subprocess.run(["/bin/true"], check=True)
         converse()
+
+    converse()
+    for line in sys.stdin:
+        again(line.strip())
 
 
 def hear(address, port, connections, rounds):

@@ -22,6 +22,7 @@ use netacc_transport::shm::rendezvous::NoLink;
 use netacc_wire::Entrance;
 
 const PROOF_TURN: u64 = time::ns(timeouts::PROOF_TURN);
+const SEARCH_AGAIN: u64 = time::ns(timeouts::SEARCH_AGAIN);
 const NO_NEIGHBOUR_BELIEVED: u64 = time::ns(timeouts::NO_NEIGHBOUR_BELIEVED);
 
 /// Destinations that no neighbour serves.
@@ -66,27 +67,31 @@ pub fn begin(s: &Socket, target: SocketAddr, reason: Reason, begun: u64) -> Opti
 /// Whether a candidate has shown by its calls that it is worth a search, or is no neighbour's at all.
 pub fn is_due(s: &Socket) -> bool {
     let search = &s.upgrade.search;
-    !search.is_on() || s.calls.load(Ordering::Relaxed) >= CALLS_BEFORE_SEARCH << search.repeated.load(Ordering::Relaxed)
+    let due = search.due.load(Ordering::Relaxed);
+    !search.is_on() || s.calls.load(Ordering::Relaxed) >= CALLS_BEFORE_SEARCH && (due == 0 || time::coarse() >= due)
 }
 
-/// Whether a search that finds nobody may be too early: a server that has said nothing may not have accepted the
-/// connection yet, and so does not know it.
+/// Whether a search that finds nobody may be too early: a server at the destination's port that has said nothing may not
+/// have accepted the connection yet, and so does not know it.
 fn may_be_early(s: &Socket) -> bool {
     let search = &s.upgrade.search;
     s.kernel_read.load(Ordering::Relaxed) == 0
+        && search.denied.load(Ordering::Relaxed) != 0
         && search.matched.load(Ordering::Relaxed) == 0
         && search.repeated.load(Ordering::Relaxed) < SEARCHES_AGAIN
 }
 
-/// Prepares a repetition of the search that ended for this reason. False: it would not find more.
+/// Prepares a repetition of the search that ended for this reason. False: it would not find more. Called under both
+/// direction locks.
 pub fn search_again(s: &Socket, why: Reason) -> bool {
     let search = &s.upgrade.search;
-    let early = matches!(why, Reason::NoNeighbour | Reason::Translated | Reason::PeerUid) && may_be_early(s);
-    if early && search.is_on() {
-        search.repeated.fetch_add(1, Ordering::Relaxed);
+    let again = why == Reason::Translated && search.is_on() && may_be_early(s);
+    if again {
+        let pause = SEARCH_AGAIN << (2 * search.repeated.fetch_add(1, Ordering::Relaxed));
+        search.due.store(time::coarse().saturating_add(pause), Ordering::Relaxed);
         search.begin(Stage::Remembered);
     }
-    early && search.is_on()
+    again
 }
 
 /// Claims a slot on a link to the next entrance at which `s`, connected from `local` to `target`, may be known. `Err`: no

@@ -62,6 +62,8 @@ pub struct Search {
     pub(crate) strange: AtomicU32,
     /// Number of searches that found nobody and were to be repeated.
     pub(crate) repeated: AtomicU32,
+    /// Time (ns, [`netacc_sys::time::coarse`]) from which a repetition is due.
+    pub(crate) due: AtomicU64,
 }
 
 /// How far a side is in finding out whether a process has the other end ([`crate::switch::proof`]).
@@ -139,7 +141,7 @@ impl Search {
 impl Candidate {
     /// Resets the data for another connection.
     pub(crate) fn reset(&self) {
-        for w in [&self.when, &self.wanted, &self.stamp, &self.search.confirmed, &self.pause] {
+        for w in [&self.when, &self.wanted, &self.stamp, &self.search.confirmed, &self.search.due, &self.pause] {
             w.store(0, Ordering::Relaxed);
         }
         let search = &self.search;

@@ -78,20 +78,10 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
                 && tail_is_short(fd)
                 && s.change(ConnState::Candidate(Upgrade::ToOffer), ConnState::Candidate(Upgrade::Linking))
                 && let Err(why) = offer(fd, r)
+                && !offers_again(r, why)
             {
-                let comes_back = comeback::was_in_ring(s);
-                if comes_back || neighbours::search_again(s, why) {
-                    let _g = (s.rx.lock(), s.tx.lock());
-                    if r.valid() && s.is(ConnState::Candidate(Upgrade::Linking)) {
-                        if comes_back {
-                            comeback::postpone(s);
-                        }
-                        s.set_state(ConnState::Candidate(Upgrade::ToOffer));
-                    }
-                } else {
-                    neighbours::note_reason(s, why);
-                    decide(fd, r, Otherwise::GiveUp);
-                }
+                neighbours::note_reason(s, why);
+                decide(fd, r, Otherwise::GiveUp);
             }
             s.is_shm()
         }
@@ -202,6 +192,25 @@ pub fn advance_all() {
             advance(fd, r);
         }
     });
+}
+
+/// Client: whether the connection, for which nobody takes an offer for this reason, is to be offered again later.
+fn offers_again(r: Ref<Socket>, why: Reason) -> bool {
+    let s = r.obj;
+    let _g = (s.rx.lock(), s.tx.lock());
+    if !r.valid() || !s.is(ConnState::Candidate(Upgrade::Linking)) {
+        // Another thread has decided.
+        return true;
+    }
+    let comes_back = comeback::was_in_ring(s);
+    if comes_back {
+        comeback::postpone(s);
+    }
+    let again = comes_back || neighbours::search_again(s, why);
+    if again {
+        s.set_state(ConnState::Candidate(Upgrade::ToOffer));
+    }
+    again
 }
 
 /// Client: offers the connection to the server.

@@ -4,6 +4,7 @@ use crate::shm::users::{OVERFLOW, Trust, is_one_user};
 use core::fmt;
 use rustix::fd::BorrowedFd;
 use rustix::fs::{Access as Rights, AtFlags, CWD, FileType, accessat, statat};
+use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, getsockname};
 use rustix::process::geteuid;
 
@@ -15,9 +16,9 @@ pub const LONGEST: usize = 70;
 pub enum Access {
     /// Everybody may be there, and processes meet that run as one user or as root.
     User,
-    /// Nobody but its owner and its group may enter it, and it gives its group to each new file (mode 2770, inode(7)): the
-    /// administrator has said by that that these users are one party. A process that is met there is trusted, whatever
-    /// its user.
+    /// Nobody but its owner and its group may enter it, it gives its group to each new file, and nobody can replace the
+    /// file of another user (mode 3770, inode(7)): the administrator has said by that that these users are one party. A
+    /// process that is met there is trusted, whatever its user.
     Group,
 }
 
@@ -34,7 +35,7 @@ pub enum Unfit {
     Owner(u32),
     /// Its mode: others may write to it, and so could replace a socket of ours.
     Mode(u32),
-    /// Only this group may enter it, and the program's user is not in it.
+    /// Only this group, which is [`OVERFLOW`] if it has no number here, may enter it, and the program is not in it.
     Group(u32),
 }
 
@@ -48,7 +49,14 @@ impl fmt::Display for Unfit {
                 write!(f, "it belongs to user {uid}, which in a user namespace is every user without a number there")
             }
             Unfit::Owner(uid) => write!(f, "it belongs to user {uid}, who is neither root nor the program's user"),
+            Unfit::Mode(mode) if mode & 0o7 == 0 => {
+                write!(
+                    f,
+                    "its group may write to it, and it lacks the set-group-ID or the sticky bit (mode {mode:04o})"
+                )
+            }
             Unfit::Mode(mode) => write!(f, "others may write to it and it has no sticky bit (mode {mode:04o})"),
+            Unfit::Group(OVERFLOW) => f.write_str("only a group without a number in this user namespace may enter it"),
             Unfit::Group(gid) => write!(f, "only group {gid} may enter it, and the program is not in that group"),
         }
     }
@@ -61,8 +69,8 @@ pub fn check(dir: &str) -> core::result::Result<Access, Unfit> {
     }
     let Ok(found) = statat(CWD, dir, AtFlags::SYMLINK_NOFOLLOW) else { return Err(Unfit::Absent) };
     let access = judge(found.st_mode, found.st_uid, geteuid().as_raw())?;
-    let enters = || accessat(CWD, dir, Rights::READ_OK | Rights::EXEC_OK, AtFlags::EACCESS).is_ok();
-    if access == Access::Group && !enters() {
+    let rights = Rights::READ_OK | Rights::WRITE_OK | Rights::EXEC_OK;
+    if access == Access::Group && accessat(CWD, dir, rights, AtFlags::EACCESS) == Err(Errno::ACCESS) {
         return Err(Unfit::Group(found.st_gid));
     }
     // Our own user may be one without a number, as the owner is, and another one.
@@ -79,7 +87,7 @@ pub fn judge(mode: u32, owner: u32, uid: u32) -> core::result::Result<Access, Un
         return Err(Unfit::Owner(owner));
     }
     let mode = mode & 0o7777;
-    if mode & 0o2007 == 0o2000 {
+    if mode & 0o3077 == 0o3070 {
         return Ok(Access::Group);
     }
     if mode & 0o022 != 0 && mode & 0o1000 == 0 {
@@ -88,12 +96,15 @@ pub fn judge(mode: u32, owner: u32, uid: u32) -> core::result::Result<Access, Un
     Ok(Access::User)
 }
 
-/// The trust in a process of this user that we have met in the directory.
-pub(super) fn trust(dir: &str, uid: u32) -> Trust {
-    match Trust::in_user(uid) {
-        Trust::No if check(dir) == Ok(Access::Group) => Trust::Group,
-        trust => trust,
-    }
+/// Whether the directory is one of a group, as far as we are concerned.
+pub(super) fn is_of_group(dir: &str) -> bool {
+    check(dir) == Ok(Access::Group)
+}
+
+/// The trust in a process of this user that we have met in a directory, which is one of a group or not. In the first case
+/// it is the group's for our own user and for root as well, so that both sides have the same reason.
+pub(super) fn trust(of_group: bool, uid: u32) -> Trust {
+    if of_group { Trust::Group } else { Trust::in_user(uid) }
 }
 
 /// The trust in a client of this user whose connection `fd` was accepted at an entrance or at a rendezvous.
@@ -102,7 +113,7 @@ pub(super) fn trust_in_client(fd: BorrowedFd<'_>, uid: u32) -> Trust {
     let name = getsockname(fd).ok().and_then(|name| SocketAddrUnix::try_from(name).ok());
     let path = name.as_ref().and_then(SocketAddrUnix::path_bytes).and_then(|path| core::str::from_utf8(path).ok());
     match path.and_then(|path| path.rsplit_once('/')) {
-        Some((dir, _)) => trust(dir, uid),
+        Some((dir, _)) => trust(is_of_group(dir), uid),
         None => Trust::in_user(uid),
     }
 }
@@ -125,9 +136,11 @@ mod tests {
             (0o777, Err(Unfit::Mode(0o777))),
             (0o775, Err(Unfit::Mode(0o775))),
             (0o770, Err(Unfit::Mode(0o770))),
-            (0o2770, Ok(Access::Group)),
+            (0o2770, Err(Unfit::Mode(0o2770))),
             (0o3770, Ok(Access::Group)),
-            (0o2750, Ok(Access::Group)),
+            (0o2750, Ok(Access::User)),
+            (0o3750, Ok(Access::User)),
+            (0o1770, Ok(Access::User)),
             (0o2777, Err(Unfit::Mode(0o2777))),
             (0o2771, Err(Unfit::Mode(0o2771))),
             (0o3771, Ok(Access::User)),

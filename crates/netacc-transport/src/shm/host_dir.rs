@@ -7,7 +7,7 @@
 //! user whom it trusts. In a directory that only a group may enter, its members trust each other. A file whose process was killed stays behind; whoever finds it dead removes it.
 
 use crate::shm::guard::{dismiss, pass_credentials};
-use crate::shm::host_access::{Access, LONGEST, check, trust};
+use crate::shm::host_access::{LONGEST, is_of_group, trust};
 use crate::shm::link::Link;
 use crate::shm::mapping;
 use crate::shm::rendezvous::{FLAGS, NoLink, greet};
@@ -18,7 +18,7 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds};
 use netacc_wire::Entrance;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, chmodat, fchmod, open, renameat, statat, unlinkat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, chmodat, fchmod, fstat, open, renameat, statat, unlinkat};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, listen, socket_with};
 
 /// Number of clients that may wait at an entrance.
@@ -86,9 +86,10 @@ fn publish(fd: &OwnedFd, dir: &str, entrance: Entrance) -> Result<()> {
     let name = entrance.unpublished();
     bind(fd, &address(dir, name.as_str())?)?;
     let published = listen(fd, BACKLOG).map_err(Errno::from).and_then(|()| {
-        let for_group = check(dir) == Ok(Access::Group);
+        let of_group = is_of_group(dir);
         let at = open_dir(dir)?;
-        let opened = if for_group {
+        // Nobody else can have put another file there under the name.
+        let opened = if of_group {
             chmodat(&at, name.as_str(), own | Mode::RGRP | Mode::WGRP, AtFlags::empty())
         } else {
             Ok(())
@@ -178,6 +179,11 @@ pub fn ask(dir: &str, entrance: Entrance) -> core::result::Result<(u32, u32), No
 fn dial(fd: &OwnedFd, dir: &str, entrance: Entrance) -> core::result::Result<(u32, u32, Trust), NoLink> {
     let name = entrance.unpublished();
     let at = address(dir, name.published()).map_err(NoLink::Resources)?;
+    let of_group = is_of_group(dir);
+    // It may be older than that: then anybody may have made it.
+    if of_group && !is_for_group(dir, name.published()) {
+        return Err(NoLink::Stranger);
+    }
     match connect(fd, &at) {
         Ok(()) => {}
         Err(rustix::io::Errno::CONNREFUSED) => {
@@ -195,7 +201,7 @@ fn dial(fd: &OwnedFd, dir: &str, entrance: Entrance) -> core::result::Result<(u3
         Err(e) => return Err(NoLink::Resources(Errno::from(e))),
     }
     let (pid, uid) = raw::peer_credentials(fd.as_raw_fd()).map_err(NoLink::Resources)?;
-    match trust(dir, uid) {
+    match trust(of_group, uid) {
         Trust::No => Err(NoLink::Stranger),
         trust => Ok((pid, uid, trust)),
     }
@@ -239,6 +245,16 @@ fn is_dead(dir: &str, file: &str) -> bool {
     let refused = connect(&fd, &at) == Err(rustix::io::Errno::CONNREFUSED);
     reserved_fds::drop_raw(fd);
     refused && is_socket(dir, file) && (!file.starts_with('.') || is_old(dir, file))
+}
+
+/// Whether the file is a socket that nobody can reach but its owner and the group of its directory.
+fn is_for_group(dir: &str, file: &str) -> bool {
+    let Ok(at) = open_dir(dir) else { return false };
+    let found = (statat(&at, file, AtFlags::SYMLINK_NOFOLLOW), fstat(&at));
+    reserved_fds::drop_raw(at);
+    let (Ok(found), Ok(directory)) = found else { return false };
+    let is_socket = FileType::from_raw_mode(found.st_mode) == FileType::Socket;
+    is_socket && found.st_gid == directory.st_gid && found.st_mode & 0o7 == 0
 }
 
 /// Whether the file is a socket: connect(2) refuses other files with the same error as a socket that does not listen.

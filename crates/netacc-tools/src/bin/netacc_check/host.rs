@@ -2,6 +2,7 @@
 
 use netacc_conf::{Config, ENV_CMDLINE};
 use netacc_transport::shm::host_access::{self, Access, Unfit};
+use netacc_transport::shm::users::OVERFLOW;
 use netacc_verbs::fork;
 
 use crate::drivers::{Drivers, compare};
@@ -226,7 +227,10 @@ fn host_directory(config: &Config, report: &mut Report) {
         Err(why) => {
             let text = format!("{KEY}={dir} is not used, programs in other containers are reached by TCP: {why}");
             let advice = match why {
-                Unfit::Group(gid) => format!("run the program with the supplementary group {gid}"),
+                Unfit::Group(gid) if gid != OVERFLOW => format!("run the program with the supplementary group {gid}"),
+                Unfit::Mode(mode) if mode & 0o7 == 0 => {
+                    format!("'chmod 3770 {dir}' to have its group trusted, or 'chmod 1777 {dir}'")
+                }
                 _ => format!("'chown root {dir}; chmod 1777 {dir}', or name another directory in {KEY}"),
             };
             report.add(Level::Warn, SUBJECT, "host-dir", text).advice(advice);
