@@ -413,7 +413,7 @@ def a_group(ctx):
                     pair[1].again()
                     equal({transport for transport, _ in pair[1].paths()}, {"TCP"}, "after off")
     # Another member must not remove what the killed workers of the prefork server have left.
-    subprocess.run([ROOT / "build" / "netacc_ss", "-c"], env=ctx.environment(world.env()), stdout=subprocess.DEVNULL, check=True)
+    subprocess.run([monitor.command(), "-c"], env={**os.environ, **world.env()}, stdout=subprocess.DEVNULL, check=True)
     equal(world.names(), [], "names in the directory")
 
 
