@@ -94,9 +94,8 @@ fn unheard(e: &'static Epoll, call: &Call) -> Answer<usize> {
     }
 }
 
-/// Makes one round over the ready queue. Returns the number of events, and whether connections have switched after it:
-/// the kernel would report the events of such a connection again.
-fn poll_round(e: &'static Epoll, call: &Call, from: usize) -> (usize, bool) {
+/// Makes one round over the ready queue. Returns the number of events.
+fn poll_round(e: &'static Epoll, call: &Call, from: usize) -> usize {
     absorb_children(e);
     let n = {
         let _g = e.lock.lock();
@@ -113,11 +112,10 @@ fn poll_round(e: &'static Epoll, call: &Call, from: usize) -> (usize, bool) {
         }
         n
     };
-    let switched = e.switch_due.load(Ordering::Relaxed) != 0;
-    if switched {
+    if e.switch_due.load(Ordering::Relaxed) != 0 {
         complete_switches(e);
     }
-    (n, switched)
+    n
 }
 
 fn run(e: &'static Epoll, call: &Call) -> Answer<usize> {
@@ -139,18 +137,14 @@ fn run(e: &'static Epoll, call: &Call) -> Answer<usize> {
     loop {
         progress::progress();
         requests::check();
-        let (brought, switched) = poll_round(e, call, stashed);
-        let n = stashed + brought;
+        let n = stashed + poll_round(e, call, stashed);
         if n > 0 {
             let now = cpu::ticks();
             fairness::pass(e, now);
-            // Otherwise the kernel could report an event for the second time in this call.
-            if stashed == 0 && !switched && now.wrapping_sub(e.last_kernel.load(Ordering::Relaxed)) > KERNEL_INTERVAL {
+            // Polled in this call, the kernel would report an event again if another thread has just switched its
+            // connection. So the next call begins with the kernel's set.
+            if stashed == 0 && now.wrapping_sub(e.last_kernel.load(Ordering::Relaxed)) > KERNEL_INTERVAL {
                 e.last_kernel.store(now, Ordering::Relaxed);
-                if n < max {
-                    return Ok(n + kernel(e, call, n, 0, false)?.foreign);
-                }
-                // The array is full, so the next call begins with the kernel's set.
                 e.kernel_first.store(1, Ordering::Relaxed);
             }
             return Ok(n);
@@ -193,7 +187,7 @@ fn at_once(e: &'static Epoll, call: &Call) -> Answer<usize> {
         if seen.own == 0 && (seen.foreign > 0 || (seen.strange as i32) < call.max) {
             return Ok(seen.foreign);
         }
-        let n = seen.foreign + if seen.queueable { 0 } else { poll_round(e, call, seen.foreign).0 };
+        let n = seen.foreign + if seen.queueable { 0 } else { poll_round(e, call, seen.foreign) };
         if n > 0 {
             return Ok(n);
         }
@@ -290,7 +284,7 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32, signals: &mut CallSignals) 
         page().count(Counter::Wakeups);
     }
     if seen.foreign > 0 {
-        return Ok(Some(seen.foreign + if seen.queueable { 0 } else { poll_round(e, call, seen.foreign).0 }));
+        return Ok(Some(seen.foreign + if seen.queueable { 0 } else { poll_round(e, call, seen.foreign) }));
     }
     if quiet && !bounded && seen.own + seen.strange == 0 && call.deadline.passed() {
         return Ok(Some(0));
