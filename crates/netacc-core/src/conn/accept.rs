@@ -138,11 +138,12 @@ fn try_accept(
         }
         let now = cpu::ticks();
         let asked = l.tcp_checked.load(Ordering::Relaxed);
+        let seen = l.tcp_waits.see();
         if asked != 0
             && !kernels_turn
             && now.wrapping_sub(asked) < BELIEVED
             && s.has(NONBLOCK)
-            && l.tcp_waits.load(Ordering::Relaxed) == 0
+            && !seen.is_told()
         {
             return Err(Fail::AGAIN);
         }
@@ -155,7 +156,7 @@ fn try_accept(
         }
         let kernel = l.kernel_fd(fd);
         let mut from = addr::Accepted::default();
-        match ask_kernel(kernel, s, l, &mut from, flags) {
+        match ask_kernel(kernel, s, seen.is_told(), &mut from, flags) {
             // A companion connection belongs to a queue pair, and is never reported to the program.
             Ok(new) if engine::take_companion(new) => l.kernel_turn.accepted(),
             Ok(new) => {
@@ -168,7 +169,7 @@ fn try_accept(
             Err(Errno::AGAIN) if kernels_turn => l.kernel_turn.end(),
             Err(Errno::AGAIN) => {
                 l.kernel_turn.end();
-                l.tcp_waits.store(0, Ordering::Relaxed);
+                l.tcp_waits.take_back(seen);
                 l.tcp_checked.store(now | 1, Ordering::Relaxed);
                 return Err(if l.starves() { Errno::MFILE.into() } else { Fail::AGAIN });
             }
@@ -183,9 +184,9 @@ fn try_accept(
 /// Calls the kernel's accept4 only if a connection waits or no descriptor is free. The kernel allocates a whole socket
 /// before it finds that no connection waits, which takes ten times as long as these checks; a missing descriptor it
 /// reports before that.
-fn ask_kernel(fd: i32, s: &Socket, l: &Listener, from: &mut addr::Accepted, flags: i32) -> Result<i32> {
+fn ask_kernel(fd: i32, s: &Socket, told: bool, from: &mut addr::Accepted, flags: i32) -> Result<i32> {
     // A report of the listener's epoll instance is believed.
-    if l.tcp_waits.load(Ordering::Relaxed) != 0 || tcp_ready(fd) {
+    if told || tcp_ready(fd) {
         return from.accept(fd, flags);
     }
     if !fd_cache::any() {

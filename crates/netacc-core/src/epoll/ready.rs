@@ -42,7 +42,7 @@ pub(super) fn tcp_waits(e: &'static Epoll, reg: &'static Registration) -> Option
     const SPECIAL: i32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLRDNORM;
     let events = reg.events.load(Ordering::Relaxed);
     let listener = at(reg.sock.load(Ordering::Acquire))?.listener()?;
-    listener.tcp_waits.store(1, Ordering::Relaxed);
+    listener.tcp_waits.note();
     let _g = e.lock.lock();
     let there = core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) && reg.queue() & (QUEUED | GONE | DISABLED) == 0;
     let plain = events & SPECIAL as u32 == 0 && events & EPOLLIN as u32 != 0;
@@ -216,12 +216,12 @@ pub(super) fn look(e: &Epoll, reg: &'static Registration) -> u32 {
     match s.path() {
         Path::Listener => match s.listener() {
             Some(l) => {
-                let tcp = l.tcp_waits.load(Ordering::Relaxed) != 0 && {
-                    // Another process may have accepted the connection, so the kernel is asked again.
-                    let there = tcp_ready(reg.fd.load(Ordering::Relaxed));
-                    l.tcp_waits.store(there.into(), Ordering::Relaxed);
-                    there
-                };
+                let seen = l.tcp_waits.see();
+                // Another process may have accepted the connection, so the kernel is asked again.
+                let tcp = seen.is_told() && tcp_ready(reg.fd.load(Ordering::Relaxed));
+                if !tcp {
+                    l.tcp_waits.take_back(seen);
+                }
                 if tcp || l.queued() || l.starves() { mask & Readiness::IN } else { 0 }
             }
             None => 0,

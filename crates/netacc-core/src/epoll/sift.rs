@@ -110,7 +110,7 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
         Named::Foreign(reg) => return Said::Program(events, reg.data.load(Ordering::Relaxed)),
         Named::Listener(reg) => {
             if let Some(l) = sock(reg).and_then(|s| s.listener()) {
-                l.tcp_waits.store(1, Ordering::Relaxed);
+                l.tcp_waits.note();
             }
             // The count of arrivals does not include TCP connections.
             queue_as(reg, if reg.source() == Source::Queues { FRESH } else { 0 });

@@ -5,6 +5,7 @@
 use crate::object::entrance::Entrance;
 use crate::object::kernel_turn::{KernelQueue, KernelTurn, precedes_count};
 use crate::object::socket::{NONBLOCK, Socket};
+use crate::object::tcp_hint::TcpHint;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_conf::Transports;
@@ -66,8 +67,8 @@ pub struct Listener {
     /// Not 0 when several processes serve this listener: [`SHARED_BY_FORK`], with `SHARED_BEYOND` if unrelated ones may
     /// do so.
     pub many: AtomicU32,
-    /// Set when the kernel has reported, or may have reported, that a TCP connection waits.
-    pub tcp_waits: AtomicU32,
+    /// Whether the kernel has reported, or may have reported, that a TCP connection waits.
+    pub tcp_waits: TcpHint,
     /// Time ([`netacc_sys::cpu::ticks`]) at which the kernel was last asked and had no connection.
     pub tcp_checked: AtomicU64,
     /// When the connections in the kernel's queue have their turn.
@@ -104,7 +105,7 @@ impl Listener {
         self.starved.store(0, Ordering::Relaxed);
         self.waiters.store(0, Ordering::Relaxed);
         self.waits.store(0, Ordering::Relaxed);
-        self.tcp_waits.store(0, Ordering::Relaxed);
+        self.tcp_waits.start();
         self.tcp_checked.store(0, Ordering::Relaxed);
         self.kernel_turn.start();
         self.owner.store(core::ptr::from_ref(owner).cast_mut(), Ordering::Release);

@@ -15,3 +15,4 @@ pub mod socket;
 pub(crate) mod source;
 pub mod state;
 pub mod subscription;
+pub mod tcp_hint;
