@@ -14,6 +14,7 @@ pub mod closer;
 pub mod cpu;
 pub mod errno;
 mod flags;
+pub mod go_code;
 pub mod go_program;
 pub mod heap;
 pub mod image;

@@ -139,12 +139,7 @@ fn try_accept(
         let now = cpu::ticks();
         let asked = l.tcp_checked.load(Ordering::Relaxed);
         let seen = l.tcp_waits.see();
-        if asked != 0
-            && !kernels_turn
-            && now.wrapping_sub(asked) < BELIEVED
-            && s.has(NONBLOCK)
-            && !seen.is_told()
-        {
+        if asked != 0 && !kernels_turn && now.wrapping_sub(asked) < BELIEVED && s.has(NONBLOCK) && !seen.is_told() {
             return Err(Fail::AGAIN);
         }
         if !kernels_turn && l.take_links() && l.queued() {

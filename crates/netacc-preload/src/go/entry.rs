@@ -22,7 +22,8 @@ use super::stacks;
 use core::arch::naked_asm;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use netacc_core::fd::table::TABLE;
-use netacc_sys::go_program::{ENTERS, Functions};
+use netacc_sys::go_code::ENTERS;
+use netacc_sys::go_program::Functions;
 use netacc_sys::reserved_fds::MAX_FDS;
 
 /// The `syscall` instruction in the program's function.
@@ -50,7 +51,7 @@ pub fn exit_address() -> usize {
     (exit as *const ()).expose_provenance()
 }
 
-/// Where the functions of [`netacc_sys::go_program::EPOLL`] go, in their order.
+/// Where the functions of [`netacc_sys::go_code::EPOLL`] go, in their order.
 pub fn epoll_addresses() -> [usize; 4] {
     [epoll_create as *const (), epoll_create1 as *const (), epoll_ctl as *const (), epoll_wait as *const ()]
         .map(<*const ()>::expose_provenance)

@@ -16,6 +16,7 @@ mod stacks;
 use core::ffi::c_void;
 use core::ptr;
 use netacc_core::go;
+use netacc_sys::go_code::EPOLL_DISTANCE;
 use netacc_sys::go_program::{self, Functions, Program, Unfollowed};
 use netacc_sys::libc_kind;
 use rustix::mm::{MprotectFlags, mprotect};
@@ -55,7 +56,7 @@ fn follow(functions: Functions) -> Result<(), Unfollowed> {
         Some((functions.syscall6, entry::system_call_address())),
         functions.exit.map(|at| (at, entry::exit_address())),
     ];
-    let places = functions.epoll.into_iter().flat_map(|first| (first..).step_by(go_program::EPOLL_DISTANCE));
+    let places = functions.epoll.into_iter().flat_map(|first| (first..).step_by(EPOLL_DISTANCE));
     let for_epoll = places.zip(entry::epoll_addresses());
     for (at, to) in replaced.into_iter().flatten().chain(for_epoll) {
         redirect(at, to).map_err(|_| Unfollowed::Refused)?;

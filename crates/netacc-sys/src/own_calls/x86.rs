@@ -1,7 +1,7 @@
 //! x86-64: `mov $number, %eax` and `syscall` on one straight way.
 
 use super::{Callees, FUNCTION, LARGE, OwnCall, WINDOW, any_at, modern, sockets};
-use crate::go_program::is_epolls;
+use crate::go_code::is_epolls;
 
 /// The register of a first argument.
 const EDI: u8 = 7;
