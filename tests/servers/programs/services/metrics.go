@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -51,10 +52,26 @@ func query(c *http.Client, address, expression string) map[string]float64 {
 	return found
 }
 
+// Waits until Prometheus, which listens before it can answer, says that it is ready.
+func await(c *http.Client, address string) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		answer, err := c.Get("http://" + address + "/-/ready")
+		must(err)
+		_, err = io.Copy(io.Discard, answer.Body)
+		must(err)
+		must(answer.Body.Close())
+		if answer.StatusCode == http.StatusOK {
+			return
+		}
+		check(time.Now().Before(end), "Prometheus is not ready: status %d", answer.StatusCode)
+	}
+}
+
 // Asks Prometheus for what it has, also of a time at which the exporter's answer came too late, after it has
 // fetched the exporter's values `count` times.
 func metricsClients(address string, count int) {
 	c := newClient()
+	await(c, address)
 	for end := time.Now().Add(time.Minute); query(c, address, "max_over_time(fetched[5m])")[""] < float64(count); {
 		check(time.Now().Before(end), "Prometheus fetches nothing")
 	}
