@@ -214,8 +214,8 @@ With 0, or with fast connect mode, they are reset then.";
     "NACC_HOST_DIR", Kind::Path, "", Relation::None, None,
     "The directory by which programs in different network namespaces of this host (containers, pods) find each
 other. It is used if it is there, belongs to root or to the program's user, and is writable by others only
-with the sticky bit. Processes of one user meet there; those of all users do in a directory that only a group may enter and
-that passes its group on (mode 3770). With \"\" no directory is used.";
+with the sticky bit. Programs of one user find each other there. In a directory of mode 3770, which only its owner
+and its group may enter, the programs of all members do. With \"\" no directory is used.";
 
     debug: bool = false,
     "NACC_DEBUG", Kind::Bool, "", Relation::None, Some('d'),

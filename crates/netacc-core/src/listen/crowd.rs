@@ -39,7 +39,7 @@ pub(super) enum Room {
 /// The user of a link, as the limits distinguish them. All trusted users count as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum User {
-    /// Our own user or root.
+    /// Our own user, root, or a member of the host directory's group who was met there.
     Trusted,
     /// Any other user, by its number.
     Other(u32),

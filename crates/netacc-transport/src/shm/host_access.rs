@@ -1,4 +1,4 @@
-//! Whether the host directory (`NACC_HOST_DIR`) may be used, and whose processes meet there as one party.
+//! Whether the host directory (`NACC_HOST_DIR`) may be used, and which processes that meet there trust each other.
 
 use crate::shm::users::{OVERFLOW, Trust, is_one_user};
 use core::fmt;
@@ -16,9 +16,9 @@ pub const LONGEST: usize = 70;
 pub enum Access {
     /// Everybody may be there, and processes meet that run as one user or as root.
     User,
-    /// Nobody but its owner and its group may enter it, it gives its group to each new file, and nobody can replace the
-    /// file of another user (mode 3770, inode(7)): the administrator has said by that that these users are one party. A
-    /// process that is met there is trusted, whatever its user.
+    /// Its mode is 3770 (inode(7)): only its owner and its group may enter it, each new file gets its group, and no user
+    /// can replace the files of another. By that mode the administrator says that the members trust each other. A process
+    /// that is met there is trusted, whatever its user.
     Group,
 }
 
@@ -31,11 +31,12 @@ pub enum Unfit {
     Long,
     /// It is a file of another kind, perhaps a symbolic link.
     Kind,
-    /// It belongs to this user, who is neither root nor our own.
+    /// Its owner is this user, who is neither root nor the user that the program runs as.
     Owner(u32),
     /// Its mode: others may write to it, and so could replace a socket of ours.
     Mode(u32),
-    /// Only this group, which is [`OVERFLOW`] if it has no number here, may enter it, and the program is not in it.
+    /// Only this group may enter it, and the program is not a member. The group is [`OVERFLOW`] if it has no number in our user
+    /// namespace.
     Group(u32),
 }
 

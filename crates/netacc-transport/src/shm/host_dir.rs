@@ -4,7 +4,8 @@
 //!
 //! A listener has one socket there, its *entrance* ([`netacc_wire::Entrance`]). Only its own user and root may connect
 //! to it (unix(7): connecting needs the permission to write to the file), and a client believes only an entrance of a
-//! user whom it trusts. In a directory that only a group may enter, its members trust each other. A file whose process was killed stays behind; whoever finds it dead removes it.
+//! user whom it trusts. If only a group may enter the directory, the group's members trust each other. A file whose
+//! process was killed stays behind; whoever finds it dead removes it.
 
 use crate::shm::guard::{dismiss, pass_credentials};
 use crate::shm::host_access::{LONGEST, is_of_group, trust};
