@@ -165,6 +165,8 @@ static void tcp(int helper, int port)
 	CALL("close, TCP", last = dup(c), close(last), r == 0);
 	nonblock(l);
 	CALL("accept, nobody there", , accept(l, NULL, NULL), r == -1);
+	ONE_PAGE struct pollfd both[2] = { { l, POLLIN, 0 }, { c, POLLIN, 0 } };
+	CALL("poll, TCP and a listener", , poll(both, 2, 1000), r == 1);
 }
 
 static void all(int with_tcp, int helper, int port)

@@ -54,10 +54,12 @@ struct Borrowed {
     held: bool,
 }
 
+/// A place without a descriptor, which the kernel ignores.
+const NOTHING: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
+
 /// The descriptors of one wait and the wakers borrowed for it.
-#[derive(Default)]
 pub struct WaitSet {
-    inline: [Option<pollfd>; INLINE],
+    inline: [pollfd; INLINE],
     inline_len: usize,
     /// Used instead of `inline` once that is full.
     spill: Vec<pollfd>,
@@ -82,15 +84,37 @@ impl core::fmt::Debug for WaitSet {
     }
 }
 
+impl Default for WaitSet {
+    fn default() -> WaitSet {
+        WaitSet {
+            inline: [NOTHING; INLINE],
+            inline_len: 0,
+            spill: Vec::new(),
+            borrowed: [None; 4],
+            more: Vec::new(),
+            bounded: false,
+            shared: false,
+            steps: 0,
+            until: 0,
+            mark_was_set: false,
+        }
+    }
+}
+
 impl WaitSet {
     /// An empty set.
     pub fn new() -> WaitSet {
         WaitSet::default()
     }
 
+    /// The descriptors, and what the kernel reported for each in the last sleep.
+    fn places(&self) -> &[pollfd] {
+        if self.spill.is_empty() { self.inline.get(..self.inline_len).unwrap_or_default() } else { &self.spill }
+    }
+
     /// Number of descriptors in the set.
     pub fn len(&self) -> usize {
-        if self.spill.is_empty() { self.inline_len } else { self.spill.len() }
+        self.places().len()
     }
 
     /// Whether the set is empty.
@@ -107,38 +131,43 @@ impl WaitSet {
     pub fn add(&mut self, fd: i32, events: i16) -> usize {
         let p = pollfd { fd, events, revents: 0 };
         if self.spill.is_empty() {
-            if let Some(cell) = self.inline.get_mut(self.inline_len) {
-                *cell = Some(p);
+            if let Some(place) = self.inline.get_mut(self.inline_len) {
+                *place = p;
                 self.inline_len += 1;
                 return self.inline_len - 1;
             }
-            self.spill.extend(self.inline.iter().flatten());
+            self.spill.extend(self.inline);
         }
         self.spill.push(p);
         self.spill.len() - 1
     }
 
+    /// Adds places without a descriptor until there are `n`.
+    pub fn fill_up(&mut self, n: usize) {
+        while self.len() < n {
+            self.add(-1, 0);
+        }
+    }
+
     /// The descriptor at index `i`.
     pub fn fd(&self, i: usize) -> i32 {
-        if self.spill.is_empty() {
-            self.inline.get(i).copied().flatten().map_or(-1, |p| p.fd)
-        } else {
-            self.spill.get(i).map_or(-1, |p| p.fd)
-        }
+        self.places().get(i).map_or(-1, |p| p.fd)
     }
 
     /// What the kernel reported for index `i`.
     pub fn revents(&self, i: usize) -> i16 {
-        if self.spill.is_empty() {
-            self.inline.get(i).copied().flatten().map_or(0, |p| p.revents)
-        } else {
-            self.spill.get(i).map_or(0, |p| p.revents)
-        }
+        self.places().get(i).map_or(0, |p| p.revents)
+    }
+
+    /// What the kernel reported for descriptor `fd`, which a caller adds with the same events each time; `None`: the set
+    /// does not have it.
+    pub fn events_of(&self, fd: i32) -> Option<i16> {
+        self.places().iter().find(|p| p.fd == fd).map(|p| p.revents)
     }
 
     /// Whether descriptor `fd` reported something in the last sleep, and no other did.
     pub fn only_reported(&self, fd: i32) -> bool {
-        fd >= 0 && (0..self.len()).all(|i| (self.revents(i) != 0) == (self.fd(i) == fd))
+        fd >= 0 && self.places().iter().all(|p| (p.revents != 0) == (p.fd == fd))
     }
 
     fn borrowed(&self) -> impl Iterator<Item = Borrowed> + '_ {
@@ -209,16 +238,7 @@ impl WaitSet {
             _ => cancel::asleep(sigmask, |sigmask| raw::ppoll(fds, n, ts_ptr, sigmask)),
         };
         let r = if self.spill.is_empty() {
-            // ppoll wants an array without the Option: build it on the stack.
-            let mut fds = [pollfd { fd: -1, events: 0, revents: 0 }; INLINE];
-            for (dst, src) in fds.iter_mut().zip(self.inline.iter().flatten()) {
-                *dst = *src;
-            }
-            let r = poll(fds.as_mut_ptr(), self.inline_len);
-            for (src, dst) in fds.iter().zip(self.inline.iter_mut().flatten()) {
-                dst.revents = src.revents;
-            }
-            r
+            poll(self.inline.as_mut_ptr(), self.inline_len)
         } else {
             match poll(self.spill.as_mut_ptr(), self.spill.len()) {
                 // RLIMIT_NOFILE counts the program's entries without a descriptor, too, and ours come on top.

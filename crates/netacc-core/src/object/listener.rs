@@ -181,10 +181,15 @@ impl Listener {
         }
     }
 
+    /// Whether a client could not be taken up when somebody last tried.
+    pub fn has_starved(&self) -> bool {
+        self.starved.load(Ordering::Relaxed) != 0
+    }
+
     /// Whether a client waits that cannot be taken up because the process has no free descriptor: accept(2) reports
     /// that, and the listener stays readable, as in the kernel.
     pub fn starves(&self) -> bool {
-        self.starved.load(Ordering::Relaxed) != 0 && self.doors().chain(self.hellos()).any(readable)
+        self.has_starved() && self.doors().chain(self.hellos()).any(readable)
     }
 
     /// Whether another sharer has left the listener to the kernel; this process then has to do so, too.

@@ -18,9 +18,9 @@ use libc::pollfd;
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Answer, Fail};
 use netacc_sys::time::Deadline;
-use netacc_sys::{cpu, user, visits};
+use netacc_sys::{user, visits};
+use netacc_transport::WaitSet;
 use netacc_transport::rdma::engine::progress;
-use netacc_transport::{Endpoint, WaitSet};
 use rustix::process::{Resource, getrlimit};
 
 /// Number of entries that are accepted without a check of RLIMIT_NOFILE.
@@ -84,17 +84,19 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usiz
     loop {
         progress::progress();
         let found = fds.look();
-        if found.ready > 0 || deadline == Deadline::Now {
-            match if found.foreign { fds.at_once()? } else { found.ready } {
+        let (ready, listens) = (found.ready > 0, !found.listeners.is_empty());
+        if ready || listens || deadline == Deadline::Now {
+            match if found.foreign || listens { fds.ask(found)? } else { found.ready } {
                 // The one entry that was ready has changed its path.
-                0 if deadline != Deadline::Now => continue,
+                0 if ready && deadline != Deadline::Now => continue,
+                0 if deadline != Deadline::Now => {}
                 n => return Ok(n),
             }
         }
         if visits::is_leaving() {
             return Err(Fail::Anew);
         }
-        if bell.is_none() && (process_mode::is_awaited() || fds.has_listener()) {
+        if bell.is_none() && (process_mode::is_awaited() || listens) {
             bell = Some(Bell::take());
         }
         let mut set = WaitSet::new();
@@ -104,12 +106,12 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usiz
             // The set is made again with the new duplicates.
             continue;
         }
-        if !spun && let Some(s) = fds.first_connection() {
+        if !spun && let Some((s, peer)) = fds.to_spin_on() {
             spun = true;
-            let peer = s.endpoint().map_or(cpu::NO_CPU, |e| e.peer_cpu());
+            // The other entries wait for at most the time of a spin: to look at a listener costs system calls.
             let looked = || {
                 progress::progress();
-                fds.look().ready > 0
+                fds.has_ready_connection()
             };
             if s.spin.run(peer, deadline, &mut signals, looked) {
                 continue;

@@ -9,15 +9,17 @@ use crate::epoll::absorb;
 use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::listen::adopt;
-use crate::object::listener::tcp_ready;
+use crate::object::listener::{Listener, tcp_ready};
 use crate::object::reference::Ref;
 use crate::object::socket::{Path, Socket};
 use crate::switch::{offers, promote};
 use crate::wait::held::Held;
 use crate::wait::sleep::NUMBER_CHECK;
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, pollfd};
+use netacc_sys::cpu;
 use netacc_sys::errno::Answer;
 use netacc_sys::time::{self, Deadline};
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
@@ -74,10 +76,8 @@ fn look(o: Ours, fd: i32, events: i16) -> Option<i16> {
         },
         Ours::Listener(s) => match s.listener() {
             Some(l) => {
-                l.note_polled(s);
                 l.take_links();
-                offers::settle_offers();
-                if l.queued() || tcp_ready(l.kernel_fd(fd)) || l.starves() { Readiness::IN } else { 0 }
+                if waits_in_memory(s, l) || tcp_ready(l.kernel_fd(fd)) || l.starves() { Readiness::IN } else { 0 }
             }
             None => POLLNVAL as u32,
         },
@@ -92,6 +92,32 @@ fn look(o: Ours, fd: i32, events: i16) -> Option<i16> {
     Some((found & (mask | POLLNVAL as u32)) as i16)
 }
 
+/// As [`look`] without a system call: of a listener it sees the connects over links that have been taken up.
+fn glance(o: Ours, fd: i32, events: i16) -> Option<i16> {
+    let Ours::Listener(s) = o else { return look(o, fd, events) };
+    let waits = s.listener().map(|l| waits_in_memory(s, l));
+    waits.map_or(Some(POLLNVAL), |waits| Some(if waits { events & Readiness::IN as i16 } else { 0 }))
+}
+
+/// Whether a connect waits in shared memory at the listener `l` of `s`.
+fn waits_in_memory(s: &Socket, l: &'static Listener) -> bool {
+    l.note_polled(s);
+    offers::settle_offers();
+    l.queued()
+}
+
+/// The descriptors at which clients of the listener `l` with the number `fd` arrive that are not in shared memory yet.
+fn arrivals(l: &'static Listener, fd: i32) -> impl Iterator<Item = i32> {
+    l.doors().chain(l.hellos()).chain([l.kernel_fd(fd)])
+}
+
+/// Whether nobody has arrived at a listener with the number `fd`, as the kernel has reported its arrivals in `set`. What is
+/// missing there is not known, and a listener that had no descriptor for a client is looked at in full.
+fn is_quiet(o: Ours, fd: i32, set: &WaitSet) -> bool {
+    let Ours::Listener(s) = o else { return false };
+    s.listener().is_some_and(|l| !l.has_starved() && arrivals(l, fd).all(|fd| set.events_of(fd) == Some(0)))
+}
+
 fn interest(events: i16) -> Interest {
     // Errors and the end of the stream are reported even if not requested, and wake like data.
     Interest { read: true, write: events & POLLOUT != 0 }
@@ -101,8 +127,12 @@ fn interest(events: i16) -> Interest {
 pub(super) struct Look {
     /// Number of entries with events.
     pub(super) ready: usize,
-    /// Whether there are entries for which the kernel has to be asked.
+    /// Whether there are entries for which the kernel alone is asked.
     pub(super) foreign: bool,
+    /// The entries from the first listener to the last one. For listeners the kernel has to be asked too.
+    pub(super) listeners: Range<usize>,
+    /// What the kernel can be asked about the foreign entries: as [`Fds::foreign`] adds them.
+    set: WaitSet,
 }
 
 /// A candidate among the entries of an array.
@@ -141,16 +171,24 @@ impl Fds {
         }
     }
 
-    /// Fills in the events of all our entries.
+    /// Fills in the events of all our entries, as far as they are known without a question to the kernel.
     pub(super) fn look(&self) -> Look {
-        let mut found = Look { ready: 0, foreign: false };
+        let mut found = Look { ready: 0, foreign: false, listeners: 0..0, set: WaitSet::new() };
         self.each(|i, p| {
-            self.with(i, p.fd, |ours| match ours.and_then(|o| look(o, p.fd, p.events)) {
+            self.with(i, p.fd, |ours| match ours.and_then(|o| glance(o, p.fd, p.events)) {
                 Some(events) => {
                     p.revents = events;
                     found.ready += usize::from(events != 0);
+                    if let Some(Ours::Listener(_)) = ours {
+                        let first = if found.listeners.is_empty() { i } else { found.listeners.start };
+                        found.listeners = first..i + 1;
+                    }
                 }
-                None if p.fd >= 0 => found.foreign = true,
+                None if p.fd >= 0 => {
+                    found.foreign = true;
+                    found.set.fill_up(i);
+                    found.set.add(self.polled(i, p.fd), p.events);
+                }
                 // poll(2): an entry with a negative number is ignored.
                 None => p.revents = 0,
             });
@@ -191,10 +229,29 @@ impl Fds {
         any
     }
 
-    /// Fills in the events of all entries, the foreign ones as the kernel reported them for `set`, and returns how many
-    /// have any. `None`: a number has had another socket since `set` was made, for which the kernel was not asked. Each
-    /// entry is looked at once, since a connection may change its path between two looks.
+    /// Adds the descriptors at which clients of our listeners arrive, which are among the entries of `range`.
+    fn arrivals(&self, range: Range<usize>, set: &mut WaitSet) {
+        set.fill_up(self.n);
+        for i in range {
+            let fd = self.number(i);
+            self.with(i, fd, |ours| {
+                if let Some(Ours::Listener(s)) = ours
+                    && let Some(l) = s.listener()
+                {
+                    arrivals(l, fd).for_each(|fd| _ = set.add(fd, POLLIN));
+                }
+            });
+        }
+    }
+
+    /// Fills in the events of all entries after a sleep, the foreign ones as the kernel reported them for `set`, and
+    /// returns how many have any. `None`: a number has had another socket since `set` was made, for which the kernel was
+    /// not asked. Each entry is looked at once, since a connection may change its path between two looks.
     pub(super) fn results(&self, set: &WaitSet) -> Option<usize> {
+        self.fill_in(set, look)
+    }
+
+    fn fill_in(&self, set: &WaitSet, look: impl Fn(Ours, i32, i16) -> Option<i16>) -> Option<usize> {
         let (mut n, mut changed) = (0, false);
         self.each(|i, p| {
             p.revents = self.with(i, p.fd, |ours| match ours.map(|o| look(o, p.fd, p.events)) {
@@ -212,13 +269,6 @@ impl Fds {
             n += usize::from(p.revents != 0);
         });
         (!changed).then_some(n)
-    }
-
-    /// Whether a listener with a rendezvous is among the entries.
-    pub(super) fn has_listener(&self) -> bool {
-        let mut any = false;
-        self.each(|i, p| any |= matches!(self.ours(i, p.fd), Some(Ours::Listener(_))));
-        any
     }
 
     /// Registers for all entries of ours; true when something is ready already.
@@ -301,9 +351,29 @@ impl Fds {
         matches!(self.held.get(i), Some(Some(_)))
     }
 
-    /// The first of our entries, if it is a connection. It is pinned for the duration of the call.
-    pub(super) fn first_connection(&self) -> Option<&'static Socket> {
-        self.held.iter().flatten().next().map(|pin| pin.sock().obj).filter(|s| s.is_shm())
+    /// The connections among the entries, which are pinned, with the events that each entry asks for.
+    fn connections(&self) -> impl Iterator<Item = (&'static Socket, u32)> {
+        self.held.iter().enumerate().filter_map(|(i, pin)| {
+            let s = pin.as_ref().map(|pin| pin.sock().obj).filter(|s| s.is_shm())?;
+            // SAFETY: `held` has at most n entries, so i < n (the module's safety note).
+            let events = if i < self.n { unsafe { (*self.p.add(i)).events } } else { 0 };
+            Some((s, (events | POLLERR | POLLHUP) as u16 as u32))
+        })
+    }
+
+    /// The connection whose record says whether spinning pays, and its peer's CPU: the first one whose peer runs on
+    /// another CPU than this thread, else the first. What an idle connection knows of its peer is old, and must not keep
+    /// the others from spinning.
+    pub(super) fn to_spin_on(&self) -> Option<(&'static Socket, u32)> {
+        let here = cpu::current();
+        let mut all = self.connections().map(|(s, _)| (s, s.endpoint().map_or(cpu::NO_CPU, |e| e.peer_cpu())));
+        let first = all.next()?;
+        if first.1 != here { Some(first) } else { all.find(|(_, peer)| *peer != here).or(Some(first)) }
+    }
+
+    /// Whether one of the connections has events, which costs no system call.
+    pub(super) fn has_ready_connection(&self) -> bool {
+        self.connections().any(|(s, mask)| s.endpoint().is_none_or(|e| e.readiness().0 & mask != 0))
     }
 
     /// Unpins entries whose number got another file (dup2): the kernel looks the numbers up again when a poll wakes,
@@ -334,6 +404,22 @@ impl Fds {
                 return Ok(n);
             }
         }
+    }
+
+    /// As [`Fds::at_once`], after a look that has found entries for which the kernel has to be asked. One question covers
+    /// the foreign entries and the arrivals at our listeners, since a program with a listener in its array asks for
+    /// every message of a connection. Only a listener at which somebody has arrived costs more.
+    pub(super) fn ask(&self, look_at: Look) -> Answer<usize> {
+        let mut set = look_at.set;
+        self.arrivals(look_at.listeners, &mut set);
+        // With the arrivals there may be more descriptors than RLIMIT_NOFILE allows in one call.
+        if set.sleep(Deadline::Now, core::ptr::null()).is_err() {
+            return self.at_once();
+        }
+        let seen = |o, fd, events| {
+            if is_quiet(o, fd, &set) { glance(o, fd, events) } else { look(o, fd, events) }
+        };
+        self.fill_in(&set, seen).map_or_else(|| self.at_once(), Ok)
     }
 
     fn number(&self, i: usize) -> i32 {
