@@ -28,7 +28,7 @@ pub mod wakers;
 
 pub use endpoint::{Endpoint, Interest, Readiness, Shut};
 pub use iov::Iov;
-pub use wait::WaitSet;
+pub use wait::{WaitOn, WaitSet};
 
 /// Lock for tests that start a program, and for tests that close a descriptor and expect its end: until a started
 /// program executes, it has all descriptors of this process, and no file is closed meanwhile.

@@ -37,9 +37,21 @@ pub trait WakerSource: Sync {
     /// Handles the messages of the other process.
     fn service(&'static self);
 
-    /// Counts a sleeping thread as a user of the link, of which the caller knows another user, or no longer (`begins`
-    /// is false). After the last user the link's memory is gone.
-    fn count_sleeper(&'static self, begins: bool);
+    /// Counts a thread that waits as a user of the link; false if the link has none any more. After the last user the
+    /// link's memory is gone.
+    fn hold(&'static self, on: WaitOn) -> bool;
+
+    /// Undoes [`WakerSource::hold`].
+    fn let_go(&'static self, on: WaitOn);
+}
+
+/// What a thread that is counted as a user of a link waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitOn {
+    /// Connects at the listener. A link on which nothing else is open counts as idle.
+    Listener,
+    /// One of the connections, which keeps the link from being idle as long as it is open.
+    Connection,
 }
 
 /// A link this wait is armed on, and the waker borrowed from it.
@@ -50,8 +62,8 @@ struct Borrowed {
     /// Index of its waker in the poll list, which its control socket follows; without a waker, that of the
     /// control socket.
     at: usize,
-    /// Whether the set counts as a user of the link.
-    held: bool,
+    /// As whose user of the link the set counts, if it does.
+    held: Option<WaitOn>,
 }
 
 /// A place without a descriptor, which the kernel ignores.
@@ -200,7 +212,7 @@ impl WaitSet {
         if at == usize::MAX {
             at = control;
         }
-        let b = Borrowed { link, waker, at, held: false };
+        let b = Borrowed { link, waker, at, held: None };
         match self.borrowed.iter_mut().find(|b| b.is_none()) {
             Some(cell) => *cell = Some(b),
             None => self.more.push(b),
@@ -208,15 +220,27 @@ impl WaitSet {
         waker
     }
 
-    /// Counts the set as a user of `link`, on which it was armed, as long as it exists. For a wait on a listener, whose
-    /// links other threads may remove meanwhile; a connection that is waited for keeps its link itself.
-    pub fn hold(&mut self, link: &'static dyn WakerSource) {
-        // The last one first, since it was armed just now.
-        let mut all = self.borrowed.iter_mut().flatten().chain(&mut self.more).rev();
-        if let Some(b) = all.find(|b| core::ptr::addr_eq(b.link, link)).filter(|b| !b.held) {
-            b.link.count_sleeper(true);
-            b.held = true;
+    /// Borrows a waker on `link` and counts the set as a user of the link as long as it exists: other threads may remove
+    /// a listener's link, or switch a connection, while this one waits. False: the link has no user any more, and none of
+    /// its words may be touched.
+    pub fn hold(&mut self, link: &'static dyn WakerSource, on: WaitOn) -> bool {
+        if self.holds(link) {
+            return true;
         }
+        if !link.hold(on) {
+            return false;
+        }
+        self.waker(link);
+        let mut all = self.borrowed.iter_mut().flatten().chain(&mut self.more);
+        if let Some(b) = all.find(|b| core::ptr::addr_eq(b.link, link)) {
+            b.held = Some(on);
+        }
+        true
+    }
+
+    /// Whether the set counts as a user of `link`.
+    pub fn holds(&self, link: &dyn WakerSource) -> bool {
+        self.on(link).is_some_and(|b| b.held.is_some())
     }
 
     /// Sleeps until something happens on a descriptor, the deadline passes or a signal comes (`EINTR`). Wakers that
@@ -278,8 +302,8 @@ impl Drop for WaitSet {
             if b.waker != 0 {
                 b.link.return_waker(b.waker);
             }
-            if b.held {
-                b.link.count_sleeper(false);
+            if let Some(on) = b.held {
+                b.link.let_go(on);
             }
         }
     }

@@ -8,7 +8,7 @@ use netacc_sys::Errno;
 use netacc_transport::shm::control::{Received, receive_message, send_message};
 use netacc_transport::shm::segment::Leave;
 use netacc_transport::wait::WakerSource;
-use netacc_transport::{Endpoint, Interest, WaitSet};
+use netacc_transport::{Endpoint, Interest, WaitOn, WaitSet};
 use netacc_wire::Message;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -324,15 +324,39 @@ fn a_wait_keeps_a_link_that_another_thread_removes() {
     let (client, server) = (links.client, links.server);
     std::mem::forget(links);
     let mut wait = WaitSet::new();
-    assert_ne!(wait.waker(server), 0);
-    wait.hold(server);
+    assert!(wait.hold(server, WaitOn::Listener));
     // It counts once, however often it is held.
-    wait.hold(server);
+    assert!(wait.hold(server, WaitOn::Listener));
     assert!(server.is_idle(), "a thread that sleeps opens no connection");
     // The listener's reference goes, as when the link is removed from its list.
     server.put();
     assert!(server.segment().is_some());
     drop(wait);
     assert!(server.segment().is_none(), "the last user is gone");
+    client.put();
+}
+
+#[test]
+fn a_wait_keeps_the_link_of_a_connection_that_another_thread_takes_away() {
+    let links = Links::new(true);
+    let (c, s) = links.connect().unwrap();
+    let (client, server) = (links.client, links.server);
+    std::mem::forget(links);
+    let mut wait = WaitSet::new();
+    assert!(!s.arm(READ, &mut wait));
+    // The connection's reference goes, as when it is switched to the kernel, and the listener's.
+    s.close(false);
+    assert!(!server.is_idle(), "a thread waits, and not at the listener");
+    server.put();
+    assert!(server.segment().is_some(), "a thread waits");
+    s.disarm(READ, &wait);
+    drop(wait);
+    assert!(server.segment().is_none(), "the last user is gone");
+    // A thread that comes too late has nothing to wait for, and touches nothing.
+    let mut late = WaitSet::new();
+    assert!(s.arm(READ, &mut late));
+    s.disarm(READ, &late);
+    assert!(late.is_empty());
+    c.close(false);
     client.put();
 }

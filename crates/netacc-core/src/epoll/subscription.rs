@@ -23,14 +23,19 @@ pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Sub
     }
     let w = WATCHES.alloc().ok_or(Errno::NOMEM)?;
     cookies::enter(w).inspect_err(|_| WATCHES.release(w))?;
-    let ch = link.open_ready_set().inspect_err(|_| WATCHES.release(w))?;
+    // Before the ready set is taken: see [`Link::is_idle`].
+    link.hold();
+    let unused = || {
+        link.put();
+        WATCHES.release(w);
+    };
+    let ch = link.open_ready_set().inspect_err(|_| unused())?;
     if let Err(err) = enter(e, w, link, ch) {
         let _ = e.enter(libc::EPOLL_CTL_DEL, link.wakers().fd(ch), 0, 0);
         link.close_ready_set(ch);
-        WATCHES.release(w);
+        unused();
         return Err(err);
     }
-    link.hold();
     // Under the lock, so that a late event for an earlier use of the object finds it either unused or complete.
     let _g = e.lock.lock();
     w.epoll.store(core::ptr::from_ref(e).cast_mut(), Ordering::Relaxed);

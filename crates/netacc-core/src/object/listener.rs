@@ -17,6 +17,7 @@ use netacc_transport::shm::claim::take_slot;
 use netacc_transport::shm::segment::Segment;
 use netacc_transport::shm::slots::CONTROL_SLOT;
 use netacc_transport::shm::{Link, ShmEndpoint};
+use netacc_transport::{WaitOn, WaitSet};
 use rustix::fd::{FromRawFd, OwnedFd};
 
 /// Number of places for clients that have connected and not sent their Hello. A silent client keeps its place until
@@ -306,7 +307,7 @@ impl Listener {
     }
 
     /// Arms the connect queues of all links; true if one of them holds a connect.
-    pub fn arm(&self, set: &mut netacc_transport::WaitSet) -> bool {
+    pub fn arm(&self, set: &mut WaitSet) -> bool {
         // Counted before the lock is taken: a thread that takes up a link under the lock later sees this waiter, and a
         // link that was taken up before is seen here.
         self.waiters.fetch_add(1, Ordering::SeqCst);
@@ -316,17 +317,18 @@ impl Listener {
         let mut ready = false;
         let _g = self.lock.lock();
         for l in self.links() {
-            if let Some(q) = l.endpoint(CONTROL_SLOT) {
+            // Another thread may find the client gone and remove the link while this one sleeps.
+            if let Some(q) = l.endpoint(CONTROL_SLOT)
+                && set.hold(l, WaitOn::Listener)
+            {
                 ready |= q.waiters.arm_queue(&q.side, set) && l.has_queued();
-                // Another thread may find the client gone and remove the link while this one sleeps.
-                set.hold(l);
             }
         }
         ready
     }
 
     /// Undoes [`Listener::arm`].
-    pub fn disarm(&self, set: &netacc_transport::WaitSet) {
+    pub fn disarm(&self, set: &WaitSet) {
         // The count must not fall below 0, since the object may stand for another listener by now.
         let less = |n: u32| n.checked_sub(1);
         let _ = self.waiters.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);

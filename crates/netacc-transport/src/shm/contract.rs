@@ -8,7 +8,7 @@ use crate::shm::segment::WIPED;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{PEER_GONE, RX_SHUT};
 use crate::shm::waiters::{READS, WRITES};
-use crate::wait::WaitSet;
+use crate::wait::{WaitOn, WaitSet};
 use core::sync::atomic::Ordering;
 use netacc_ring::{CLOSED, FIN, Violation, to_usize};
 use netacc_sys::cpu;
@@ -116,6 +116,10 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn arm(&'static self, interest: Interest, set: &mut WaitSet) -> bool {
+        // Another thread may switch the connection at any time, and its link may have no other user.
+        if !set.hold(self.side.link(), WaitOn::Connection) {
+            return true;
+        }
         let Some(v) = self.side.view() else { return true };
         let waker = v.link.waker_for(set);
         let own = line!(v, side, v.me);
@@ -153,7 +157,7 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn disarm(&self, interest: Interest, set: &WaitSet) {
-        let Some(v) = self.side.view() else { return };
+        let Some(v) = self.side.view().filter(|v| set.holds(v.link)) else { return };
         self.waiters.leave(v.link, set);
         if let Some(waker) = v.link.waker_of(set).filter(|_| !set.mark_was_set) {
             let own = line!(v, side, v.me);

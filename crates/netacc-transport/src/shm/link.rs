@@ -256,8 +256,14 @@ impl Link {
     /// the listener.
     pub fn is_idle(&self) -> bool {
         // The bit of ready set 0, which no instance has, stands for the listener's own reference.
-        let held = self.ready_sets.load(Ordering::Relaxed).count_ones() + self.asleep.load(Ordering::Relaxed);
-        self.refs.load(Ordering::Acquire) <= held && self.segment().is_none_or(|s| s.queued() == 0)
+        let explained = || self.ready_sets.load(Ordering::Acquire).count_ones() + self.asleep.load(Ordering::Acquire);
+        // A user that comes is counted in `refs` before it is explained, and one that goes is explained until it is no
+        // longer counted. So what explains a user is loaded before and after the count, and the smaller number is valid:
+        // the Acquire loads see the count of a user that they see explained, and that a user which is no longer counted
+        // is not explained any more.
+        let before = explained();
+        let users = self.refs.load(Ordering::Acquire);
+        users <= before.min(explained()) && self.segment().is_none_or(|s| s.queued() == 0)
     }
 
     /// Server: ends a link on which nothing is open. The client and all threads that wait for the link here are

@@ -2,10 +2,10 @@
 
 use crate::shm::Link;
 use crate::shm::segment::{LIVENESS_WAKER, READY_SETS};
-use crate::wait::{WaitSet, WakerSource};
+use crate::wait::{WaitOn, WaitSet, WakerSource};
 use crate::wakers;
 use core::sync::atomic::Ordering;
-use netacc_ring::{ReadySet, Ring};
+use netacc_ring::ReadySet;
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::reserved_fds;
@@ -44,14 +44,20 @@ impl WakerSource for Link {
         Link::service(self);
     }
 
-    fn count_sleeper(&'static self, begins: bool) {
-        if begins {
-            self.asleep.fetch_add(1, Ordering::Relaxed);
-            self.hold();
-        } else {
-            self.asleep.fetch_sub(1, Ordering::Relaxed);
-            self.put();
+    fn hold(&'static self, on: WaitOn) -> bool {
+        let held = self.hold_if_used();
+        if held && on == WaitOn::Listener {
+            // Release: see [`Link::is_idle`].
+            self.asleep.fetch_add(1, Ordering::Release);
         }
+        held
+    }
+
+    fn let_go(&'static self, on: WaitOn) {
+        if on == WaitOn::Listener {
+            self.asleep.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.put();
     }
 }
 
@@ -124,16 +130,6 @@ impl Link {
         };
         let made = sent.and_then(|()| if self.wakers().set(id, fd) { Ok(fd) } else { Err(Errno::MFILE) });
         made.inspect_err(|_| reserved_fds::close(fd))
-    }
-
-    /// Rings the peer's wakers that a publication asked for.
-    #[inline]
-    pub fn ring(&'static self, ring: Ring) {
-        for id in [ring.ready_set, ring.thread] {
-            if id != 0 {
-                self.ring_peer(id);
-            }
-        }
     }
 
     /// Writes the peer's waker, if this process has its eventfd; false if it does not.
