@@ -368,6 +368,28 @@ def another_user(ctx):
         client.expect(("TCP", "peer-uid"))
 
 
+@case(modes=MODES)
+def another_user_later(ctx):
+    """Either end becomes another user while it has a connection, which it may have shared with a child before."""
+    world = World(ctx)
+    for shared in (False, True):
+        for side, why in (("client", "peer-uid"), ("server", "peer-moved")):
+            server, client = world.serve("changing"), None
+            client = world.talk()
+            with ended(server, client):
+                client.expect(("SHM", None))
+                if shared:
+                    client.again("fork")
+                    client.heard("the parent's line")
+                if side == "client":
+                    client.again("become")
+                else:
+                    os.kill(real(server.proc) if ctx.mode == "both" else server.proc.pid, signal.SIGUSR1)
+                    server.heard("the change")
+                client.expect(("TCP", why))
+                client.again()
+
+
 GROUP = 54321
 
 

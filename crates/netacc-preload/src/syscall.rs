@@ -141,7 +141,7 @@ unsafe fn worked_on(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize,
             libc::SYS_clone3 => clone::made(clone::flags3(a, b), || passed(n, a, b, c, d, e, f)),
             // The system call changes the calling thread alone, where libc's functions change all threads.
             libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => {
-                identity::may_change(|| passed(n, a, b, c, d, e, f))
+                identity::may_change(a as libc::uid_t, || passed(n, a, b, c, d, e, f))
             }
             libc::SYS_seccomp
                 if matches!(a as c_uint, libc::SECCOMP_SET_MODE_STRICT | libc::SECCOMP_SET_MODE_FILTER) =>

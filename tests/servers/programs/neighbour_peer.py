@@ -7,12 +7,13 @@ A request is a size and so many bytes; the answer is the same with every bit tur
 direction or connection is seen. KIND: threads, epoll, prefork (three processes), forking (a child per connection;
 -kept: which the parent keeps, -both: and uses before the child), publisher (sends without being asked, by turns to all
 who have connected; publisher-bulk: large pieces to each without a pause), sink (reads only; -late: accepts only one client before a line of its standard
-input; -slow: takes longer for each read than its client to send as much).
+input; -slow: takes longer for each read than its client to send as much), changing (one client; becomes another user and
+makes a child at SIGUSR1, and prints a line).
 What goes in one direction only is one stream of known bytes (`stream`), after a number that says where it begins; hear
 reads it, tell sends it in pieces of this size, flood without a pause.
 A client takes its connections in turns. It prints a line (JSON) after the first ROUNDS of each, and after as many
-again for each line of its standard input; talk first makes a child that does, and ends, for the line "fork", and starts
-another program for "start". Both end with that.
+again for each line of its standard input; talk first makes a child that does, and ends, for the line "fork", starts another
+program for "start", and becomes another user and makes a child for "become". Both end with that.
 """
 
 import http.client
@@ -29,6 +30,8 @@ import threading
 import time
 
 TURNED = bytes(255 - n for n in range(256))
+# The number of the user that a process becomes.
+ANOTHER = 1001
 
 
 def exactly(connection, size):
@@ -210,6 +213,27 @@ def forking(listener, kept=False, both=False):
         os.close(given)
 
 
+def become_another(*_):
+    """The child is made before any other call could tell the peer."""
+    os.setgid(ANOTHER)
+    os.setuid(ANOTHER)
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        raise SystemExit("wrong: the child's end")
+
+
+def changing(listener):
+    def change(*_):
+        become_another()
+        print("changed", flush=True)
+
+    signal.signal(signal.SIGUSR1, change)
+    answer(listener.accept()[0])
+    signal.pause()
+
+
 def end(*_):
     for worker in WORKERS:
         os.kill(worker, signal.SIGKILL)
@@ -240,7 +264,7 @@ def serve(kind, address, port):
         end_with_input()
     {"publisher": publisher, "publisher-bulk": publisher_bulk, "sink": sink, "sink-late": sink_late,
      "sink-slow": lambda listener: sink(listener, compute), "threads": threads, "epoll": epoll, "prefork": prefork,
-     "forking": forking, "forking-kept": lambda listener: forking(listener, kept=True),
+     "changing": changing, "forking": forking, "forking-kept": lambda listener: forking(listener, kept=True),
      "forking-both": lambda listener: forking(listener, both=True)}[kind](listener)
 
 
@@ -270,6 +294,8 @@ def talk(address, port, connections, rounds):
                 raise SystemExit("wrong: the child's end")
         elif wish == "start":
             subprocess.run(["/bin/true"], check=True)
+        elif wish == "become":
+            become_another()
         converse()
 
     converse()

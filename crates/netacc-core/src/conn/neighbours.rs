@@ -43,6 +43,11 @@ pub fn after_fork() {
     [&NOBODY, &TRANSLATED, &ENTRANCE, &RESUME, &TURN].into_iter().for_each(Beliefs::after_fork);
 }
 
+/// Whether the other end of an accelerated connection is a neighbour's, or one was asked about it.
+pub fn is_one(s: &Socket) -> bool {
+    s.upgrade.search.is_on() || s.upgrade.watched.load(Ordering::Relaxed) != 0
+}
+
 /// Begins the search for the neighbour that has the other end of `s`, which the kernel connects to `target` since
 /// `begun` ([`time::now`]) for this reason. Returns why it is on TCP meanwhile, or why there will be no search if that is
 /// known; `None`: the reason stays.

@@ -8,6 +8,7 @@
 //! The kernel's addresses of such a connection are those of the pair of sockets that it got ([`crate::switch::pair`]). By
 //! them the two ends find each other; what the program sees are the addresses of the connection.
 
+use crate::conn::neighbours;
 use crate::fork::descendants;
 use crate::object::socket::{
     HANDED, HOLDS_PORT, INQ, KERNEL_OPTIONS, LINGER_RESET, REBOUND, SHARED, SIGNED, Socket, Upgrade,
@@ -47,13 +48,12 @@ impl Rest {
 
 /// For how long a connection is to leave its ring for this reason. Called under both direction locks.
 pub(super) fn how_long(s: &Socket, ep: &ShmEndpoint, why: Reason) -> Leave {
-    let neighbour = s.upgrade.search.is_on() || s.upgrade.watched.load(Ordering::Relaxed) != 0;
     // The locks are held, and a thread that forks takes them after it has announced the fork.
     let may = why == Reason::Operator
         && !descendants::under_way()
         && !s.has(SHARED | HANDED | LINGER_RESET)
         && !s.upgrade.held_by.is_counted()
-        && !neighbour
+        && !neighbours::is_one(s)
         && !ep.side.is_remote()
         && ep.side.link().trust_is_mutual()
         && ep.side.is_whole();

@@ -97,7 +97,7 @@ impl ShmEndpoint {
             }
             // SeqCst, after the SeqCst publication: a reader that has left the ring saw these bytes, or this thread
             // sees that it left.
-            if v.peer_switched() {
+            if v.peer_switched(&self.passed) {
                 self.side.on::<Switch>(SwitchEvent::PeerLeaves);
             }
         }
@@ -234,7 +234,7 @@ impl ShmEndpoint {
                 Err(Violation) => return Err(self.violated(&v)),
             }
         }
-        let moved = || v.peer_switched();
+        let moved = || v.peer_switched(&self.passed);
         if n > 0 && self.peer_closed(&v) && !moved() {
             // The bytes were not published: a peer that shut both directions down must not read them.
             self.answered_by_reset(&v);
@@ -383,7 +383,7 @@ impl ShmEndpoint {
         let fin = &line!(v, producer, v.me).fin;
         fin.fetch_or(if reset { RESET } else { FIN }, Ordering::SeqCst);
         // A peer that leaves the rings stores its mark and then loads our end: one of the two sees the other.
-        if v.peer_switched() {
+        if v.peer_switched(&self.passed) {
             self.side.on::<Switch>(SwitchEvent::PeerLeaves);
             return Some(reset);
         }

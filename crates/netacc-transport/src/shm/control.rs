@@ -7,6 +7,7 @@ use crate::shm::guard::{FirstMessage, first_message};
 use crate::shm::link::{ENDED, LOST};
 use crate::shm::promote::{Neighbour, Offer};
 use crate::shm::redial;
+use crate::shm::strangers::take_passed_socket;
 use crate::shm::wait_budget::WaitBudget;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{Ordering, fence};
@@ -220,6 +221,7 @@ impl Link {
                     // Trust depends on the user of the last message's sender from now on: a server that listened as
                     // root may have become another user.
                     if self.peer.is_trusted() && !self.peer.may_pass(uid) {
+                        self.endpoints().for_each(take_passed_socket);
                         self.distrust();
                     }
                     if descriptors && !self.peer.may_pass(uid) {

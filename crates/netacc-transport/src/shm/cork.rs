@@ -83,7 +83,7 @@ impl ShmEndpoint {
         // Cleared after the publication: a reader that does not see the mark sees the bytes.
         own.fin.fetch_and(!HOLDING, Ordering::SeqCst);
         self.announce_data(v);
-        if v.peer_switched() {
+        if v.peer_switched(&self.passed) {
             self.side.on::<Switch>(SwitchEvent::PeerLeaves);
         }
     }

@@ -194,7 +194,7 @@ impl ShmEndpoint {
             } else {
                 None
             };
-            if left.is_some() && !v.link.peer.is_trusted() {
+            if left.is_some() && !v.may_follow(&self.passed) {
                 self.reset_for(v, "marked the connection as switched");
                 return self.side.state.look();
             }

@@ -294,7 +294,7 @@ impl ShmEndpoint {
         let Some(v) = self.side.view() else { return };
         let state = self.observe(&v);
         // A peer of another user passes no socket, and is not waited for.
-        if v.link.peer.is_trusted() && state.is_left() && !state.is_dead() && !state.is_left_by_sharer() {
+        if v.may_follow(&self.passed) && state.is_left() && !state.is_dead() && !state.is_left_by_sharer() {
             self.await_kernel();
             let _ = self.accept_switch();
             if self.passed.kernel_fd() >= 0 && !self.has_data(&v) {

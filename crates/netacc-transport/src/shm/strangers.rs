@@ -10,6 +10,7 @@
 //! only if it trusts the other one.
 
 use crate::limits::RELAY_WAIT_MS;
+use crate::shm::passed::PassedSockets;
 use crate::shm::segment::{LENDING_UNKNOWN, REFUSES_LENT, TAKES_LENT};
 use crate::shm::side_machines::{AHEAD, PEER_GONE};
 use crate::shm::slot_side::View;
@@ -166,11 +167,27 @@ impl SlotSide {
 }
 
 impl View {
-    /// Whether the peer has left the rings. Only the mark of a trusted peer counts, since only such a peer may pass the
-    /// socket on which the connection goes on. SeqCst: the caller has published before this; a peer that leaves stores
-    /// its mark and then loads the ring's words for the last time.
-    pub(super) fn peer_switched(&self) -> bool {
-        line!(self, producer, self.me.other()).fin.load(Ordering::SeqCst) & SWITCHED != 0 && self.link.peer.is_trusted()
+    /// Whether the connection may go on at a kernel socket: the peer is trusted, or has `passed` that socket before it
+    /// became another user.
+    pub(super) fn may_follow(&self, passed: &PassedSockets) -> bool {
+        self.link.peer.is_trusted() || passed.kernel_fd() >= 0
+    }
+
+    /// Whether the peer has left the rings. The mark of a peer that may not do that does not count. SeqCst: the caller has
+    /// published before this; a peer that leaves stores its mark and then loads the ring's words for the last time.
+    pub(super) fn peer_switched(&self, passed: &PassedSockets) -> bool {
+        line!(self, producer, self.me.other()).fin.load(Ordering::SeqCst) & SWITCHED != 0 && self.may_follow(passed)
+    }
+}
+
+/// To be called before the trust in the peer ends: receives the socket of a connection that the peer has left, which may
+/// wait in a liveness socket. What waits there comes from before the message that ends the trust.
+pub(super) fn take_passed_socket(ep: &ShmEndpoint) {
+    if ep.side.is_live()
+        && ep.passed.kernel_fd() < 0
+        && let Some(v) = ep.side.view().filter(|v| v.peer_switched(&ep.passed))
+    {
+        ep.poll_liveness_ends(&v, true);
     }
 }
 
