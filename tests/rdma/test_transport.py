@@ -125,11 +125,13 @@ def listener_of_both_families(ctx):
 
 
 # A program that takes every fourth port that connections from here can have, on sockets that do not share it.
+# A port that a connection of an earlier test still has is taken, too.
 HOLDER = """
-import signal, socket, sys
+import contextlib, signal, socket, sys
 kept = [socket.socket() for port in range(50000, 50128, 4)]
 for n, s in enumerate(kept):
-    s.bind((sys.argv[1], 50000 + 4 * n))
+    with contextlib.suppress(OSError):
+        s.bind((sys.argv[1], 50000 + 4 * n))
 print("ready", flush=True)
 signal.pause()
 """
