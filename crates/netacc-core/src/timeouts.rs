@@ -174,3 +174,6 @@ pub const OPERATOR_RETRY_LONGEST: Duration = Duration::from_secs(1);
 /// How long an ending process waits for connections whose peers are leaving the rings; the last one may take a second
 /// more.
 pub const SWITCHES_AT_EXIT: Duration = Duration::from_secs(1);
+
+/// How long a process that is about to become another user moves connections to other network namespaces to the kernel.
+pub const LEAVE_NEIGHBOURS: Duration = Duration::from_secs(1);

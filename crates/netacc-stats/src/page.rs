@@ -342,6 +342,13 @@ impl Page {
         self.socks.get(usize::try_from(fd).ok()?)
     }
 
+    /// The process that the page is of, or 0 before [`init`](crate::init). In a child that has the memory of its parent
+    /// this is the parent.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.head.pid.load(Relaxed)
+    }
+
     /// Fills the header of a fresh page and declares it ready.
     pub(crate) fn publish(&self, program: &[u8], pid: u32, start_ns: u64) {
         store_text(&self.head.program, program);

@@ -62,7 +62,7 @@ struct Borrowed {
     /// Index of its waker in the poll list, which its control socket follows; without a waker, that of the
     /// control socket.
     at: usize,
-    /// As whose user of the link the set counts, if it does.
+    /// What the set first held the link for, if it holds it.
     held: Option<WaitOn>,
 }
 

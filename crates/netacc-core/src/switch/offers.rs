@@ -87,8 +87,9 @@ fn match_offers() {
 fn match_neighbour(ep: &'static ShmEndpoint, generation: u32, client: SocketAddr, neighbour: Neighbour) -> Settled {
     let known = if neighbour.fd < 0 { None } else { awaiting(neighbour.fd, client) };
     let found = known.or_else(|| find_neighbour(client, neighbour.stamp));
-    // The kernel of this network namespace does not know whose socket a stranger's is.
-    match found.filter(|_| ep.side.link().peer.is_trusted() && ep.side.outcome() == CONNECT_QUEUED) {
+    // The kernel of this network namespace does not know whose socket a stranger's is, and this process may have become
+    // another user since it was connected.
+    match found.filter(|_| ep.side.link().trust_is_mutual() && ep.side.outcome() == CONNECT_QUEUED) {
         Some((fd, r))
             if neighbour.confirmed && tail_is_short(fd) && r.obj.upgrade.held_by.standing() != Standing::Shared =>
         {

@@ -87,7 +87,7 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usiz
         let (ready, listens) = (found.ready > 0, !found.listeners.is_empty());
         if ready || listens || deadline == Deadline::Now {
             match if found.foreign || listens { fds.ask(found)? } else { found.ready } {
-                // The one entry that was ready has changed its path.
+                // The entry that was ready has changed its path, or another thread has taken the connect.
                 0 if ready && deadline != Deadline::Now => continue,
                 0 if deadline != Deadline::Now => {}
                 n => return Ok(n),

@@ -9,6 +9,7 @@ use crate::epoll::absorb;
 use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::listen::adopt;
+use crate::listen::opening::follow_sharer;
 use crate::object::listener::{Listener, tcp_ready};
 use crate::object::reference::Ref;
 use crate::object::socket::{Path, Socket};
@@ -92,7 +93,8 @@ fn look(o: Ours, fd: i32, events: i16) -> Option<i16> {
     Some((found & (mask | POLLNVAL as u32)) as i16)
 }
 
-/// As [`look`] without a system call: of a listener it sees the connects over links that have been taken up.
+/// As [`look`], but without a question to the kernel about a listener: it sees the connects over links that have been taken
+/// up.
 fn glance(o: Ours, fd: i32, events: i16) -> Option<i16> {
     let Ours::Listener(s) = o else { return look(o, fd, events) };
     let waits = s.listener().map(|l| waits_in_memory(s, l));
@@ -111,8 +113,8 @@ fn arrivals(l: &'static Listener, fd: i32) -> impl Iterator<Item = i32> {
     l.doors().chain(l.hellos()).chain([l.kernel_fd(fd)])
 }
 
-/// Whether nobody has arrived at a listener with the number `fd`, as the kernel has reported its arrivals in `set`. What is
-/// missing there is not known, and a listener that had no descriptor for a client is looked at in full.
+/// Whether nobody has arrived at a listener with the number `fd`, as the kernel has reported for `set`. A descriptor that is
+/// not in the set counts as one at which somebody has arrived, and so does a client for whom there was no descriptor.
 fn is_quiet(o: Ours, fd: i32, set: &WaitSet) -> bool {
     let Ours::Listener(s) = o else { return false };
     s.listener().is_some_and(|l| !l.has_starved() && arrivals(l, fd).all(|fd| set.events_of(fd) == Some(0)))
@@ -171,7 +173,7 @@ impl Fds {
         }
     }
 
-    /// Fills in the events of all our entries, as far as they are known without a question to the kernel.
+    /// Fills in the events of all our entries, as far as they are known without a question to the kernel about listeners.
     pub(super) fn look(&self) -> Look {
         let mut found = Look { ready: 0, foreign: false, listeners: 0..0, set: WaitSet::new() };
         self.each(|i, p| {
@@ -197,7 +199,7 @@ impl Fds {
     }
 
     /// Calls `f` with the object behind entry `i`. A connection is pinned until `f` has returned, even if other threads
-    /// close it: its segment must not be unmapped meanwhile.
+    /// close it: a close must not unmap its segment meanwhile.
     fn with<T>(&self, i: usize, fd: i32, f: impl FnOnce(Option<Ours>) -> T) -> T {
         let for_now;
         let pin = match self.held.get(i) {
@@ -230,7 +232,7 @@ impl Fds {
     }
 
     /// Adds the descriptors at which clients of our listeners arrive, which are among the entries of `range`.
-    fn arrivals(&self, range: Range<usize>, set: &mut WaitSet) {
+    fn add_arrivals(&self, range: Range<usize>, set: &mut WaitSet) {
         set.fill_up(self.n);
         for i in range {
             let fd = self.number(i);
@@ -251,10 +253,10 @@ impl Fds {
         self.fill_in(set, look)
     }
 
-    fn fill_in(&self, set: &WaitSet, look: impl Fn(Ours, i32, i16) -> Option<i16>) -> Option<usize> {
+    fn fill_in(&self, set: &WaitSet, look_at: impl Fn(Ours, i32, i16) -> Option<i16>) -> Option<usize> {
         let (mut n, mut changed) = (0, false);
         self.each(|i, p| {
-            p.revents = self.with(i, p.fd, |ours| match ours.map(|o| look(o, p.fd, p.events)) {
+            p.revents = self.with(i, p.fd, |ours| match ours.map(|o| look_at(o, p.fd, p.events)) {
                 Some(Some(events)) => events,
                 Some(None) => {
                     changed = true;
@@ -371,7 +373,7 @@ impl Fds {
         if first.1 != here { Some(first) } else { all.find(|(_, peer)| *peer != here).or(Some(first)) }
     }
 
-    /// Whether one of the connections has events, which costs no system call.
+    /// Whether one of the connections has events. For those in a ring this costs no system call.
     pub(super) fn has_ready_connection(&self) -> bool {
         self.connections().any(|(s, mask)| s.endpoint().is_none_or(|e| e.readiness().0 & mask != 0))
     }
@@ -409,9 +411,9 @@ impl Fds {
     /// As [`Fds::at_once`], after a look that has found entries for which the kernel has to be asked. One question covers
     /// the foreign entries and the arrivals at our listeners, since a program with a listener in its array asks for
     /// every message of a connection. Only a listener at which somebody has arrived costs more.
-    pub(super) fn ask(&self, look_at: Look) -> Answer<usize> {
-        let mut set = look_at.set;
-        self.arrivals(look_at.listeners, &mut set);
+    pub(super) fn ask(&self, found: Look) -> Answer<usize> {
+        let mut set = found.set;
+        self.add_arrivals(found.listeners, &mut set);
         // With the arrivals there may be more descriptors than RLIMIT_NOFILE allows in one call.
         if set.sleep(Deadline::Now, core::ptr::null()).is_err() {
             return self.at_once();
@@ -452,7 +454,12 @@ impl Fds {
                 crate::switch::redispatch::complete_switch(r);
             }
             if let Some(l) = r.obj.listener() {
-                l.sweep();
+                // The rendezvous of a listener that another sharer has left would end every further sleep, too.
+                if l.is_shut() {
+                    follow_sharer(p.fd, r.obj);
+                } else {
+                    l.sweep();
+                }
             }
         });
     }

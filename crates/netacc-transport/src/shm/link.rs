@@ -257,10 +257,10 @@ impl Link {
     pub fn is_idle(&self) -> bool {
         // The bit of ready set 0, which no instance has, stands for the listener's own reference.
         let explained = || self.ready_sets.load(Ordering::Acquire).count_ones() + self.asleep.load(Ordering::Acquire);
-        // A user that comes is counted in `refs` before it is explained, and one that goes is explained until it is no
-        // longer counted. So what explains a user is loaded before and after the count, and the smaller number is valid:
-        // the Acquire loads see the count of a user that they see explained, and that a user which is no longer counted
-        // is not explained any more.
+        // A user that comes is counted in `refs` before it is explained, and one that goes is no longer explained before it
+        // is no longer counted. So what explains users is loaded before and after the count, and the smaller number is
+        // valid: with Acquire this thread sees the count of a user that it sees explained. (A user that goes and another
+        // one that comes between these loads would be missed; the listener's lock excludes that for its sleepers.)
         let before = explained();
         let users = self.refs.load(Ordering::Acquire);
         users <= before.min(explained()) && self.segment().is_none_or(|s| s.queued() == 0)

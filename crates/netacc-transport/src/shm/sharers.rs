@@ -107,7 +107,7 @@ impl ShmEndpoint {
         // Relaxed: the process that left held both words of [`ShmEndpoint::enter`], and this one has since acquired one
         // of them.
         let left = self.side.is_shared() && line!(v, producer, v.me).fin.load(Ordering::Relaxed) & SWITCHED != 0;
-        if left && !v.link.peer.is_trusted() {
+        if left && !v.may_follow(&self.passed) {
             self.reset_for(v, "marked the connection as switched");
         } else if left {
             self.side.on::<Switch>(SwitchEvent::SharerLeaves);

@@ -95,7 +95,8 @@ impl Link {
         if self.waker_fd(n) < 0 {
             self.make_waker(n)?;
         }
-        self.ready_sets.store(used | 1 << n, Ordering::Relaxed);
+        // Release: see [`Link::is_idle`].
+        self.ready_sets.store(used | 1 << n, Ordering::Release);
         if let Some(c) = self.my_ready_set(n) {
             let _ = c.take();
         }
