@@ -175,5 +175,6 @@ pub const OPERATOR_RETRY_LONGEST: Duration = Duration::from_secs(1);
 /// more.
 pub const SWITCHES_AT_EXIT: Duration = Duration::from_secs(1);
 
-/// How long a process that is about to become another user moves connections to other network namespaces to the kernel.
+/// How long a process that is about to become another user moves connections to other network namespaces to the kernel; the
+/// last one may take as long as a switch whose peer takes nothing in.
 pub const LEAVE_NEIGHBOURS: Duration = Duration::from_secs(1);

@@ -43,7 +43,7 @@ pub fn after_fork() {
     [&NOBODY, &TRANSLATED, &ENTRANCE, &RESUME, &TURN].into_iter().for_each(Beliefs::after_fork);
 }
 
-/// Whether the other end of an accelerated connection is a neighbour's, or one was asked about it.
+/// Whether the other end of the connection is a neighbour's, or one was asked about it.
 pub fn is_one(s: &Socket) -> bool {
     s.upgrade.search.is_on() || s.upgrade.watched.load(Ordering::Relaxed) != 0
 }

@@ -1,9 +1,10 @@
 //! Demotion: the switch of a live connection from shared memory to a kernel socket.
 //!
 //! Some calls need a kernel socket: exec by a program that inherits the connection, passing it to another process,
-//! stdio, urgent data, signal-driven I/O, setuid(2) with a peer in another container. So the connection gets one under the same number, and the byte stream goes on
-//! there. `offer_switch` in [`netacc_transport::shm`] explains how no byte is lost. If the two sides do not trust each
-//! other, the ring stays, and a process of our own relays between it and the socket ([`ring_relay`]).
+//! stdio, urgent data, signal-driven I/O, setuid(2) with a peer in another container. So the connection gets one under
+//! the same number, and the byte stream goes on there. `offer_switch` in [`netacc_transport::shm`] explains how no byte
+//! is lost. If the two sides do not trust each other, the ring stays, and a process of our own relays between it and the
+//! socket ([`ring_relay`]).
 
 use crate::fd::placeholder::to_kernel;
 use crate::fd::table;

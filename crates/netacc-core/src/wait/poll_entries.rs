@@ -253,6 +253,7 @@ impl Fds {
         self.fill_in(set, look)
     }
 
+    /// As [`Fds::results`], with `look_at` for the entries that are ours.
     fn fill_in(&self, set: &WaitSet, look_at: impl Fn(Ours, i32, i16) -> Option<i16>) -> Option<usize> {
         let (mut n, mut changed) = (0, false);
         self.each(|i, p| {

@@ -2,8 +2,8 @@
 //!
 //! A connection with such a peer never leaves the rings by a socket that one side passes to the other, unless that was
 //! passed before the peer became another user. A side that passes a socket keeps a copy of it, and so can interfere with
-//! what the program at the other end reads, writes and waits for. A side that needs a kernel socket makes both ends of a pair itself and leaves its place at the ring to a
-//! small process of its own, which looks like a fork to the peer.
+//! what the program at the other end reads, writes and waits for. A side that needs a kernel socket makes both ends of a
+//! pair itself and leaves its place at the ring to a small process of its own, which looks like a fork to the peer.
 //!
 //! Each side decides for itself which peers it trusts, and root trusts fewer users than trust it. So each side tells
 //! the other in the segment's header whether it takes descriptors. A false word does no harm, since a side acts on it
