@@ -1,5 +1,6 @@
 //! The socket layer's implementation of the trait that the transports below it use (see [`netacc_transport::host`]).
 
+use crate::conn::pool::ClaimFor;
 use crate::conn::{pool, ports};
 use crate::fd::table;
 use crate::fd::table::Entry;
@@ -53,7 +54,7 @@ impl Host for Program {
     }
 
     fn claim(&self, client: SocketAddr, server: SocketAddr) -> Result<Claim, Reason> {
-        pool::claim(client, server, None, true)
+        pool::claim(client, server, None, ClaimFor::Late)
     }
 
     fn claim_remote(&self, server: SocketAddr, link: &'static Link) -> Result<Claim, Reason> {

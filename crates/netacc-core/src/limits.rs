@@ -4,9 +4,6 @@
 /// connections.
 pub const HELLOS_PER_ACCEPT: u32 = 8;
 
-/// Number of links of a listener that a connect examines to find one whose process waits for connects.
-pub const LINKS_TRIED_FOR_IDLE: usize = 8;
-
 /// Number of checks, a millisecond apart, by which a relay determines at the end of a stream whether its program has
 /// closed the socket: close(2) sends the end a moment before it releases the socket.
 pub const RELAY_END_CHECKS: u32 = 5;

@@ -137,6 +137,10 @@ pub const REDISPATCH_CLOSED: Duration = Duration::from_secs(4);
 /// Longer than a busy server needs, and no longer than a user would notice.
 pub const QUEUED_CONNECT: Duration = Duration::from_millis(200);
 
+/// How long a connect waits for one of several server processes before it moves to another one that waits for connects, or
+/// to the queue that all of them have. Longer than an event loop needs for its other events.
+pub const QUEUED_CONNECT_MOVES: Duration = Duration::from_millis(8);
+
 /// How long the kernel may take for a connect that bypasses a process which accepts none, and which could also stay
 /// queued there. On a busy host the kernel's own packets may take tens of milliseconds. Afterwards the connect is
 /// queued anew.

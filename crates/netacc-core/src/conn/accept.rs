@@ -6,7 +6,7 @@ use crate::fallback;
 use crate::fd::create::enter;
 use crate::fd::placeholder::{is_stdio, placeholder};
 use crate::fd::{fd_cache, later, table};
-use crate::listen::{adopt, entrance, opening};
+use crate::listen::{adopt, entrance, opening, withdrawal};
 use crate::object::listener::{Listener, tcp_ready};
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, Upgrade};
@@ -72,11 +72,18 @@ fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> 
     if l.served.load(Ordering::Relaxed) == 0 {
         l.served.store(1, Ordering::Relaxed);
     }
+    l.serve();
     let mut pin = None;
     loop {
         match try_accept(fd, s, l, p, len, flags) {
             Err(Fail::AGAIN) if !s.has(NONBLOCK) => {}
             Err(Fail::ToKernel) => return accept_by_kernel(fd, r),
+            Ok(new) => {
+                if l.has_siblings() {
+                    withdrawal::leave_to_siblings(s, l);
+                }
+                return Some(Outcome::Done(new as isize));
+            }
             Err(Fail::Errno(Errno::MFILE)) if fallback::give_back_descriptors() => return Some(Outcome::Pass),
             done => return Some(done.into()),
         }

@@ -1,5 +1,6 @@
 //! connect(2): shared memory if the destination is this host and a rendezvous is there, else TCP.
 
+use crate::conn::pool::ClaimFor;
 use crate::conn::source_port::{bound_to, choose, no_port, reserve, shares_port};
 use crate::conn::{abort, kernel_queue, neighbours, pool, ports, shown, transfer};
 use crate::epoll::paths;
@@ -327,7 +328,7 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
     let from = SocketAddr::new(ip, bound.map_or(0, |b| b.port()));
     // Connects whose link has ended go first, wherever they have to go.
     let settle = || !redispatch::orphans_of(target) || !kernel_queue::holds_ours(target);
-    let claim = pool::claim_in_order(from, target, member, false, settle)
+    let claim = pool::claim_in_order(from, target, member, ClaimFor::Connect, settle)
         .inspect_err(|why| ports::note_absent(target, *why, now))?;
     occupy(fd, s, claim, bound, SocketAddr::new(ip, 0), target)
 }

@@ -4,23 +4,28 @@ use crate::conn::reuseport::{Members, ReuseportGroup};
 use crate::conn::targets::{POOL, Target, add, check_liveness, links, links_to, retain, sweep, sweep_all, target};
 use crate::conn::{current, reuseport};
 use crate::fork::descendants;
-use crate::limits::LINKS_TRIED_FOR_IDLE;
+use crate::timeouts;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::errno::Errno;
+use netacc_sys::time;
 use netacc_transport::shm::claim::{Claim, segment_lacks};
 use netacc_transport::shm::owner::Word;
 use netacc_transport::shm::rendezvous::NoLink;
-use netacc_transport::shm::segment::Segment;
-use netacc_transport::shm::{Link, owner, rendezvous};
+use netacc_transport::shm::segment::{Segment, ServedBy};
+use netacc_transport::shm::{Link, ServerState, owner, rendezvous};
 
 /// Number of links to a listener that several processes serve. Each of the first connects makes a link, which some idle
 /// process takes up; later ones rotate over these links, and sometimes make another one to find new processes.
 const SPREAD: usize = 16;
+/// Largest number of links to such a listener. Beyond it the kernel's queue is the one that all of its processes have.
+const MOST_LINKS: usize = 64;
 /// Largest number of processes of one listener that are avoided because they do not accept the connects that wait
 /// there.
 const STUCK: usize = 8;
+
+const MOVES: u64 = time::ns(timeouts::QUEUED_CONNECT_MOVES);
 
 /// Claims a slot on the link; returns the lock if it has none left.
 pub(super) fn claim_on(
@@ -44,6 +49,8 @@ struct View {
     count: usize,
     /// Whether several processes serve the wanted listener.
     shared: bool,
+    /// Whether they serve a connection for any time after each accept(2) ([`ServedBy::Acceptors`]).
+    acceptors: bool,
     /// The members of the reuseport group to which there are links; `None`: the listener is in no group.
     members: Option<Members>,
     /// Processes that do not accept the connects that wait on one of their links, and so do not serve their other links
@@ -55,7 +62,7 @@ struct View {
 
 impl View {
     fn of(t: &'static Target) -> View {
-        let mut v = View { count: 0, shared: false, members: None, stuck: [0; STUCK], untold: false };
+        let mut v = View { count: 0, shared: false, acceptors: false, members: None, stuck: [0; STUCK], untold: false };
         let mut room = v.stuck.iter_mut();
         for link in links(t) {
             let member = link.listener.member.load(Ordering::Relaxed);
@@ -77,15 +84,18 @@ impl View {
     }
 
     fn consider(&mut self, t: &'static Target, member: u64) {
-        (self.count, self.shared) = links_to(t, member)
-            .fold((0, false), |(n, shared), l| (n + 1, shared | l.segment().is_some_and(Segment::served_by_many)));
+        for by in links_to(t, member).map(|l| l.segment().map_or(ServedBy::One, Segment::served_by)) {
+            self.count += 1;
+            self.shared |= by != ServedBy::One;
+            self.acceptors |= by == ServedBy::Acceptors;
+        }
     }
 
     /// Whether another link should be made although there are some. Members of a reuseport group need none, since the
     /// rotation spreads over them.
     fn wants_link(&self, turn: usize) -> bool {
         let later = turn.is_multiple_of(SPREAD) && self.known() < 2;
-        self.shared && (self.count < SPREAD.div_ceil(self.known().max(1)) || later) && self.count < 64
+        self.shared && (self.count < SPREAD.div_ceil(self.known().max(1)) || later) && self.count < MOST_LINKS
     }
 
     fn avoids(&self, link: &'static Link) -> bool {
@@ -113,17 +123,30 @@ fn ask_if_due(t: &'static Target, view: &View, turn: usize, any: SocketAddr) -> 
     asks.then(|| owner::listener((members > 0).then_some(any), dest))
 }
 
+/// What a slot is claimed for, which decides how far a busy server is avoided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimFor {
+    /// A connect of the program's.
+    Connect,
+    /// A connection of the kernel's that is offered to the server, whichever of its processes has it.
+    Offer,
+    /// A connect of a client on another host whose program has been told that it is connected: it is queued even if the
+    /// backlog is full, on further links if need be.
+    Late,
+    /// A connect that has waited too long at one process: only one that waits for connects gets it, or the one that next
+    /// takes a client up at the rendezvous.
+    Move,
+}
+
 /// Claims a slot on a link from `from` (whose port may be 0: any) to `dest`: on an existing link if possible, else on a
-/// new one. `member` is the listener's cookie if the kernel was asked for it. A `late` connect comes from a client on
-/// another host whose program has been told that it is connected: so it is queued even if the backlog is full, on
-/// further links if need be.
+/// new one. `member` is the listener's cookie if the kernel was asked for it.
 pub fn claim(
     from: SocketAddr,
     dest: SocketAddr,
     member: Option<u64>,
-    late: bool,
+    what: ClaimFor,
 ) -> core::result::Result<Claim, Reason> {
-    claim_in_order(from, dest, member, late, || true)
+    claim_in_order(from, dest, member, what, || true)
 }
 
 /// Claims as [`claim`] does. When a link to `dest` has ended, `settle` is called without a lock before another one is
@@ -133,11 +156,11 @@ pub fn claim_in_order(
     from: SocketAddr,
     dest: SocketAddr,
     member: Option<u64>,
-    late: bool,
+    what: ClaimFor,
     settle: impl Fn() -> bool,
 ) -> core::result::Result<Claim, Reason> {
     loop {
-        match attempt(from, dest, member, late)? {
+        match attempt(from, dest, member, what)? {
             Some(claim) => return Ok(claim),
             None if settle() => {}
             None => return Err(Reason::KernelQueue),
@@ -150,7 +173,7 @@ fn attempt(
     from: SocketAddr,
     dest: SocketAddr,
     member: Option<u64>,
-    late: bool,
+    what: ClaimFor,
 ) -> core::result::Result<Option<Claim>, Reason> {
     if let Some(why) = crate::process_mode::reason() {
         return Err(why);
@@ -183,7 +206,7 @@ fn attempt(
     };
     view.consider(t, meant.unwrap_or(0));
     if view.count > 0 && !view.wants_link(turn) {
-        match claim_known(t, &view, (meant.unwrap_or(0), turn), late, order)? {
+        match claim_known(t, &view, (meant.unwrap_or(0), turn), what, order)? {
             Ok(c) => {
                 if named.is_some() {
                     t.reuseport.on_kernel_choice(false);
@@ -251,21 +274,79 @@ pub fn claim_remote(dest: SocketAddr, link: &'static Link, only: bool) -> core::
     Err(Reason::NoMemory)
 }
 
-/// Index of a link to `member` whose process waits for connects, among the next [`LOOKS`] links from the `turn`th on.
-fn idle(t: &'static Target, member: u64, turn: usize, count: usize) -> usize {
-    let waits =
-        |at: &usize| links_to(t, member).nth(at % count).and_then(Link::segment).is_some_and(Segment::server_waits);
-    (turn..turn + count.min(LINKS_TRIED_FOR_IDLE)).find(waits).unwrap_or(turn)
+/// What a process that serves a listener does, as its client sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// It sleeps until a connect comes, and none of ours waits there.
+    Idle,
+    /// It is awake, or is about to be.
+    Awake,
+    /// It has left one of our connects waiting for [`timeouts::QUEUED_CONNECT_MOVES`].
+    Stuck,
 }
 
-/// Whether a process other than that of `link` waits for connects to `dest`.
-pub fn is_awaited_elsewhere(dest: SocketAddr, link: &Link) -> bool {
+/// What the process at the other end of the link does. A process may have several links: it serves all or none of them.
+fn standing(t: &'static Target, link: &'static Link, now: u64) -> Standing {
+    let pid = link.peer_pid();
+    // A process in a PID namespace that is not visible here has number 0.
+    let same = |l: &&'static Link| core::ptr::eq(*l, link) || (pid != 0 && l.peer_pid() == pid);
+    let longest = links(t).filter(same).filter_map(|l| l.segment()?.front_age(now)).max();
+    match longest {
+        Some(age) if age >= MOVES => Standing::Stuck,
+        None if link.segment().is_some_and(Segment::server_waits) => Standing::Idle,
+        _ => Standing::Awake,
+    }
+}
+
+/// The link on which a connect to a listener of several processes is queued: one whose process waits for connects, or
+/// else one whose process will look soon. `None`: only a queue that all of them have leads to whichever process is idle
+/// next.
+fn link_of_several(
+    t: &'static Target,
+    view: &View,
+    (member, turn): (u64, usize),
+    what: ClaimFor,
+) -> Option<&'static Link> {
+    let takes_awake = match what {
+        ClaimFor::Connect => !view.acceptors,
+        ClaimFor::Offer | ClaimFor::Late => true,
+        ClaimFor::Move => false,
+    };
+    let now = time::now();
+    let first = turn % view.count;
+    let in_turn = links_to(t, member).skip(first).chain(links_to(t, member).take(first));
+    let mut awake = None;
+    for link in in_turn.filter(|l| l.accepting() && !view.avoids(l)) {
+        match standing(t, link, now) {
+            Standing::Idle => {
+                check_liveness(link);
+                if link.accepting() {
+                    return Some(link);
+                }
+            }
+            Standing::Awake if awake.is_none() && takes_awake => awake = Some(link),
+            Standing::Awake | Standing::Stuck => {}
+        }
+    }
+    awake.inspect(|link| check_liveness(link)).filter(|link| link.accepting())
+}
+
+/// Whether a connect to `dest` that has waited too long on `link` can be moved to where an idle process takes it.
+pub fn can_move(dest: SocketAddr, link: &'static Link) -> bool {
+    let by = match link.segment() {
+        // A link that was not taken up yet is at the rendezvous, where any of the processes can take it.
+        Some(s) if s.server() != ServerState::Pending => s.served_by(),
+        _ => return false,
+    };
     let _order = POOL.lock();
-    let busy = link.peer_pid();
-    // A process may have several links. If the number is not known (0), another link may lead to another process.
-    let another = |l: &Link| !core::ptr::eq(l, link) && (busy == 0 || l.peer_pid() != busy);
-    let waits = |l: &'static Link| another(l) && l.accepting() && l.segment().is_some_and(Segment::server_waits);
-    target(dest, link.is_remote()).is_some_and(|t| links_to(t, link.listener.member.load(Ordering::Relaxed)).any(waits))
+    let now = time::now();
+    let Some(t) = target(dest, link.is_remote()) else { return false };
+    let member = link.listener.member.load(Ordering::Relaxed);
+    let several = matches!(by, ServedBy::Several | ServedBy::Acceptors);
+    // By TCP any of the processes can accept it.
+    by == ServedBy::Acceptors
+        || (several && links_to(t, member).count() < MOST_LINKS)
+        || links_to(t, member).any(|l| l.accepting() && standing(t, l, now) == Standing::Idle)
 }
 
 /// Number of links, of some 500 slots each, on which connects of clients on other hosts may wait beyond the listener's
@@ -278,20 +359,32 @@ fn claim_known(
     t: &'static Target,
     view: &View,
     (member, turn): (u64, usize),
-    late: bool,
+    what: ClaimFor,
     mut order: netacc_sys::Guard<'static>,
 ) -> core::result::Result<core::result::Result<Claim, netacc_sys::Guard<'static>>, Reason> {
-    // As in the kernel, an idle process gets the connection rather than a busy one.
-    let turn = if view.shared { idle(t, member, turn, view.count) } else { 0 };
-    let start = turn % view.count;
+    let late = what == ClaimFor::Late;
+    if view.shared {
+        match link_of_several(t, view, (member, turn), what) {
+            // With several processes another one may have room, and by TCP any of them can accept.
+            Some(link) if !late && link.segment().is_some_and(|s| link.queue.is_full(s)) => {
+                return Err(Reason::BacklogFull);
+            }
+            Some(link) => match claim_on(link, order) {
+                Ok(claim) => return Ok(Ok(claim)),
+                Err(o) => order = o,
+            },
+            None if late => {}
+            // A new link waits at the rendezvous, where the process that is idle next takes it up.
+            None if view.count < MOST_LINKS => return Ok(Err(order)),
+            None => return Err(Reason::NotTaken),
+        }
+    }
     let mut late_and_full = false;
-    for i in 0..view.count {
-        let Some(link) = links_to(t, member).nth((start + i) % view.count) else { break };
+    for link in links_to(t, member) {
         check_liveness(link);
         if !link.accepting() || view.avoids(link) {
             continue;
         }
-        // With several processes another one may have room, and by TCP any of them can accept.
         let full = link.segment().is_some_and(|s| link.queue.is_full(s));
         if full && !late && (view.shared || link.is_remote()) {
             return Err(Reason::BacklogFull);

@@ -6,7 +6,7 @@ use crate::fd::table;
 use crate::object::reference::Ref;
 use crate::object::socket::{NONBLOCK, Socket};
 use crate::operator::requests;
-use crate::switch::{demote, promote, redispatch};
+use crate::switch::{demote, promote, queued_connects, redispatch};
 use crate::wait::{connection, sleep};
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
@@ -32,6 +32,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
         return Err(Fail::AGAIN);
     }
     requests::check();
+    queued_connects::check();
     let s = r.obj;
     // With MSG_TRUNC nothing is copied (tcp(7)). Otherwise a call with an invalid buffer waits like one without room,
     // until there is something to copy.
@@ -262,6 +263,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
         return Ok(refuse(ep, flags)?);
     }
     requests::check();
+    queued_connects::check();
     let nonblock = flags & MSG_DONTWAIT != 0 || s.has(NONBLOCK);
     let mut sent = 0;
     let mut until = None;

@@ -137,6 +137,7 @@ fn run(e: &'static Epoll, call: &Call) -> Answer<usize> {
     loop {
         progress::progress();
         requests::check();
+        queued_connects::check();
         let n = stashed + poll_round(e, call, stashed);
         if n > 0 {
             let now = cpu::ticks();

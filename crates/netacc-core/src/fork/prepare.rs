@@ -85,6 +85,7 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
             Path::Listener => {
                 if let Some(l) = r.obj.listener() {
                     l.note_sharers(crate::engine::share_companions());
+                    l.servers.before_fork();
                 }
             }
             // As above. One that the child may go on with has been counted, once for this fork.

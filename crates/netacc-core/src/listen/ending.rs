@@ -186,6 +186,7 @@ impl Listener {
         self.waits.store(0, Ordering::Relaxed);
         // Relaxed: the child has one thread.
         self.inherited.store(1, Ordering::Relaxed);
+        self.servers.after_fork();
         let mut next = load_link(&self.links);
         self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
         while let Some(link) = next {

@@ -127,6 +127,7 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: Range<u16>) {
                 // that waits for us connects by TCP.
                 if adopted {
                     l.note_sharers(false);
+                    l.servers.are_unknown();
                 } else {
                     let _ = raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize);
                 }

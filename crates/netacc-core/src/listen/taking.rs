@@ -46,6 +46,11 @@ impl Listener {
     /// Takes up clients that wait at the rendezvous, if `wanted` returns true under the lock; returns whether there was
     /// one. The number per call is limited: the other clients keep waiting, and the rendezvous stays readable.
     pub(crate) fn take_if(&'static self, wanted: impl Fn(&Listener) -> bool) -> bool {
+        // A program that does not accept what waits here finds the rendezvous readable again and again: then what waits
+        // there is taken up all the same, or each of its sleeps would end at once.
+        if self.has_siblings() && self.queued() && self.passed_over.swap(1, Ordering::Relaxed) == 0 {
+            return false;
+        }
         let mut any = false;
         let mut round = Sweep { budget: HELLOS_PER_ACCEPT, ..Sweep::default() };
         // epoll's work for a new link takes locks that come before this one in the order: so it is done after this one
@@ -80,7 +85,9 @@ impl Listener {
                     bell::ring_all();
                 }
             }
-            if !more {
+            // A process that has siblings takes up no more than it can serve, as it would take one connection from the
+            // kernel's queue: what waits at the rendezvous can be taken up by any of them.
+            if !more || (self.has_siblings() && self.queued()) {
                 return any;
             }
         }
@@ -145,7 +152,7 @@ impl Listener {
                 crowd::entered(link);
                 link.owner.store(core::ptr::from_ref(self) as usize, Ordering::Release);
                 if let Some(segment) = link.segment() {
-                    segment.set_many(self.many.load(Ordering::Relaxed) != 0);
+                    segment.set_served_by(self.served_by());
                 }
                 link.next.store(self.links.load(Ordering::Relaxed), Ordering::Relaxed);
                 note_filled(link);

@@ -9,13 +9,16 @@
 //! A connect of another user's process, or one for which the kernel's queue has no room, is left alone: its client
 //! makes it once more at its next call (see [`crate::switch::redispatch`]).
 
+use crate::conn::kernel_queue;
+use crate::object::listener::Listener;
+use crate::object::socket::{NONBLOCK, Socket};
 use crate::switch::{by_tcp, pair, relay};
-use core::net::SocketAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{addr, raw};
 use netacc_transport::Endpoint;
-use netacc_transport::shm::segment::Leave;
+use netacc_transport::shm::segment::{Leave, Segment};
 use netacc_transport::shm::slots::SLOTS;
 use netacc_transport::shm::{Link, ServerState, ShmEndpoint};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -50,6 +53,43 @@ pub(crate) fn hand_on(links: impl Iterator<Item = &'static Link> + Clone) {
             }
         }
     }
+}
+
+/// To be called when a thread has accepted a connection and goes off to serve it, for any time. Passes the connects that
+/// still wait at this process on to the kernel's queue, where each process that serves the listener can accept them.
+/// Nothing is passed on if this process comes back soon, or if the kernel's queue has no room.
+#[cold]
+pub(crate) fn leave_to_siblings(s: &Socket, l: &'static Listener) {
+    let comes_back = s.has(NONBLOCK) || l.waiters.load(Ordering::SeqCst) > 0;
+    if comes_back || !l.queued() {
+        return;
+    }
+    let Some(local) = s.local.get() else { return };
+    let mut room = None;
+    let passable = |link: &'static Link, seg: Segment| link.trust_is_mutual() && !seg.front_is_remote();
+    for _ in 0..SLOTS {
+        let address = if local.ip().is_unspecified() { loopback(local) } else { local };
+        let left = room.get_or_insert_with(|| kernel_queue::listener(address).map_or(0, |found| found.room()));
+        if *left == 0 {
+            return;
+        }
+        *left -= 1;
+        let Some((link, slot)) = l.pop_oldest(passable) else { return };
+        let ep = link.endpoint(slot as usize).filter(|ep| slot != 0 && !ep.side.is_live());
+        let done = ep.map_or(Err(Errno::NOTCONN), |ep| to_kernel(link, ep));
+        link.put();
+        if done.is_err() {
+            // Its client finds that nobody takes it, and makes it once more.
+            return;
+        }
+        netacc_log::log!(Debug, "listener: a connect that waited here goes to the kernel's queue, for an idle process");
+    }
+}
+
+/// The address of this host at which a listener that is bound to all of them is found.
+fn loopback(local: SocketAddr) -> SocketAddr {
+    let ip = if local.is_ipv4() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { IpAddr::V6(Ipv6Addr::LOCALHOST) };
+    SocketAddr::new(ip, local.port())
 }
 
 /// Passes one connect to the kernel's listener. On failure its client may still make it again, or it is reset.

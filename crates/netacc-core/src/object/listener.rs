@@ -4,6 +4,8 @@
 
 use crate::object::entrance::Entrance;
 use crate::object::kernel_turn::{KernelQueue, KernelTurn, precedes_count};
+use crate::object::reference::at;
+use crate::object::servers::Servers;
 use crate::object::socket::{NONBLOCK, Socket};
 use crate::object::tcp_hint::TcpHint;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,7 +16,7 @@ use netacc_sys::slab::{Pooled, Slab};
 use netacc_sys::{Lock, lock_rank, raw, reserved_fds};
 use netacc_transport::rdma::engine;
 use netacc_transport::shm::claim::take_slot;
-use netacc_transport::shm::segment::Segment;
+use netacc_transport::shm::segment::{Segment, ServedBy};
 use netacc_transport::shm::slots::CONTROL_SLOT;
 use netacc_transport::shm::{Link, ShmEndpoint};
 use netacc_transport::{WaitOn, WaitSet};
@@ -65,9 +67,13 @@ pub struct Listener {
     pub(crate) shut: AtomicU32,
     /// Hint that is set when the last look found a single link, and more connects in it than the one taken.
     pub(crate) waits: AtomicU32,
+    /// Not 0 if clients were left at the rendezvous since the last connect was taken, because others can take them up.
+    pub(crate) passed_over: AtomicU32,
     /// Not 0 when several processes serve this listener: [`SHARED_BY_FORK`], with `SHARED_BEYOND` if unrelated ones may
     /// do so.
     pub many: AtomicU32,
+    /// The processes that serve it.
+    pub(crate) servers: Servers,
     /// Whether the kernel has reported, or may have reported, that a TCP connection waits.
     pub tcp_waits: TcpHint,
     /// Time ([`netacc_sys::cpu::ticks`]) at which the kernel was last asked and had no connection.
@@ -103,6 +109,8 @@ impl Listener {
         for n in [&self.many, &self.served, &self.polled, &self.shut, &self.inherited] {
             n.store(0, Ordering::Relaxed);
         }
+        self.servers.begin();
+        self.passed_over.store(0, Ordering::Relaxed);
         self.starved.store(0, Ordering::Relaxed);
         self.waiters.store(0, Ordering::Relaxed);
         self.waits.store(0, Ordering::Relaxed);
@@ -134,8 +142,42 @@ impl Listener {
         self.many.fetch_max(if by_fork { SHARED_BY_FORK } else { SHARED_BEYOND }, Ordering::Relaxed);
     }
 
+    /// Whether other processes may serve the listener as well, so that this one leaves to them what it cannot take at
+    /// once.
+    pub(crate) fn has_siblings(&self) -> bool {
+        self.many.load(Ordering::Relaxed) != 0 && self.servers.number().is_none_or(|n| n > 1)
+    }
+
+    /// What a client has to know of the processes that serve the listener.
+    pub(crate) fn served_by(&self) -> ServedBy {
+        // Programs that wait by poll(2) and the like come back to the listener soon.
+        let blocks = || {
+            let owner = at(self.owner.load(Ordering::Acquire));
+            self.polled.load(Ordering::Relaxed) == 0 && owner.is_some_and(|s| !s.has(NONBLOCK))
+        };
+        match self.many.load(Ordering::Relaxed) {
+            0 => ServedBy::One,
+            _ if !self.has_siblings() => ServedBy::Forked,
+            _ if blocks() => ServedBy::Acceptors,
+            _ => ServedBy::Several,
+        }
+    }
+
+    /// Counts this process, which is about to accept, among those that serve the listener, and tells the clients if it has
+    /// got siblings.
+    #[inline]
+    pub(crate) fn serve(&self) {
+        self.servers.serve();
+        if self.servers.has_changed() {
+            let by = self.served_by();
+            let _g = self.lock.lock();
+            self.links().filter_map(Link::segment).for_each(|segment| segment.set_served_by(by));
+        }
+    }
+
     /// Notes that the program waits for the listener by poll(2) or a similar call.
     pub fn note_polled(&self, s: &Socket) {
+        self.servers.serve();
         if self.polled.load(Ordering::Relaxed) != 0 {
             return;
         }
@@ -259,6 +301,7 @@ impl Listener {
     pub fn take_next(&self) -> Option<Option<&'static ShmEndpoint>> {
         let _g = self.lock.lock();
         self.waits.store(0, Ordering::Relaxed);
+        self.passed_over.store(0, Ordering::Relaxed);
         let mut links = self.links();
         let only = links.next()?;
         if links.next().is_none() {
@@ -270,6 +313,16 @@ impl Listener {
         let (_, first) = self.oldest()?;
         let slot = first.pop()?;
         Some(take_slot(first, slot))
+    }
+
+    /// Takes the oldest of the connects that `which` is true for out of their links' queues, and holds its link.
+    pub(crate) fn pop_oldest(&self, which: impl Fn(&'static Link, Segment) -> bool) -> Option<(&'static Link, u32)> {
+        let _g = self.lock.lock();
+        let waits = |link: &'static Link| Some((link.segment().filter(|s| which(link, *s))?.front_time()?, link));
+        let (_, link) = self.links().filter_map(waits).min_by_key(|(when, _)| *when)?;
+        self.waits.store(0, Ordering::Relaxed);
+        let slot = link.pop()?;
+        link.hold_if_used().then_some((link, slot))
     }
 
     /// The link with the oldest connect, and when that was queued. Under `lock`.

@@ -11,6 +11,7 @@ pub mod kernel_turn;
 pub mod listener;
 pub mod name;
 pub mod reference;
+pub(crate) mod servers;
 pub mod socket;
 pub(crate) mod source;
 pub mod state;

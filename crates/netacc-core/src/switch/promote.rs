@@ -25,6 +25,7 @@
 //! - A call that has to wait sleeps inside the kernel, which keeps the file open even if the number is closed. The
 //!   peer's half close or our own wakes it, and then it checks the path.
 
+use crate::conn::pool::ClaimFor;
 use crate::conn::{neighbours, pool};
 use crate::fd::table;
 use crate::fd::table::Entry;
@@ -237,7 +238,7 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
         let from = core::net::SocketAddr::new(local.ip(), 0);
         // The kernel's socket of a connection that was in a ring before leads to no listener.
         let listener = if comes_back { s.peer.get().ok_or(Reason::Refused)? } else { target };
-        pool::claim(from, listener, (member != 0).then_some(member), false)?
+        pool::claim(from, listener, (member != 0).then_some(member), ClaimFor::Offer)?
     };
     let (link, claimed) = (claim.link, claim.claimed);
     let Some(ep) = link.endpoint(claimed.slot).filter(|e| e.begin(claimed.generation)) else {

@@ -23,15 +23,19 @@ use netacc_transport::rdma::engine;
 use netacc_transport::shm::{Link, redial};
 
 const QUEUED_CONNECT: u64 = time::ns(timeouts::QUEUED_CONNECT);
+const MOVES: u64 = time::ns(timeouts::QUEUED_CONNECT_MOVES);
 
-/// Time (ns) between the searches for another process that waits for connects, where the connect is made again sooner.
-const STEP: u64 = 10_000_000;
+/// Time (ns) between two looks at the connects in the list.
+const STEP: u64 = MOVES / 2;
 
 /// Longest time (ns) for which a fork waits for connects to other hosts.
 const AWAITED: i64 = 3_000_000_000;
 
 /// Time ([`time::coarse`]) at which the engine thread checks the entries again.
 static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
+/// Time ([`time::coarse`]) of the next look by a thread that does not sleep.
+static NEXT_IN_PASSING: AtomicU64 = AtomicU64::new(0);
+
 /// Whether the connect waits for a queue pair to another host.
 fn is_remote(r: Ref<Socket>) -> bool {
     r.obj.endpoint().is_some_and(|ep| ep.side.is_remote())
@@ -129,6 +133,27 @@ pub fn await_queue_pairs() {
     }
 }
 
+/// To be called in each call that a program makes in a loop in which it may never sleep, without any lock: makes the due
+/// connects again.
+#[inline]
+pub fn check() {
+    if ANY.load(Ordering::Relaxed) != 0 {
+        look_in_passing();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn look_in_passing() {
+    // Relaxed: the time only spaces the looks of all threads.
+    let now = time::coarse();
+    if now < NEXT_IN_PASSING.load(Ordering::Relaxed) || lock::interrupted() {
+        return;
+    }
+    NEXT_IN_PASSING.store(now + STEP, Ordering::Relaxed);
+    serve(Deadline::Now);
+}
+
 /// To be called before a sleep, without any lock: makes the due connects again, and returns `deadline` or the next
 /// connect's time if that is earlier. A caller that wakes for the latter checks its own condition and calls this again.
 #[inline]
@@ -200,7 +225,7 @@ fn due_connects(now: u64) -> Vec<DueConnect> {
             let remote = is_remote(socket);
             let long =
                 if remote { is_orphaned(socket) || engine::is_late(now - idle, now) } else { idle >= QUEUED_CONNECT };
-            if long || (!remote && idle >= STEP) {
+            if long || (!remote && idle >= MOVES) {
                 due.push(DueConnect { entry, socket, made_at: made_at(socket), long });
             }
             if long && !remote {

@@ -4,6 +4,7 @@
 //! connection. So the client connects again, to another process behind the same rendezvous or by TCP, and sends every
 //! byte that it has written so far.
 
+use crate::conn::pool::ClaimFor;
 use crate::conn::{kernel_queue, pool, ports};
 use crate::epoll::paths;
 use crate::fd::placeholder::replace_everywhere;
@@ -222,7 +223,8 @@ pub fn orphans_of(dest: SocketAddr) -> bool {
     !found.is_empty()
 }
 
-/// Redispatches a connect from a busy process to one that waits for connects. Takes both direction locks.
+/// Redispatches a connect from a busy process to one that waits for connects, or to the queue that all processes of the
+/// listener have. Takes both direction locks.
 #[cold]
 pub fn elsewhere(r: Ref<Socket>) -> bool {
     let s = r.obj;
@@ -230,9 +232,9 @@ pub fn elsewhere(r: Ref<Socket>) -> bool {
     let (rx, tx) = (s.rx.lock(), s.tx.lock());
     let movable = r.valid() && s.is_shm() && !s.has(SHARED) && !descendants::under_way();
     let waiting = s.endpoint().filter(|e| movable && e.side.is_queued());
-    let awaited = |e: &ShmEndpoint| s.peer.get().is_some_and(|dest| pool::is_awaited_elsewhere(dest, e.side.link()));
+    let can_move = |e: &ShmEndpoint| s.peer.get().is_some_and(|dest| pool::can_move(dest, e.side.link()));
     let moved =
-        waiting.filter(|e| awaited(e) && e.side.withdraw()).map(|old| move_on(r, old, Reason::LinkLost)).is_some();
+        waiting.filter(|e| can_move(e) && e.side.withdraw()).map(|old| move_on(r, old, Reason::NotTaken)).is_some();
     drop((rx, tx));
     moved
 }
@@ -391,7 +393,9 @@ fn reconnect(s: &'static Socket, old: &ShmEndpoint) -> core::result::Result<&'st
         // Further links would be refused, too.
         return Err(Reason::Refused);
     }
-    let claim = pool::claim(local, target, None, false)?;
+    // A process that goes on accepting has only been too busy for this one.
+    let what = if old.side.link().accepting() { ClaimFor::Move } else { ClaimFor::Connect };
+    let claim = pool::claim(local, target, None, what)?;
     let (link, slot) = (claim.link, claim.claimed.slot);
     let generation = claim.claimed.generation;
     let Some(ep) = link.endpoint(slot).filter(|e| e.begin(generation)) else {

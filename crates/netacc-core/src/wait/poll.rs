@@ -73,6 +73,7 @@ pub unsafe fn poll(
     }
     let Some(deadline) = deadline() else { return Outcome::Pass };
     requests::check();
+    queued_connects::check();
     run(&mut fds, deadline, sigmask).into()
 }
 

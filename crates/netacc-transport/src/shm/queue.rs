@@ -1,7 +1,7 @@
 //! The connect queue of a link: claiming, queueing and taking connects.
 
 use crate::shm::Link;
-use crate::shm::segment::{BATCH, CONNECT_QUEUED, Segment};
+use crate::shm::segment::{BATCH, CONNECT_QUEUED, Segment, ServedBy};
 use crate::shm::server_state::ServerState;
 use crate::shm::side::Side;
 use crate::shm::slot_side::SlotSide;
@@ -72,15 +72,36 @@ impl Segment {
         self.header().popped.load(Ordering::Relaxed)
     }
 
-    /// Stores whether several processes serve the listener: the server tells the client, or a client notes what the
-    /// name of the rendezvous has told it.
-    pub fn set_many(self, many: bool) {
-        self.header().many.store(many.into(), Ordering::Relaxed);
+    /// Stores how many processes serve the listener: the server tells the client, or a client notes what the name of the
+    /// rendezvous has told it.
+    pub fn set_served_by(self, by: ServedBy) {
+        // Relaxed: the word stands for itself.
+        self.header().many.store(by as u32, Ordering::Relaxed);
+    }
+
+    /// How many processes serve the listener, as the server has said.
+    pub fn served_by(self) -> ServedBy {
+        match self.header().many.load(Ordering::Relaxed) {
+            0 => ServedBy::One,
+            2 => ServedBy::Acceptors,
+            3 => ServedBy::Forked,
+            _ => ServedBy::Several,
+        }
+    }
+
+    /// Time (ns) for which the first connect in the queue has waited; `None`: none waits (client).
+    pub fn front_age(self, now: u64) -> Option<u64> {
+        self.front_time().map(|when| now.saturating_sub(when))
+    }
+
+    /// Whether the next connect comes from a client on another host (server).
+    pub fn front_is_remote(self) -> bool {
+        self.front().flatten().is_some_and(|open| open.remote_engine() != 0)
     }
 
     /// Whether the server has announced that several processes serve the listener.
     pub fn served_by_many(self) -> bool {
-        self.header().many.load(Ordering::Relaxed) != 0
+        self.served_by() != ServedBy::One
     }
 
     /// Whether the server has announced that several processes serve the listener, or has not announced anything yet.

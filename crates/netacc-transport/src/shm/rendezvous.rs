@@ -10,7 +10,7 @@ use crate::shm::mapping;
 use crate::shm::mapping::Mapped;
 use crate::shm::owner::{self, Word};
 use crate::shm::procfs;
-use crate::shm::segment::{SEGMENT, Segment};
+use crate::shm::segment::{SEGMENT, Segment, ServedBy};
 use crate::shm::server_state::ServerState;
 use crate::shm::side::Side;
 use crate::shm::users::{Trust, is_one_user, trusted};
@@ -239,7 +239,7 @@ pub fn connect_link(
             // then. If the name does not tell it, the word stays as it is, since the server may have written it
             // already.
             if let Some(segment) = link.segment().filter(|_| several) {
-                segment.set_many(true);
+                segment.set_served_by(ServedBy::Several);
             }
             link.listener.cookie.store(listener, Ordering::Relaxed);
             Ok(link)

@@ -76,6 +76,20 @@ pub const TAKES_LENT: u32 = 1;
 /// Value of [`Header::lending`]: the side does not trust the other one.
 pub const REFUSES_LENT: u32 = 2;
 
+/// How many processes serve the listener of a link, as its server says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ServedBy {
+    /// The server alone; or it has not said anything yet.
+    One = 0,
+    /// Several processes, which come back to the listener soon, since they wait for other events beside connects.
+    Several = 1,
+    /// Several processes that wait in accept(2), and that may serve a connection for any time after each.
+    Acceptors = 2,
+    /// Several processes have the listener, and the server is the only one that has served it so far.
+    Forked = 3,
+}
+
 /// Value of [`Open::outcome`]: the connect waits in the queue.
 pub const CONNECT_QUEUED: u32 = 0;
 /// Value of [`Open::outcome`]: the server has accepted the connect.
@@ -322,7 +336,7 @@ impl Segment {
     }
 
     /// The description of the next connect, if one is queued; `Some(None)` if its entry names an impossible slot.
-    fn front(&self) -> Option<Option<&'static Open>> {
+    pub(super) fn front(&self) -> Option<Option<&'static Open>> {
         if self.queued() == 0 {
             return None;
         }

@@ -1,0 +1,166 @@
+//! How many processes serve a listener, in memory that a process shares with those that it forks.
+//!
+//! A program that forks may be one server whose children never accept (PostgreSQL, a shell), or several servers of one
+//! listener (Apache, nginx). Only the latter must leave to each other what one of them cannot take at once. So each process
+//! counts itself when it accepts, or waits, at the listener for the first time. A process that ends stays counted: then
+//! the others do without being alone what they would do beside it.
+
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use netacc_sys::mem;
+
+/// Number of words in the shared memory: the first one says how many of the others are in use.
+const WORDS: usize = 1024;
+
+/// The words. A process that goes astray in its memory can only harm processes of its own program there.
+static SHARED: AtomicPtr<[AtomicU32; WORDS]> = AtomicPtr::new(core::ptr::null_mut());
+
+/// A listener's view of the processes that serve it.
+#[derive(Debug)]
+pub struct Servers {
+    /// The number of them; null before the first fork, or if no word was left.
+    count: AtomicPtr<AtomicU32>,
+    /// Not 0 once this process is one of them.
+    counted: AtomicU32,
+    /// The number when this process last told its clients.
+    announced: AtomicU32,
+    /// Not 0 if processes that do not descend from this one may serve the listener, too.
+    unknown: AtomicU32,
+}
+
+#[allow(unsafe_code)]
+fn words() -> Option<&'static [AtomicU32; WORDS]> {
+    let known = SHARED.load(Ordering::Acquire);
+    if known.is_null() {
+        let made = mem::map_shared(size_of::<[AtomicU32; WORDS]>()).ok()?.cast().as_ptr();
+        // A mapping that comes second is left unused; it happens once, if at all.
+        let _ = SHARED.compare_exchange(core::ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
+    }
+    // SAFETY: the mapping consists of atomics, for which zero is valid, and is never removed.
+    unsafe { SHARED.load(Ordering::Acquire).as_ref() }
+}
+
+impl Servers {
+    /// Begins with a listener that no process has served.
+    pub(crate) fn begin(&self) {
+        self.count.store(core::ptr::null_mut(), Ordering::Relaxed);
+        self.counted.store(0, Ordering::Relaxed);
+        self.announced.store(0, Ordering::Relaxed);
+        self.unknown.store(0, Ordering::Relaxed);
+    }
+
+    /// Notes that the listener came from another program, so that any number of processes may serve it.
+    pub(crate) fn are_unknown(&self) {
+        self.unknown.store(1, Ordering::Relaxed);
+    }
+
+    #[allow(unsafe_code)]
+    fn count(&self) -> Option<&'static AtomicU32> {
+        // SAFETY: null or a word of the mapping, which is never removed. Acquire: see `before_fork`.
+        unsafe { self.count.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// To be called before a fork, whose child may serve the listener as well.
+    pub(crate) fn before_fork(&self) {
+        if self.count().is_some() {
+            return;
+        }
+        let Some((used, cells)) = words().and_then(|words| words.split_first()) else { return };
+        // Relaxed: each process gets another number, whichever order they come in.
+        let next =
+            used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < cells.len() as u32).then_some(n + 1));
+        if let Some(cell) = next.ok().and_then(|n| cells.get(n as usize)) {
+            cell.store(self.counted.load(Ordering::Relaxed), Ordering::Relaxed);
+            // Release: a thread that finds the word finds its first value. A thread that counts itself meanwhile is not
+            // counted here, which matters as little as a process that has ended.
+            self.count.store(core::ptr::from_ref(cell).cast_mut(), Ordering::Release);
+        }
+    }
+
+    /// In the child of a fork: it has not served the listener.
+    pub(crate) fn after_fork(&self) {
+        self.counted.store(0, Ordering::Relaxed);
+    }
+
+    /// Counts this process, which is about to accept or to wait at the listener.
+    #[inline]
+    pub(crate) fn serve(&self) {
+        if self.counted.load(Ordering::Relaxed) == 0 {
+            self.count_ourselves();
+        }
+    }
+
+    #[cold]
+    fn count_ourselves(&self) {
+        if self.counted.swap(1, Ordering::Relaxed) == 0
+            && let Some(count) = self.count()
+        {
+            // Relaxed: the number stands for itself, and a thread that sees an old one sees the new one in its next call.
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the number has changed since the last call.
+    #[inline]
+    pub(crate) fn has_changed(&self) -> bool {
+        let Some(number) = self.number() else { return false };
+        self.announced.load(Ordering::Relaxed) != number && self.announced.swap(number, Ordering::Relaxed) != number
+    }
+
+    /// Number of processes that serve the listener or have served it; `None`: it is not known.
+    pub(crate) fn number(&self) -> Option<u32> {
+        if self.unknown.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        self.count().map(|count| count.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn new() -> Servers {
+        Servers {
+            count: AtomicPtr::new(core::ptr::null_mut()),
+            counted: AtomicU32::new(0),
+            announced: AtomicU32::new(0),
+            unknown: AtomicU32::new(0),
+        }
+    }
+
+    /// What a fork copies.
+    fn child_of(s: &Servers) -> Servers {
+        let child = new();
+        child.count.store(s.count.load(Ordering::Relaxed), Ordering::Relaxed);
+        child.counted.store(s.counted.load(Ordering::Relaxed), Ordering::Relaxed);
+        child.after_fork();
+        child
+    }
+
+    #[test]
+    fn each_process_that_serves_is_counted_once() {
+        let parent = new();
+        assert_eq!(parent.number(), None);
+        parent.before_fork();
+        let (first, second) = (child_of(&parent), child_of(&parent));
+        assert_eq!(parent.number(), Some(0));
+        first.serve();
+        first.serve();
+        assert_eq!((parent.number(), second.number()), (Some(1), Some(1)));
+        second.serve();
+        assert_eq!(first.number(), Some(2));
+    }
+
+    #[test]
+    fn a_parent_that_served_before_the_fork_is_counted() {
+        let parent = new();
+        parent.serve();
+        parent.before_fork();
+        let child = child_of(&parent);
+        assert_eq!(child.number(), Some(1));
+        parent.before_fork();
+        child.serve();
+        assert_eq!(parent.number(), Some(2));
+        assert_ne!(child_of(&new()).number(), parent.number(), "another listener has a word of its own");
+    }
+}
