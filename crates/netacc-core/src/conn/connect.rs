@@ -25,7 +25,7 @@ use netacc_sys::errno::{Answer, Errno, Fail};
 use netacc_sys::{addr, raw, time};
 use netacc_transport::rdma::engine;
 use netacc_transport::rdma::engine::{RouteHandle, order};
-use netacc_transport::shm::claim::Claim;
+use netacc_transport::shm::claim::{Claim, Pushed};
 use netacc_transport::shm::rendezvous::SourceProbe;
 use netacc_transport::shm::segment::Segment;
 use netacc_transport::shm::{ShmEndpoint, rendezvous};
@@ -420,10 +420,11 @@ fn occupy(
     let locks = (s.rx.lock_out_of_order(), s.tx.lock_out_of_order());
     take_state(s, ConnState::Shm);
     let pushed = claim.push();
-    if !pushed || (!link.accepting() && ep.side.withdraw()) {
+    let goes_elsewhere = pushed == Pushed::Left || !link.accepting();
+    if pushed == Pushed::Full || (goes_elsewhere && ep.side.withdraw()) {
         // The listener has ended meanwhile and has not taken the connect: kernel TCP will find out what listens there
         // now. The server cannot release a slot that was never queued.
-        if !pushed {
+        if pushed == Pushed::Full {
             ep.side.never_mind(generation);
         }
         take_state(s, ConnState::New);
@@ -431,7 +432,7 @@ fn occupy(
         if let Some(engine) = engine {
             order::withdraw(engine, target);
         }
-        return Err(Reason::Refused);
+        return Err(if pushed == Pushed::Left { Reason::NotTaken } else { Reason::Refused });
     }
     drop(locks);
     paths::accelerated(fd, s);

@@ -19,6 +19,8 @@ use netacc_transport::shm::{Link, ServerState, owner, rendezvous};
 /// Number of links to a listener that several processes serve. Each of the first connects makes a link, which some idle
 /// process takes up; later ones rotate over these links, and sometimes make another one to find new processes.
 const SPREAD: usize = 16;
+/// How often a client comes to the rendezvous of such a listener before its connect goes by TCP.
+const MEETINGS: usize = 4;
 /// Largest number of links to such a listener. Beyond it the kernel's queue is the one that all of its processes have.
 const MOST_LINKS: usize = 64;
 /// Largest number of processes of one listener that are avoided because they do not accept the connects that wait
@@ -225,7 +227,12 @@ fn attempt(
     // The number of links leads round them, since the rotation begins anew with each link.
     let place = if view.shared { view.count as u16 % rendezvous::PLACES } else { 0 };
     let meant = named.or_else(|| meant.map(|cookie| owner::listener_cookie(any, dest).unwrap_or(cookie)));
-    let made = rendezvous::connect_link(any, dest, meant, place);
+    let meet = |_| match rendezvous::connect_link(any, dest, meant, place) {
+        // A process has let us in and gone off to serve another client before it had our Hello.
+        Err(NoLink::Resources(Errno::PIPE | Errno::CONNRESET)) => None,
+        made => Some(made),
+    };
+    let made = (0..MEETINGS).find_map(meet).unwrap_or(Err(NoLink::Busy));
     if named.is_some() {
         t.reuseport.on_kernel_choice(matches!(made, Err(NoLink::Nobody)));
     }

@@ -60,31 +60,7 @@ impl Listener {
                 let _g = self.lock.lock();
                 wanted(self) && self.collect(&mut round)
             };
-            if let Some(link) = round.gone.take() {
-                let_go(link);
-            }
-            if let Some(link) = round.fresh.take() {
-                any = true;
-                if !listeners::link_taken(self, link) {
-                    page().fallback(Reason::NoDescriptors);
-                    let listed = {
-                        let _g = self.lock.lock();
-                        self.unlink(link)
-                    };
-                    if listed {
-                        let_go(link);
-                    }
-                }
-                link.put();
-            }
-            if core::mem::take(&mut round.news) {
-                // A thread that goes to sleep counts itself and then looks at what is there ([`Listener::arm`]); this one
-                // has stored what is there and then looks at the count. With a fence in between one sees the other.
-                fence(Ordering::SeqCst);
-                if self.waiters.load(Ordering::SeqCst) > 0 {
-                    bell::ring_all();
-                }
-            }
+            any |= self.enter_taken(&mut round);
             // A process that has siblings takes up no more than it can serve, as it would take one connection from the
             // kernel's queue: what waits at the rendezvous can be taken up by any of them.
             if !more || (self.has_siblings() && self.queued()) {
@@ -93,10 +69,69 @@ impl Listener {
         }
     }
 
-    /// Takes up the next client; true if there may be more of them and the sweep may go on. Called under `lock`.
-    fn collect(&'static self, round: &mut Sweep) -> bool {
+    /// Makes the link that was just taken up known to the epoll instances and the threads that wait for the listener, and
+    /// lets go of the one that made room for it. Returns whether there was one. Called without `lock`.
+    fn enter_taken(&'static self, round: &mut Sweep) -> bool {
+        if let Some(link) = round.gone.take() {
+            let_go(link);
+        }
+        let fresh = round.fresh.take();
+        if let Some(link) = fresh {
+            if !listeners::link_taken(self, link) {
+                page().fallback(Reason::NoDescriptors);
+                let listed = {
+                    let _g = self.lock.lock();
+                    self.unlink(link)
+                };
+                if listed {
+                    let_go(link);
+                }
+            }
+            link.put();
+        }
+        if core::mem::take(&mut round.news) {
+            // A thread that goes to sleep counts itself and then looks at what is there ([`Listener::arm`]); this one
+            // has stored what is there and then looks at the count. With a fence in between one sees the other.
+            fence(Ordering::SeqCst);
+            if self.waiters.load(Ordering::SeqCst) > 0 {
+                bell::ring_all();
+            }
+        }
+        fresh.is_some()
+    }
+
+    /// To be called before a process that has siblings goes off to serve a connection for any time: takes up the clients
+    /// whose Hello has come meanwhile, and turns the others away, which then come to the rendezvous once more. Left here they
+    /// would wait for this process, though others are idle.
+    pub(crate) fn leave_hellos(&'static self) {
+        if self.hellos().next().is_none() {
+            return;
+        }
+        let mut round = Sweep { budget: HELLOS_PER_ACCEPT, ..Sweep::default() };
+        loop {
+            let more = {
+                let _g = self.lock.lock();
+                self.collect_hellos(&mut round)
+            };
+            self.enter_taken(&mut round);
+            if !more {
+                break;
+            }
+        }
+        let _g = self.lock.lock();
+        for cell in &self.hellos {
+            let fd = cell.swap(0, Ordering::Relaxed) - 1;
+            if fd >= 0 {
+                listeners::forget_hello(self, fd);
+                guard::dismiss(reserved_back(fd));
+            }
+        }
+    }
+
+    /// Takes up the next of the clients whose Hello has come; true if there is one. Called under `lock`.
+    fn collect_hellos(&'static self, round: &mut Sweep) -> bool {
         let backlog = self.backlog.load(Ordering::Relaxed);
-        let room = |uid| !matches!(crowd::room(self.links(), User::numbered(uid)), Room::Full);
+        let room = |uid| self.has_room(uid);
         for cell in &self.hellos {
             let fd = cell.load(Ordering::Relaxed);
             if fd != 0 && round.budget > 0 && readable(fd - 1) {
@@ -109,6 +144,20 @@ impl Listener {
                 }
             }
         }
+        false
+    }
+
+    fn has_room(&self, uid: u32) -> bool {
+        !matches!(crowd::room(self.links(), User::numbered(uid)), Room::Full)
+    }
+
+    /// Takes up the next client; true if there may be more of them and the sweep may go on. Called under `lock`.
+    fn collect(&'static self, round: &mut Sweep) -> bool {
+        if self.collect_hellos(round) {
+            return true;
+        }
+        let backlog = self.backlog.load(Ordering::Relaxed);
+        let room = |uid| self.has_room(uid);
         let asked = knocked(self.rendezvous_fd(), self.entrance.fd());
         if asked == [-1; 2] {
             self.starved.store(0, Ordering::Relaxed);

@@ -60,8 +60,14 @@ pub(crate) fn hand_on(links: impl Iterator<Item = &'static Link> + Clone) {
 /// Nothing is passed on if this process comes back soon, or if the kernel's queue has no room.
 #[cold]
 pub(crate) fn leave_to_siblings(s: &Socket, l: &'static Listener) {
+    l.leave_hellos();
     let comes_back = s.has(NONBLOCK) || l.waiters.load(Ordering::SeqCst) > 0;
-    if comes_back || !l.queued() {
+    if comes_back {
+        return;
+    }
+    // SeqCst, in `queued`: a client queues its connect and then looks whether a thread waits here; this thread no longer
+    // waits, and then looks at the queues. One of the two sees the other, so none of these connects stays behind.
+    if !l.queued() {
         return;
     }
     let Some(local) = s.local.get() else { return };

@@ -27,6 +27,7 @@ use netacc_transport::Endpoint;
 use netacc_transport::rdma::engine;
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::shm::claim::Pushed;
 use netacc_transport::shm::owner::Owned;
 use netacc_transport::shm::segment::Segment;
 
@@ -408,8 +409,9 @@ fn reconnect(s: &'static Socket, old: &ShmEndpoint) -> core::result::Result<&'st
         sl.open.when.store(queued::made_at(old), Ordering::Relaxed);
     }
     let pushed = claim.push();
-    if !pushed || (!link.accepting() && ep.side.withdraw()) {
-        if !pushed {
+    let goes_elsewhere = pushed == Pushed::Left || !link.accepting();
+    if pushed == Pushed::Full || (goes_elsewhere && ep.side.withdraw()) {
+        if pushed == Pushed::Full {
             ep.side.never_mind(generation);
         }
         ep.close(true);

@@ -1,6 +1,7 @@
 //! Claiming and queueing a slot at a client, and taking it from the queue at the server.
 
 use crate::num;
+use crate::shm::segment::Segment;
 use crate::shm::slots::{CONTROL_SLOT, Claimed};
 use crate::shm::{Link, ShmEndpoint};
 use core::sync::atomic::Ordering;
@@ -21,19 +22,33 @@ pub struct Claim {
     pub order: Guard<'static>,
 }
 
+/// What came of a connect that was to be queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pushed {
+    /// The server takes it.
+    Queued,
+    /// It is in the queue of a process that was not waiting for connects and may be serving a connection for any time, while
+    /// others wait. The client withdraws it and goes elsewhere.
+    Left,
+    /// The queue was full, and the connect is not in it.
+    Full,
+}
+
 impl Claim {
-    /// Queues the connect and wakes the server. False: the queue is full.
-    pub fn push(self) -> bool {
+    /// Queues the connect and wakes the server.
+    pub fn push(self) -> Pushed {
         let Claim { link, claimed, pending, order } = self;
         if pending && let Some(ep) = link.endpoint(claimed.slot) {
             ep.connect.begin_pending(&ep.side);
         }
         let pushed = link.segment().is_some_and(|s| link.queue.push(s, num::small(claimed.slot)));
         drop(order);
-        if pushed && let Some(queue) = link.endpoint(CONTROL_SLOT) {
-            queue.announce();
+        if !pushed {
+            return Pushed::Full;
         }
-        pushed
+        let heard = link.endpoint(CONTROL_SLOT).is_some_and(ShmEndpoint::announce);
+        let left = !heard && link.segment().is_some_and(Segment::may_be_left);
+        if left { Pushed::Left } else { Pushed::Queued }
     }
 }
 

@@ -263,10 +263,9 @@ impl ShmEndpoint {
     }
 
     /// Tells the server that a connect was queued (client, on slot 0).
-    pub fn announce(&self) {
-        if let Some(v) = self.side.view() {
-            self.announce_data(&v);
-        }
+    /// Returns whether somebody waits for it there.
+    pub fn announce(&self) -> bool {
+        self.side.view().is_some_and(|v| self.announce_data(&v))
     }
 
     /// Wakes the peer, so that it checks this connection again.

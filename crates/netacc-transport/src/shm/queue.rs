@@ -89,6 +89,12 @@ impl Segment {
         }
     }
 
+    /// Whether a connect may be left waiting that was queued while nobody waited for it: its process has been taken up, and
+    /// serves a connection for any time after each accept(2). A link that nobody has taken up is found by whoever does so.
+    pub fn may_be_left(self) -> bool {
+        self.served_by() == ServedBy::Acceptors && self.server() == ServerState::Open
+    }
+
     /// Time (ns) for which the first connect in the queue has waited; `None`: none waits (client).
     pub fn front_age(self, now: u64) -> Option<u64> {
         self.front_time().map(|when| now.saturating_sub(when))

@@ -60,9 +60,9 @@ impl Liveness {
 }
 
 impl ShmEndpoint {
-    /// Tells the peer that there are bytes for it.
+    /// Tells the peer that there are bytes for it. Returns whether one of its threads slept.
     #[inline]
-    pub(super) fn announce_data(&self, v: &View) {
+    pub(super) fn announce_data(&self, v: &View) -> bool {
         let peer = v.me.other();
         let ready_set = |n| {
             let c = v.seg.ready_set(peer, n)?;
@@ -73,9 +73,11 @@ impl ShmEndpoint {
             Some(c)
         };
         let r = notify_data(line!(v, side, peer), v.index, ready_set);
-        if r != Ring::default() {
+        let sleeps = r != Ring::default();
+        if sleeps {
             self.ring(v, r);
         }
+        sleeps
     }
 
     /// Tells the peer that there is room for its bytes: with `always` in any case, otherwise if it is enough for a

@@ -6,6 +6,7 @@ use crate::rdma::engine::mux::conn::Conn;
 use crate::rdma::engine::mux::links::CONNS;
 use crate::rdma::engine::process;
 use crate::rdma::engine::qp::Payload;
+use crate::shm::claim::Pushed;
 use crate::shm::{Link, ShmEndpoint};
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
@@ -120,7 +121,7 @@ impl Mux {
             crate::Endpoint::close(ep, true);
             return Err(Reason::NoDescriptors);
         };
-        if !claim.push() {
+        if claim.push() == Pushed::Full {
             ep.side.never_mind(claimed.generation);
             crate::Endpoint::close(ep, true);
             return Err(Reason::Refused);
