@@ -1,6 +1,7 @@
 """Shows the progress to the user, and formats the tables at the end."""
 
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -67,14 +68,20 @@ def table(header, rows, left=1):
     """Prints a table with columns as wide as needed; the first `left` columns are text.
     A row that is a string spans the whole width."""
     cells = [header, *(row for row in rows if not isinstance(row, str))]
-    widths = [max(len(str(row[i])) for row in cells) for i in range(len(header))]
+    widths = [max(_width(row[i]) for row in cells) for i in range(len(header))]
 
     def line(row):
         parts = []
         for i, cell in enumerate(row):
-            parts.append(f"{cell:<{widths[i]}}" if i < left else f"{cell:>{widths[i]}}")
+            room = " " * (widths[i] - _width(cell))
+            parts.append(f"{cell}{room}" if i < left else f"{room}{cell}")
         return "  ".join(parts).rstrip()
 
     rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
     body = [row if isinstance(row, str) else line(row) for row in rows]
     return "\n".join([bold(line(header)), rule, *body])
+
+
+def _width(cell):
+    """The columns that a cell takes on a terminal, where its colours take none."""
+    return len(re.sub(r"\x1b\[[0-9;]*m", "", str(cell)))

@@ -118,8 +118,13 @@ class Watch:
         if self.before is None or after is None:
             why = self.reason or reason or "netacc_ss shows no counter named accepts_shm"
             return {"unknown": why}
-        shm, tcp, over = (after.get(name, 0) - self.before.get(name, 0) for name in ("accepts_shm", "accepts_tcp", "promotions"))
-        return {"shm": shm + over, "tcp": tcp - over}
+        return accepted(self.before, after)
+
+
+def accepted(before, after):
+    """The connections by each transport between two readings of netacc_ss' counters."""
+    shm, tcp, over = (after.get(name, 0) - before.get(name, 0) for name in ("accepts_shm", "accepts_tcp", "promotions"))
+    return {"shm": shm + over, "tcp": tcp - over}
 
 
 class Proof:
