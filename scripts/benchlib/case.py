@@ -87,7 +87,7 @@ class Lab:
     def __init__(self, scratch, settings, progress):
         self.sides = (sides.Plain(), sides.Accelerated())
         self.others, self.absent = {}, {}
-        self.shared = {}  # what cases leave to those that come later in the run
+        self.shared = {}  # what cases leave to those that come later in the run; each has a method close
         for name in settings.others:
             try:
                 self.others[name] = OTHERS[name]()
@@ -101,8 +101,8 @@ class Lab:
         return quick if self.settings.quick else usual
 
     def close(self):
-        for side in self.others.values():
-            side.close()
+        for thing in (*self.shared.values(), *self.others.values()):
+            thing.close()
 
 
 class Case:

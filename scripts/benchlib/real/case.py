@@ -30,7 +30,7 @@ def pairs(rows):
 
 class Real(Case):
     metrics = (
-        Metric("rps", "requests/s", "more", 0),
+        Metric("rps", "requests/s", "more"),
         Metric("p99_ms", "p99 ms", "less", 3),
         Metric("longest_ms", "longest ms", "less", 1, of="max"),
         Metric("server_us", "server CPU us/request", "less", 1),
@@ -48,7 +48,6 @@ class Real(Case):
         self.title = f"{title}, {'another' if stranger else 'same'} user"
         self.server, self.load = server, load
         self.stranger, self.seldom, self.fresh = stranger, stranger != usual, fresh
-        self.servers = {}
 
     def possible(self):
         if self.stranger and not site.is_root():
@@ -72,22 +71,32 @@ class Real(Case):
         self.clients = {side.name: Client(self.site, side, user, self.lab.progress.tick) for side in self.sides()}
         if not self.fresh:
             for side in self.sides():
-                self.servers[side.name] = self.server(self.site, side)
                 # Caches are filled, and a server of many processes has as many as it needs.
-                self.load.measure(self.clients[side.name], self.servers[side.name], 1)
+                self._guarded(lambda side=side: self.load.measure(self.clients[side.name], self._server(side), 1))
 
     def close(self):
-        while self.servers:
-            self.servers.popitem()[1].close()
+        for client in getattr(self, "clients", {}).values():
+            client.close()
+
+    def _server(self, side):
+        return self.site.server(self.server, side)
+
+    def _guarded(self, work):
+        """A server that has failed is not used again."""
+        try:
+            return work()
+        except BaseException:
+            self.site.close()
+            raise
 
     def sample(self, side):
-        if self.fresh:
-            self.servers[side.name] = self.server(self.site, side)
+        if not self.fresh:
+            return self._guarded(lambda: self._measured(side, self._server(side)))
+        server = self.server(self.site, side)
         try:
-            return self._measured(side, self.servers[side.name])
+            return self._measured(side, server)
         finally:
-            if self.fresh:
-                self.servers.pop(side.name).close()
+            server.close()
 
     def _measured(self, side, server):
         watch = server.watch()

@@ -23,7 +23,7 @@ class Database(Server):
     def _filled(self):
         data = os.path.join(self.site.folder(self.user), "data")
         self.fill(data, self.site.side(self.site.plain, self.user))
-        self.close()
+        self.stop()
         return data
 
     def fill(self, data, plain):
@@ -46,7 +46,7 @@ class Postgres(Database):
         "max_connections": 150,
         "shared_buffers": "256MB",
         "checkpoint_timeout": "1h",
-        "max_wal_size": "4GB",
+        "max_wal_size": "256MB",
     }
 
     def fill(self, data, plain):
@@ -63,11 +63,11 @@ class Postgres(Database):
         )  # fmt: skip
         self.socket = self.folder if side.unix else None
 
-    def close(self):
+    def stop(self):
         for child in self.children:
             if child.running():
                 os.kill(child.pid, signal.SIGINT)  # At SIGTERM it would wait for its clients.
-        super().close()
+        super().stop()
 
 
 class MariaDb(Database):
@@ -101,12 +101,17 @@ class MariaDb(Database):
 class Memcached(Server):
     user = "memcache"
     tools = ("memcached",)
-    notes = ("memcached: memcaslap, nine gets to a set of 1 KiB; its p99 is interpolated in classes of powers of two",)
+    unix = True
+    notes = ("memcached: gets of a value of 1 KiB",)
 
     def begin(self):
+        self.socket = os.path.join(self.folder, "memcached.sock") if self.side.unix else None
         self.port = self.start(
-            lambda port: ["memcached", "-l", self.address, "-p", port, "-U", 0, "-m", 256, "-t", 4], user=self.user
+            lambda port: ["memcached", "-m", 64, *self._where(port)], user=self.user, path=self.socket
         )
+
+    def _where(self, port):
+        return ["-s", self.socket, "-a", "0777"] if self.socket else ["-l", self.address, "-p", port, "-U", 0]
 
 
 def cases():
@@ -129,6 +134,6 @@ def cases():
         ("mariadb-read-write-4", "MariaDB, read and write, 4 threads", MariaDb, loads.Sysbench("oltp_read_write", 4)),
     ]
     for count in (one, cores, four, sixteen):
-        loaded.append((f"memcached-{count}", f"memcached, {counted(count, 'client')}", Memcached, loads.Memcaslap(count)))
+        loaded.append((f"memcached-{count}", f"memcached, {counted(count, 'client')}", Memcached, loads.Gets(count)))
     usual = {f"postgres-select-{four}": False, f"mariadb-point-{four}": True}
     return pairs([(row, {"usual": usual.get(row[0])}) for row in loaded])

@@ -1,6 +1,7 @@
 """What all servers have in common: a folder, users, processes and a free port."""
 
 import os
+import shutil
 import socket
 import time
 
@@ -66,9 +67,13 @@ class Server:
     def watch(self):
         return tree.Watch(self.side.ss, self.roots()) if hasattr(self.side, "ss") else None
 
-    def close(self):
+    def stop(self):
         while self.children:
             tree.stop(self.children.pop())
+
+    def close(self):
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _serves(child, ready, place):

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 
 from .. import proc, sides
+from . import tree
 
 SOURCES = os.path.join(sides.ROOT, "benches", "real")
 # Daemons are often missing in a user's PATH, and some programs have folders of their own. What Debian has in PATH of PostgreSQL
@@ -44,14 +45,31 @@ class Site:
     def __init__(self, scratch):
         self.scratch = scratch
         os.chmod(scratch, 0o711)
+        proc.adopt_orphans()
         self.plain = sides.Plain()
         self.kept = {}
+        self.servers = {}
 
     def once(self, key, make):
         """What `make()` returned the first time."""
         if key not in self.kept:
             self.kept[key] = make()
         return self.kept[key]
+
+    def server(self, kind, side):
+        """A server of this kind and side. It goes on until a server of another kind is wanted, so that rows of one server follow
+        each other without a new start."""
+        if any(key[0] is not kind for key in self.servers):
+            self.close()
+        key = (kind, side.name)
+        if key not in self.servers:
+            self.servers[key] = kind(self, side)
+        return self.servers[key]
+
+    def close(self):
+        while self.servers:
+            self.servers.popitem()[1].close()
+        tree.end_orphans()
 
     def folder(self, user):
         """A new folder that belongs to a user, and that all may enter."""

@@ -47,7 +47,7 @@ max verbosity = 0
 
 class Rsync(Server):
     tools = ("rsync",)
-    notes = ("rsync: a transfer is a request, of 400 files of 100 bytes to 64 KiB",)
+    notes = ("rsync: a transfer is a request, of 400 files of 100 to 51,200 bytes",)
 
     def begin(self):
         tree = os.path.join(self.folder, "tree")

@@ -87,6 +87,15 @@ def stop(child):
         os.close(fd)
 
 
+def end_orphans():
+    """Ends the processes whose parent ended before them, in a crash for example."""
+    for pid in _children(os.getpid()):
+        if not proc.started_here(pid):
+            # A child that nobody has waited for keeps its number.
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
 def _ended(fd, seconds):
     poll = select.poll()
     poll.register(fd, select.POLLIN)

@@ -196,7 +196,7 @@ class Gunicorn(Program):
 
     def command(self, port):
         return ["gunicorn", "-w", 2, "-b", f"{self.address}:{port}", "--chdir", self.site.sources(), "--worker-tmp-dir",
-                self.folder, "--no-control-socket", "app:wsgi"]  # fmt: skip
+                self.folder, "app:wsgi"]  # fmt: skip
 
 
 class Uvicorn(Program):
