@@ -84,7 +84,8 @@ class Site:
         changed = copy.copy(side)
         changed.prefix = [self._open(part) for part in side.prefix]
         home = self.once(("home", user), lambda: self.folder(user or "root"))
-        changed.env = {**side.env, "HOME": home, "NACC_LOG_PATH": f"{home}/netacc.log", "PYTHONDONTWRITEBYTECODE": "1"}
+        own = {"HOME": home, "TMPDIR": home, "NACC_LOG_PATH": f"{home}/netacc.log", "PYTHONDONTWRITEBYTECODE": "1"}
+        changed.env = {**side.env, **own}
         if user and is_root():
             group = account(user).pw_gid
             # The kernel forgets the signal of a parent's death when the user changes.
