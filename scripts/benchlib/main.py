@@ -48,7 +48,7 @@ def _arguments(description):
     parser.add_argument(
         "--only", action="append", metavar="CASE", help="only cases whose name begins so (repeatable)"
     )
-    parser.add_argument("--list", action="store_true", help="name the cases and end")
+    parser.add_argument("--list", action="store_true", help="name the cases, also those that only --only runs, and end")
     return parser
 
 

@@ -111,7 +111,7 @@ def footer(outcomes):
             print(show.loud(f"! FAILED: {outcome.case.title}: {outcome.error}"))
     worse = [outcome for outcome in outcomes if any(fatal for _, fatal in outcome.case.findings(outcome))]
     if worse:
-        print(show.loud(f"! WORSE THAN TCP: {len(worse)} of the rows: {', '.join(outcome.case.name for outcome in worse)}"))
+        show.warning(f"WORSE THAN TCP: {len(worse)} of {len(outcomes)} cases: {', '.join(outcome.case.name for outcome in worse)}")
     return all(good) and not worse and not any(outcome.error for outcome in outcomes)
 
 

@@ -60,8 +60,16 @@ def loud(text):
 
 
 def note(text):
+    print(_wrapped("* ", text))
+
+
+def warning(text):
+    print(loud(_wrapped("! ", text)))
+
+
+def _wrapped(mark, text):
     width = max(60, shutil.get_terminal_size((100, 24)).columns - 1)
-    print("\n".join(textwrap.wrap(text, width, initial_indent="* ", subsequent_indent="  ")))
+    return textwrap.fill(text, width, initial_indent=mark, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def table(header, rows, left=1):

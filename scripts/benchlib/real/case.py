@@ -7,8 +7,8 @@ from ..case import Case, Metric
 from . import site, tree
 from .loads import Client
 
-# A request on NetACC may take so many times as long as the longest on TCP. TCP's counts as a millisecond at least: a thread that
-# loses its processor waits that long on any side.
+# How many times as long as TCP's longest request NetACC's may take. TCP's counts as a millisecond at least: a thread that loses
+# its processor waits that long on any side.
 LONGEST, LEAST_MS = 10, 1.0
 MOST_CONNECTIONS = 128
 
@@ -17,6 +17,11 @@ def levels():
     """How many connections a load has: one, one per core, four and sixteen per core."""
     cores = len(os.sched_getaffinity(0))
     return [min(count, MOST_CONNECTIONS) for count in (1, cores, 4 * cores, 16 * cores)]
+
+
+def distinct(*counts):
+    """These numbers of connections, of which two may be the same on a machine with few or many cores."""
+    return dict.fromkeys(counts)
 
 
 def counted(number, what):
@@ -125,10 +130,9 @@ def _within_noise(outcome, ratio):
     """Whether the difference is less than the spread, and NetACC was not slower in each round."""
     spreads = [(found["max"] - found["min"]) / 2 / found["median"] for found in
                (outcome.summary(side, "rps") for side in ("tcp", "netacc"))]  # fmt: skip
-    rates = {}
-    for row in outcome.raw:
-        rates.setdefault(row["round"], {})[row["side"]] = row["values"]["rps"]
-    always = len(rates) > 1 and all(pair["netacc"] < pair["tcp"] for pair in rates.values() if {"netacc", "tcp"} <= pair.keys())
+    rates = {(row["round"], row["side"]): row["values"]["rps"] for row in outcome.raw}
+    numbers = {number for number, _ in rates}
+    always = len(numbers) > 1 and all(rates[number, "netacc"] < rates[number, "tcp"] for number in numbers)
     return 1 - ratio <= max(spreads) and not always
 
 

@@ -4,7 +4,7 @@ import os
 import signal
 
 from . import loads
-from .case import counted, levels, pairs
+from .case import counted, distinct, levels, pairs
 from .server import Server
 from .site import program
 
@@ -79,11 +79,10 @@ class MariaDb(Database):
         plain.run(program("mariadb-install-db"), "--no-defaults", f"--datadir={data}", "--skip-test-db",
                   "--auth-root-authentication-method=normal", "--innodb-log-file-size=64M")  # fmt: skip
         self.serve(data, self.site.plain)
-        statements = "create user bench@'%'; create user bench@localhost; create database bench; grant all on bench.* to bench@'%';"
-        statements += "grant all on bench.* to bench@localhost"
+        users = [f"create user bench@'{host}'; grant all on bench.* to bench@'{host}'" for host in ("%", "localhost")]
+        statements = "; ".join(["create database bench", *users])
         plain.run(program("mariadb"), "--no-defaults", "-uroot", f"--socket={self._path}", "-e", statements)
-        plain.run(program("sysbench"), "oltp_point_select", "--db-driver=mysql", f"--mysql-socket={self._path}",
-                  "--mysql-user=bench", "--mysql-db=bench", "--tables=1", f"--table-size={loads.Sysbench.ROWS}", "prepare")  # fmt: skip
+        plain.run(program("sysbench"), "oltp_point_select", *loads.Sysbench.TABLE, f"--mysql-socket={self._path}", "prepare")
 
     def serve(self, data, side):
         self._path = os.path.join(self.folder, "mysql.sock")
@@ -117,7 +116,7 @@ class Memcached(Server):
 def cases():
     one, cores, four, sixteen = levels()
     loaded = []
-    for count in (one, cores, four, sixteen):
+    for count in distinct(one, cores, four, sixteen):
         load = loads.Pgbench(count, "-S", "-j", min(count, 8))
         loaded.append((f"postgres-select-{count}", f"PostgreSQL, pgbench -S, {counted(count, 'client')}", Postgres, load))
     loaded += [
@@ -126,14 +125,14 @@ def cases():
         ("postgres-tpcb-8", "PostgreSQL, pgbench TPC-B, 8 clients", Postgres, loads.Pgbench(8, "-j", 8)),
         ("postgres-connect-8", "PostgreSQL, pgbench -S -C, 8 clients", Postgres, loads.Pgbench(8, "-S", "-C", "-j", 8)),
     ]  # fmt: skip
-    for count in (one, cores, four, sixteen):
+    for count in distinct(one, cores, four, sixteen):
         load = loads.Sysbench("oltp_point_select", count)
         loaded.append((f"mariadb-point-{count}", f"MariaDB, point selects, {counted(count, 'thread')}", MariaDb, load))
     loaded += [
         ("mariadb-read-only-4", "MariaDB, read only, 4 threads", MariaDb, loads.Sysbench("oltp_read_only", 4)),
         ("mariadb-read-write-4", "MariaDB, read and write, 4 threads", MariaDb, loads.Sysbench("oltp_read_write", 4)),
     ]
-    for count in (one, cores, four, sixteen):
+    for count in distinct(one, cores, four, sixteen):
         loaded.append((f"memcached-{count}", f"memcached, {counted(count, 'client')}", Memcached, loads.Gets(count)))
     usual = {f"postgres-select-{four}": False, f"mariadb-point-{four}": True}
     return pairs([(row, {"usual": usual.get(row[0])}) for row in loaded])

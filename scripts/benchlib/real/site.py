@@ -95,8 +95,10 @@ class Site:
 
     def _open(self, launcher):
         """A copy of the launcher and of its library, which other users can read even if the project's folder is private."""
-        source = os.path.dirname(launcher)
-        place = self.once(("launcher", launcher), lambda: self._copy(launcher, f"{source}/libnetacc-preload.so"))
+        library = os.path.join(os.path.dirname(launcher), "libnetacc-preload.so")
+        if not os.path.exists(library):
+            return launcher  # It is installed, so all users can read it.
+        place = self.once(("launcher", launcher), lambda: self._copy(launcher, library))
         return os.path.join(place, os.path.basename(launcher))
 
     def _copy(self, *files):

@@ -65,7 +65,8 @@ class Rsync(Server):
 
 def rsync(client, server):
     # Without a look at times and sizes every file is sent each time.
-    return ["rsync", "-r", "--ignore-times", "--whole-file", f"rsync://{server.address}:{server.port}/tree/", client.path("tree")]
+    source = f"rsync://{server.address}:{server.port}/tree/"
+    return ["rsync", "-r", "--ignore-times", "--whole-file", source, client.path("tree")]
 
 
 def cases():

@@ -3,7 +3,7 @@
 import os
 
 from . import loads
-from .case import counted, levels, pairs
+from .case import counted, distinct, levels, pairs
 from .server import Server, as_root
 from .site import program
 
@@ -236,7 +236,8 @@ class Go(Program):
 
 def cases():
     one, cores, four, sixteen = levels()
-    levels_of = (("1", "one worker", Nginx, (one, cores, four, sixteen)), ("4", "four workers", Nginx4, (four, sixteen)))
+    levels_of = (("1", "one worker", Nginx, distinct(one, cores, four, sixteen)),
+                 ("4", "four workers", Nginx4, distinct(four, sixteen)))  # fmt: skip
     kept = []
     for name, title, server, counts in levels_of:
         kept += [(f"nginx-{name}-{n}", f"nginx, {title}, {counted(n, 'connection')}", server, loads.Wrk(n)) for n in counts]
