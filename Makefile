@@ -175,7 +175,7 @@ help:
 	@echo "make dist       an archive with an installer; GLIBC=2.17: for any Linux with that glibc or a newer one"
 	@echo "make deb        a Debian package;  make rpm  an RPM"
 	@echo "make demo       redis on TCP and on NetACC in turn, one table (ARGS=--quick: 30 seconds)"
-	@echo "make bench      every case, into $(BUILD)/bench.json (ARGS=--list names them)"
+	@echo "make bench      the usual cases, into $(BUILD)/bench.json (ARGS=--list names all, ARGS='--only real' runs all real servers)"
 	@echo "make bench-rdma TCP, rsocket, SMC-R and NetACC on soft RDMA devices, into $(BUILD)/bench-rdma.json (ARGS=--short)"
 	@echo "make check      format, lints, unit tests, small programs, the comparison with TCP: minutes"
 	@echo "make test       all that a change must pass, with real programs (tests/README.md; ARGS=--list names the tests)"

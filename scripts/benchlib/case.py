@@ -15,6 +15,7 @@ class Metric:
     label: str
     better: str = "less"  # more, less, or info: shown, but neither good nor bad
     digits: int | None = None
+    of: str = "median"  # which value of all rounds stands for them: median, min, max
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class Lab:
     def __init__(self, scratch, settings, progress):
         self.sides = (sides.Plain(), sides.Accelerated())
         self.others, self.absent = {}, {}
+        self.shared = {}  # what cases leave to those that come later in the run; each has a method close
         for name in settings.others:
             try:
                 self.others[name] = OTHERS[name]()
@@ -99,8 +101,8 @@ class Lab:
         return quick if self.settings.quick else usual
 
     def close(self):
-        for side in self.others.values():
-            side.close()
+        for thing in (*self.shared.values(), *self.others.values()):
+            thing.close()
 
 
 class Case:
@@ -118,6 +120,7 @@ class Case:
     steps_per_round = 2
     beginning = "preparing"  # what the progress line says before the first round
     others = ()  # the names of OTHERS that can be further sides
+    seldom = False  # whether it runs only if it is asked for by its name
 
     def __init__(self):
         self.lab = None
@@ -154,6 +157,10 @@ class Case:
             announce(side)
             samples[side.name] = self.sample(side)
         return samples
+
+    def findings(self, outcome):
+        """(text, whether the run fails because of it) for each result that a reader must not overlook."""
+        return ()
 
     def note(self, text):
         if text not in self.notes:

@@ -12,6 +12,7 @@ from . import (
     http_cases,
     pingpong_cases,
     proc,
+    real,
     redis_cases,
     report,
     runner,
@@ -30,7 +31,7 @@ def _redis():
 def _everything():
     streams = [case() for case in stream_cases.ALL]
     others = [case() for case in (*http_cases.ALL, *conn_cases.ALL, *startup_cases.ALL, *container_cases.ALL)]
-    return [*_redis(), *streams, *pingpong_cases.all_cases(), *others]
+    return [*_redis(), *streams, *pingpong_cases.all_cases(), *others, *real.all_cases()]
 
 
 def _positive(text):
@@ -47,13 +48,13 @@ def _arguments(description):
     parser.add_argument(
         "--only", action="append", metavar="CASE", help="only cases whose name begins so (repeatable)"
     )
-    parser.add_argument("--list", action="store_true", help="name the cases and end")
+    parser.add_argument("--list", action="store_true", help="name the cases, also those that only --only runs, and end")
     return parser
 
 
 def _chosen(parser, cases, only):
     if not only:
-        return cases
+        return [case for case in cases if not case.seldom]
     for prefix in only:
         if not any(case.name.startswith(prefix) for case in cases):
             parser.error(f"--only {prefix}: there is no such case; --list names them")
@@ -82,8 +83,9 @@ def _measure(cases, settings, after_each):
 def _command(parser, arguments, cases, table, ratio, other, json_path=None):
     """`ratio` explains that word of the table; `other` is the name of the further side, for the cases that have it."""
     if arguments.list:
+        width = max(len(case.name) for case in cases)
         for case in cases:
-            print(f"{case.name:22} {case.title}")
+            print(f"{case.name:{width}} {case.title}")
         return 0
     chosen = _chosen(parser, cases, arguments.only)
     others = (other,) if any(other in case.others for case in chosen) else ()
@@ -135,10 +137,18 @@ def demo():
     return _guarded(lambda: _command(parser, arguments, _redis(), report.demo_table, "NetACC is", "unix"))
 
 
+def _bench_tables(outcomes):
+    """The real servers have a table of their own, since they have other columns."""
+    servers = [outcome for outcome in outcomes if isinstance(outcome.case, real.Real)]
+    others = [outcome for outcome in outcomes if outcome not in servers]
+    tables = [make(found) for make, found in ((report.bench_table, others), (real.table, servers)) if found]
+    return "\n\n".join(tables)
+
+
 def bench():
     parser = _arguments("Measures kernel TCP and NetACC in turn and compares with the figures to reach.")
     default = os.path.join(sides.BUILD, "bench.json")
     parser.add_argument("--json", default=default, metavar="FILE", help="where every round goes (%(default)s)")
     arguments = parser.parse_args()
     path = os.path.abspath(arguments.json)
-    return _guarded(lambda: _command(parser, arguments, _everything(), report.bench_table, "than TCP", "sockmap", path))
+    return _guarded(lambda: _command(parser, arguments, _everything(), _bench_tables, "than TCP", "sockmap", path))

@@ -11,6 +11,7 @@ import time
 
 START_TIMEOUT = 15.0
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _live = {}
@@ -49,6 +50,16 @@ def stop_all():
         child.stop()
 
 
+def started_here(pid):
+    """Whether this is a process that was started here and not yet awaited, and not a descendant of one."""
+    return pid in _live
+
+
+def adopt_orphans():
+    """Makes this process the parent of descendants whose own parent ends, so that they can be found."""
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
 def cpu_seconds(pid):
     """The CPU time of all threads of a running process, with nanosecond resolution where possible."""
     try:
@@ -62,8 +73,9 @@ def cpu_seconds(pid):
 class Child:
     """A process and its output: stdout is a pipe or a file, stderr is a file."""
 
-    def __init__(self, argv, env=None, *, stdin=False, stdout="pipe", core=None):
-        self.argv = argv
+    def __init__(self, argv, env=None, *, stdin=False, stdout="pipe", core=None, name=None):
+        """`name` is the part of the command that messages show; else that is its beginning."""
+        self.shown = name or argv
         self.usage = None
         self._buffer = b""
         self._err = tempfile.TemporaryFile()
@@ -83,7 +95,7 @@ class Child:
         _live[self.pid] = self
 
     def name(self):
-        return " ".join(os.path.basename(part) for part in self.argv[:3])
+        return " ".join(os.path.basename(part) for part in self.shown[:3])
 
     def errors(self, lines=4):
         return "\n".join(_text(self._err).strip().splitlines()[-lines:])
@@ -168,10 +180,10 @@ class Finished:
         self.cpu = child.usage.ru_utime + child.usage.ru_stime
 
 
-def run(argv, env=None, timeout=120.0, tick=None, good=(0,)):
+def run(argv, env=None, timeout=120.0, tick=None, good=(0,), name=None):
     """Runs a program to its end and returns its output, wall time and CPU time. `good` are the permitted exit statuses."""
     start = time.monotonic()
-    child = Child(argv, env, stdout="file")
+    child = Child(argv, env, stdout="file", name=name)
     try:
         code = child.wait(timeout, tick)
         if code is None:

@@ -109,7 +109,10 @@ def footer(outcomes):
     for outcome in outcomes:
         if outcome.error:
             print(show.loud(f"! FAILED: {outcome.case.title}: {outcome.error}"))
-    return all(good) and not any(outcome.error for outcome in outcomes)
+    worse = [outcome for outcome in outcomes if any(fatal for _, fatal in outcome.case.findings(outcome))]
+    if worse:
+        show.warning(f"WORSE THAN TCP: {len(worse)} of {len(outcomes)} cases: {', '.join(outcome.case.name for outcome in worse)}")
+    return all(good) and not worse and not any(outcome.error for outcome in outcomes)
 
 
 def _proven(outcomes, side, witness):
@@ -192,6 +195,7 @@ def _case_json(outcome):
         "skipped": outcome.skipped,
         "error": outcome.error,
         "notes": outcome.case.notes,
+        "findings": [text for text, _ in outcome.case.findings(outcome)],
         "proof": outcome.proofs["netacc"].as_json() if outcome.accelerated() else None,
         "sockmap_proof": outcome.proofs["sockmap"].as_json() if outcome.has("sockmap") else None,
         "metrics": metrics,

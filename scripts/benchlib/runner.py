@@ -28,8 +28,9 @@ class Outcome:
         return stats.summary(values) if values else None
 
     def median(self, side, metric):
+        """The value of all rounds; for a few metrics that is not the median."""
         found = self.summary(side, metric)
-        return found["median"] if found else None
+        return found[next((m.of for m in self.case.metrics if m.key == metric), "median")] if found else None
 
     # Targets ask for medians and for the sense of a metric.
     __call__ = median

@@ -1,6 +1,7 @@
 """Shows the progress to the user, and formats the tables at the end."""
 
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -59,22 +60,36 @@ def loud(text):
 
 
 def note(text):
+    print(_wrapped("* ", text))
+
+
+def warning(text):
+    print(loud(_wrapped("! ", text)))
+
+
+def _wrapped(mark, text):
     width = max(60, shutil.get_terminal_size((100, 24)).columns - 1)
-    print("\n".join(textwrap.wrap(text, width, initial_indent="* ", subsequent_indent="  ")))
+    return textwrap.fill(text, width, initial_indent=mark, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def table(header, rows, left=1):
     """Prints a table with columns as wide as needed; the first `left` columns are text.
     A row that is a string spans the whole width."""
     cells = [header, *(row for row in rows if not isinstance(row, str))]
-    widths = [max(len(str(row[i])) for row in cells) for i in range(len(header))]
+    widths = [max(_width(row[i]) for row in cells) for i in range(len(header))]
 
     def line(row):
         parts = []
         for i, cell in enumerate(row):
-            parts.append(f"{cell:<{widths[i]}}" if i < left else f"{cell:>{widths[i]}}")
+            room = " " * (widths[i] - _width(cell))
+            parts.append(f"{cell}{room}" if i < left else f"{room}{cell}")
         return "  ".join(parts).rstrip()
 
     rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
     body = [row if isinstance(row, str) else line(row) for row in rows]
     return "\n".join([bold(line(header)), rule, *body])
+
+
+def _width(cell):
+    """The columns that a cell takes on a terminal, where its colours take none."""
+    return len(re.sub(r"\x1b\[[0-9;]*m", "", str(cell)))

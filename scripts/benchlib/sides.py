@@ -29,13 +29,13 @@ class Side:
         program = shutil.which(argv[0])
         if program is None:
             raise proc.Failed(f"{argv[0]} is not installed (scripts/deps bench installs it)")
-        return [*self.prefix, program, *map(str, argv[1:])]
+        return [*self.prefix, program, *_words(argv[1:])]
 
     def run(self, *argv, timeout=120.0, tick=None):
-        return proc.run(self.command(*argv), self.env, timeout, tick)
+        return proc.run(self.command(*argv), self.env, timeout, tick, name=_words(argv))
 
     def start(self, *argv, **options):
-        return proc.Child(self.command(*argv), self.env, **options)
+        return proc.Child(self.command(*argv), self.env, name=_words(argv), **options)
 
     def watch(self, pid):
         return None
@@ -45,6 +45,10 @@ class Side:
 
     def close(self):
         pass
+
+
+def _words(argv):
+    return [str(word) for word in argv]
 
 
 def serving(side, pid, work):
@@ -118,8 +122,13 @@ class Watch:
         if self.before is None or after is None:
             why = self.reason or reason or "netacc_ss shows no counter named accepts_shm"
             return {"unknown": why}
-        shm, tcp, over = (after.get(name, 0) - self.before.get(name, 0) for name in ("accepts_shm", "accepts_tcp", "promotions"))
-        return {"shm": shm + over, "tcp": tcp - over}
+        return accepted(self.before, after)
+
+
+def accepted(before, after):
+    """The connections by each transport between two readings of netacc_ss' counters."""
+    shm, tcp, over = (after.get(name, 0) - before.get(name, 0) for name in ("accepts_shm", "accepts_tcp", "promotions"))
+    return {"shm": shm + over, "tcp": tcp - over}
 
 
 class Proof:
