@@ -282,6 +282,7 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
     })?;
     requests::check_again();
     shown::opened(r.obj, ep, local, peer);
+    l.accepted.fetch_add(1, Ordering::Relaxed);
     let remote = ep.side.is_remote();
     page().count(if remote { Counter::AcceptsRdma } else { Counter::AcceptsShm });
     netacc_log::log!(Debug, "fd {new}: accepted {peer} over {}", if remote { "RDMA" } else { "shared memory" });

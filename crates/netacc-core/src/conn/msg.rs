@@ -9,7 +9,7 @@ use crate::conn::io::accelerated;
 use crate::conn::msg_header::{self, SIZE as HEADER, each_passed};
 use crate::conn::transfer::{receive, transmit};
 use crate::fd::table;
-use crate::listen::adopt;
+use crate::listen::{adopt, dispatcher};
 use crate::object::reference::Ref;
 use crate::object::socket::{INQ, Socket};
 use crate::outcome::Outcome;
@@ -86,8 +86,14 @@ pub unsafe fn carries(m: *const libc::msghdr) -> bool {
 /// `m` is a valid message header of the application's.
 pub unsafe fn passing(m: *const libc::msghdr) -> Result<()> {
     let mut all = Ok(());
+    let mut pass = |fd| {
+        if let Some(r) = table::socket(fd) {
+            dispatcher::passes_on(r.obj);
+        }
+        all = all.and(demote::by_number(fd, Reason::Passed));
+    };
     // SAFETY: the caller guarantees a valid header.
-    unsafe { each_passed(m, |fd| all = all.and(demote::by_number(fd, Reason::Passed))) };
+    unsafe { each_passed(m, &mut pass) };
     all
 }
 

@@ -2,6 +2,7 @@
 
 pub mod adopt;
 pub mod crowd;
+pub(crate) mod dispatcher;
 pub mod ending;
 pub mod entrance;
 pub mod heirs;

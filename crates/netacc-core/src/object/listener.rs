@@ -67,6 +67,10 @@ pub struct Listener {
     pub(crate) shut: AtomicU32,
     /// Hint that is set when the last look found a single link, and more connects in it than the one taken.
     pub(crate) waits: AtomicU32,
+    /// Number of connections that were accepted over its links, and how many of them the program has passed on to other
+    /// processes.
+    pub(crate) accepted: AtomicU32,
+    pub(crate) passed_on: AtomicU32,
     /// Not 0 if clients were left at the rendezvous since the last connect was taken, because others can take them up.
     pub(crate) passed_over: AtomicU32,
     /// Not 0 when several processes serve this listener: [`SHARED_BY_FORK`], with `SHARED_BEYOND` if unrelated ones may
@@ -109,8 +113,10 @@ impl Listener {
         for n in [&self.many, &self.served, &self.polled, &self.shut, &self.inherited] {
             n.store(0, Ordering::Relaxed);
         }
+        for n in [&self.passed_over, &self.accepted, &self.passed_on] {
+            n.store(0, Ordering::Relaxed);
+        }
         self.servers.begin();
-        self.passed_over.store(0, Ordering::Relaxed);
         self.starved.store(0, Ordering::Relaxed);
         self.waiters.store(0, Ordering::Relaxed);
         self.waits.store(0, Ordering::Relaxed);
