@@ -46,8 +46,9 @@ fn start() -> Option<&'static Runtime> {
     STARTER.store(me, Ordering::Relaxed);
     let mut conf = Config::default();
     let mut diags = Vec::new();
+    let pid = raw::getpid();
     let mut comm = [0u8; 64];
-    let comm = command_name(&mut comm);
+    let comm = command_name(&mut comm, pid == me);
     let file = ConfigFile::new(env(netacc_conf::ENV_CONFIG_FILE).filter(|v| !v.is_empty()), comm);
     let unread = match file.read() {
         Ok(text) => {
@@ -67,8 +68,8 @@ fn start() -> Option<&'static Runtime> {
     conf.finish(&mut diags);
     let mut rules = core::mem::take(&mut conf.rules);
     file.keep_own(&mut rules);
-    open_page(comm);
-    let seed = netacc_sys::time::now() ^ u64::from(raw::getpid()) << 32;
+    open_page(comm, pid);
+    let seed = netacc_sys::time::now() ^ u64::from(pid) << 32;
     let rt = Runtime::new(conf, file, seed);
     rt.load(&rules);
     let own = own_calls::examine(rt);
@@ -108,17 +109,23 @@ fn log_offence(o: &Offence) {
 }
 
 /// The name of the program as the kernel has it (proc_pid_comm(5)): of a script its own, not its interpreter's.
-fn command_name(buf: &mut [u8]) -> &[u8] {
-    let n = read_into(b"/proc/self/comm", buf);
+/// That is the name of its first thread, which `is_first` says the calling one is.
+fn command_name(buf: &mut [u8], is_first: bool) -> &[u8] {
+    let n = if is_first {
+        let name = raw::thread_name();
+        buf.iter_mut().zip(name.iter().take_while(|b| **b != 0)).map(|(to, from)| *to = *from).count()
+    } else {
+        read_into(b"/proc/self/comm", buf)
+    };
     buf.get(..n).unwrap_or(&[]).trim_ascii_end()
 }
 
 /// Makes the stats page.
-fn open_page(name: &[u8]) {
+fn open_page(name: &[u8], pid: u32) {
     if netacc_sys::mem::is_locking() {
         netacc_stats::note_locking();
     }
-    if let Ok(fd) = netacc_stats::init(name, raw::getpid()) {
+    if let Ok(fd) = netacc_stats::init(name, pid) {
         runtime::keep_page(fd);
     }
 }

@@ -42,6 +42,7 @@ struct Sleeper {
     thread: AtomicUsize,
 }
 
+#[unsafe(link_section = ".bss.netacc_tables")]
 static SLEEPING: [Sleeper; SLEEPERS] = [const { Sleeper { thread: AtomicUsize::new(0) } }; SLEEPERS];
 
 fn this_thread() -> usize {

@@ -27,7 +27,6 @@ pub mod mapped;
 pub mod maps;
 pub mod mem;
 pub mod own_calls;
-pub mod prefault;
 pub mod raw;
 pub mod reserved_fds;
 pub mod set_once;

@@ -227,6 +227,7 @@ struct Ours(UnsafeCell<[u8; 2 * SMALL]>);
 // SAFETY: plain bytes, each of which is handed out to one caller only.
 unsafe impl Sync for Ours {}
 
+#[unsafe(link_section = ".bss.netacc_tables")]
 static OURS: Ours = Ours(UnsafeCell::new([0; 2 * SMALL]));
 static HANDED_OUT: AtomicUsize = AtomicUsize::new(0);
 

@@ -205,6 +205,26 @@ pub fn ppoll(fds: *mut libc::pollfd, n: usize, timeout: *mut libc::timespec, sig
     call(libc::SYS_ppoll, [fds as usize, n, timeout as usize, sigmask as usize, 8, 0])
 }
 
+/// Whether the table of this process's descriptors has room for 64 numbers only, so that none from 64 on is open. False if
+/// that cannot be told.
+///
+/// select(2) looks at no number beyond the kernel's table, and says `EBADF` of one within it that is not open. The kernel
+/// gives a program that begins the smallest table in which its descriptors fit, so that this answers for most of them
+/// without a look into /proc.
+pub fn has_least_descriptors() -> bool {
+    let mut read = [0u64, !0];
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let (set, until) = ((&raw mut read).expose_provenance(), (&raw mut now).expose_provenance());
+    call(libc::SYS_pselect6, [128, set, 0, 0, until, 0]) == Ok(0)
+}
+
+/// The name of the calling thread, as the kernel has it; it ends with the first zero byte.
+pub fn thread_name() -> [u8; 16] {
+    let mut name = [0u8; 16];
+    let _ = call(libc::SYS_prctl, [libc::PR_GET_NAME as usize, name.as_mut_ptr().expose_provenance(), 0, 0, 0, 0]);
+    name
+}
+
 /// Which of the poll(2) `events` the file has, with those that nobody has to ask for; waits up to `timeout` nanoseconds.
 pub fn poll_one(fd: i32, events: i16, timeout: i64) -> Result<i16> {
     let mut p = libc::pollfd { fd, events, revents: 0 };

@@ -3,6 +3,7 @@
 use crate::conn::beliefs::Beliefs;
 use crate::timeouts;
 use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicBool, Ordering};
 use netacc_stats::Reason;
 use netacc_sys::time;
 use netacc_transport::shm::rendezvous::SourceProbe;
@@ -85,6 +86,17 @@ pub fn after_fork() {
 /// The source address of a connection to `ip` when `ip` is an address of this host.
 pub fn local_source(ip: IpAddr, now: u64) -> Option<IpAddr> {
     believed_source(ip, now).or_else(|| believe(ip, SourceProbe::new(ip)?.own_source(ip), now))
+}
+
+/// Whether a connect to a loopback address was made already.
+static LOOPBACK_USED: AtomicBool = AtomicBool::new(false);
+
+/// The source address of the process's first connect to a loopback address, which the kernel is not asked for: either no
+/// server is accelerated there and the kernel connects, or the address is bound to a port, which fails where the
+/// interface is down. Later connects may use a link again without binding anything, so that the kernel is asked.
+pub fn first_source(ip: IpAddr) -> Option<IpAddr> {
+    // Relaxed: of two first connects at once, one asks the kernel.
+    (ip.is_loopback() && !LOOPBACK_USED.swap(true, Ordering::Relaxed)).then(|| expected(ip))
 }
 
 /// The source address of a connect to `ip` when `ip` is an address of this host. A destination that was reached by RDMA

@@ -24,6 +24,8 @@ pub(super) struct QueuedConnect {
     pub(super) since: AtomicU64,
 }
 
+#[allow(unsafe_code, reason = "a place among the large tables")]
+#[unsafe(link_section = ".bss.netacc_tables")]
 static ENTRIES: [QueuedConnect; REMEMBERED] = [const {
     QueuedConnect {
         socket: AtomicPtr::new(core::ptr::null_mut()),

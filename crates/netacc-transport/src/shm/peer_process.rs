@@ -7,6 +7,11 @@ use netacc_sys::{raw, reserved_fds};
 use rustix::fd::{FromRawFd, OwnedFd};
 use rustix::process::{geteuid, getuid};
 
+/// Value of [`PeerProcess::namespace`]: the user namespace is ours, as far as that is visible.
+const OUR_NAMESPACE: u32 = 1;
+/// Value of [`PeerProcess::namespace`]: the user namespace is not ours.
+const ANOTHER_NAMESPACE: u32 = 2;
+
 /// The process that the kernel named as a link's peer.
 #[derive(Debug)]
 pub struct PeerProcess {
@@ -20,6 +25,8 @@ pub struct PeerProcess {
     trust: AtomicU32,
     /// Our own real user when the link was made.
     ours: AtomicU32,
+    /// Where its user namespace is: 0 (not looked up yet), [`OUR_NAMESPACE`] or [`ANOTHER_NAMESPACE`].
+    namespace: AtomicU32,
     /// 1 if it will trust the process that made this end of the link, which is decided by that process's user at the
     /// time. It is used until the peer has stored its own word, also in the child of a fork, which may run as another
     /// user.
@@ -32,6 +39,7 @@ impl PeerProcess {
         self.trust.store(trust as u32, Ordering::Relaxed);
         self.ours.store(getuid().as_raw(), Ordering::Relaxed);
         self.pid.store(pid, Ordering::Relaxed);
+        self.namespace.store(0, Ordering::Relaxed);
         self.open(control);
         self.set_uid(if trust.is_given() { getuid().as_raw() } else { u32::MAX });
     }
@@ -78,9 +86,26 @@ impl PeerProcess {
         self.uid.store(uid, Ordering::Relaxed);
         let expected = match self.trust() {
             Trust::Group => true,
-            _ => are_trusted_by(uid) && (self.pid() == 0 || !is_in_another_user_namespace(self.pid())),
+            _ => are_trusted_by(uid) && !self.is_in_another_namespace(),
         };
         self.expects_trust.store(expected.into(), Ordering::Relaxed);
+    }
+
+    /// Whether it is known to be in another user namespace, which is looked up once for a link.
+    fn is_in_another_namespace(&self) -> bool {
+        if self.pid() == 0 {
+            return false;
+        }
+        match self.namespace.load(Ordering::Relaxed) {
+            OUR_NAMESPACE => false,
+            ANOTHER_NAMESPACE => true,
+            _ => {
+                let is_another = is_in_another_user_namespace(self.pid());
+                let known = if is_another { ANOTHER_NAMESPACE } else { OUR_NAMESPACE };
+                self.namespace.store(known, Ordering::Relaxed);
+                is_another
+            }
+        }
     }
 
     /// Whether the kernel says that it is root.

@@ -159,6 +159,8 @@ impl Place {
     }
 }
 
+#[allow(unsafe_code, reason = "a place among the large tables")]
+#[unsafe(link_section = ".bss.netacc_tables")]
 static OFFERS: [Place; WAITING] = [const { Place::new() }; WAITING];
 /// Number of offers that are to be looked at.
 static COUNT: AtomicU32 = AtomicU32::new(0);
