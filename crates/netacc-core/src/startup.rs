@@ -7,7 +7,7 @@ use crate::{go, host, own_calls, runtime};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use netacc_conf::Config;
 use netacc_stats::OFF_BEFORE_THE_PAGE;
 use netacc_sys::errno::Errno;
@@ -21,6 +21,23 @@ static STARTING: Lock<{ lock_rank::STARTUP }> = Lock::new();
 
 /// Number of the thread that is making the runtime; 0: none.
 static STARTER: AtomicU32 = AtomicU32::new(0);
+
+/// What the exported functions prepare for a process that has TCP sockets.
+static PREPARE: AtomicPtr<fn()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// To be called when the library is loaded: `prepare` is called once, before the process has its first TCP socket.
+pub fn before_first_socket(prepare: &'static fn()) {
+    PREPARE.store(core::ptr::from_ref(prepare).cast_mut(), Ordering::Release);
+}
+
+/// Calls what [`before_first_socket`] was given.
+#[allow(unsafe_code)]
+fn prepare() {
+    // SAFETY: null, or a static function. Acquire pairs with the store above.
+    if let Some(prepare) = unsafe { PREPARE.load(Ordering::Acquire).as_ref() } {
+        prepare();
+    }
+}
 
 /// The runtime, made now if need be.
 #[inline]
@@ -44,6 +61,7 @@ fn start() -> Option<&'static Runtime> {
         return Some(rt);
     }
     STARTER.store(me, Ordering::Relaxed);
+    prepare();
     let mut conf = Config::default();
     let mut diags = Vec::new();
     let pid = raw::getpid();

@@ -48,9 +48,11 @@ pub fn map(len: usize) -> Result<NonNull<u8>> {
     Ok(at)
 }
 
-/// The mappings of [`map`] (address and length), so that all of them can be given back when the library is replaced.
-/// One that finds no place here stays then.
-static NOTED: [[AtomicUsize; 2]; 512] = [const { [const { AtomicUsize::new(0) }; 2] }; 512];
+crate::tables! {
+    /// The mappings of [`map`] (address and length), so that all of them can be given back when the library is replaced.
+    /// One that finds no place here stays then.
+    static NOTED: [[AtomicUsize; 2]; 512] = [const { [const { AtomicUsize::new(0) }; 2] }; 512];
+}
 
 /// Notes a mapping. Relaxed, here and in what follows: only the thread that has the mapping changes its line, and the one
 /// that gives all back has waited for the others.
@@ -227,8 +229,9 @@ struct Ours(UnsafeCell<[u8; 2 * SMALL]>);
 // SAFETY: plain bytes, each of which is handed out to one caller only.
 unsafe impl Sync for Ours {}
 
-#[unsafe(link_section = ".bss.netacc_tables")]
-static OURS: Ours = Ours(UnsafeCell::new([0; 2 * SMALL]));
+crate::tables! {
+    static OURS: Ours = Ours(UnsafeCell::new([0; 2 * SMALL]));
+}
 static HANDED_OUT: AtomicUsize = AtomicUsize::new(0);
 
 /// `len` zeroed bytes of our own pages, if enough of them are left.

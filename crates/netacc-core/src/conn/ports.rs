@@ -22,22 +22,24 @@ const CELLS: usize = 64;
 
 type Table = Beliefs<CELLS>;
 
-/// Destinations without a rendezvous.
-static ABSENT: Table = Table::new();
-/// Destinations with a rendezvous of another version of the protocol.
-static OTHER_VERSION: Table = Table::new();
-/// Destinations whose listener refuses links.
-static REFUSING: Table = Table::new();
-/// Destinations on other hosts that have refused RDMA.
-static REFUSED: Table = Table::new();
-/// Addresses that belong to this host.
-static LOCAL: Table = Table::new();
-/// Hosts that have answered a probe and could not be reached by RDMA.
-static DOUBTED: Table = Table::new();
-/// Addresses that lately were no address of this host.
-static ELSEWHERE: Table = Table::new();
-/// Addresses that belong to another host.
-static REMOTE_HOSTS: Table = Table::new();
+netacc_sys::tables! {
+    /// Destinations without a rendezvous.
+    static ABSENT: Table = Table::new();
+    /// Destinations with a rendezvous of another version of the protocol.
+    static OTHER_VERSION: Table = Table::new();
+    /// Destinations whose listener refuses links.
+    static REFUSING: Table = Table::new();
+    /// Destinations on other hosts that have refused RDMA.
+    static REFUSED: Table = Table::new();
+    /// Addresses that belong to this host.
+    static LOCAL: Table = Table::new();
+    /// Hosts that have answered a probe and could not be reached by RDMA.
+    static DOUBTED: Table = Table::new();
+    /// Addresses that lately were no address of this host.
+    static ELSEWHERE: Table = Table::new();
+    /// Addresses that belong to another host.
+    static REMOTE_HOSTS: Table = Table::new();
+}
 
 /// An address with port 0, as the tables of hosts hold it.
 fn host(ip: IpAddr) -> SocketAddr {

@@ -159,9 +159,9 @@ impl Place {
     }
 }
 
-#[allow(unsafe_code, reason = "a place among the large tables")]
-#[unsafe(link_section = ".bss.netacc_tables")]
-static OFFERS: [Place; WAITING] = [const { Place::new() }; WAITING];
+netacc_sys::tables! {
+    static OFFERS: [Place; WAITING] = [const { Place::new() }; WAITING];
+}
 /// Number of offers that are to be looked at.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 /// Number of offers in all. Under `LOCK`, which readers need not take: they only stop early by it.

@@ -8,7 +8,7 @@ use crate::shm::host_access;
 use crate::shm::link::Link;
 use crate::shm::mapping;
 use crate::shm::mapping::Mapped;
-use crate::shm::owner::{self, Word};
+use crate::shm::owner::{Asked, Word};
 use crate::shm::procfs;
 use crate::shm::segment::{SEGMENT, Segment};
 use crate::shm::server_state::ServerState;
@@ -225,13 +225,10 @@ pub fn connect_link(
     let res = |e: rustix::io::Errno| NoLink::Resources(Errno::from(e));
     mapping::affordable().map_err(NoLink::Resources)?;
     // The kernel is asked for the listener first, since most servers have no NetACC, and nobody looks for their names then.
-    let word = member.is_none().then(|| owner::listener(Some(from), dest));
-    match word {
-        Some(Word::Listener(listener)) if listener.is_unmarked => return Err(NoLink::Nobody),
-        Some(Word::Nobody) => return Err(NoLink::Nobody),
-        _ => {}
+    let asked = Asked::new(from, dest, member);
+    if asked.is_plain() {
+        return Err(NoLink::Nobody);
     }
-    let asked = Asked { from, dest, word };
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).map_err(res)?;
     pass_credentials(fd.as_fd());
     let made = find(&fd, asked, member, place).and_then(|found| Ok((client_link(&fd, asked, found.0)?, found)));
@@ -254,35 +251,6 @@ pub fn connect_link(
         Err(e) => {
             dismiss(fd);
             Err(e)
-        }
-    }
-}
-
-/// A connection that is to be made, and what the kernel has said of its listener.
-#[derive(Clone, Copy)]
-struct Asked {
-    from: SocketAddr,
-    dest: SocketAddr,
-    /// `None`: the kernel was not asked, since the member of a group is known.
-    word: Option<Word>,
-}
-
-impl Asked {
-    /// The cookie of the listener, if the kernel tells it.
-    fn cookie(&self) -> Option<u64> {
-        match self.word {
-            Some(Word::Listener(listener)) => Some(listener.cookie),
-            Some(_) => None,
-            None => owner::listener_cookie(self.from, self.dest),
-        }
-    }
-
-    /// What the kernel says of the listener with this cookie among those of a group; 0: of the one that has its port alone.
-    fn of_member(&self, member: u64) -> Word {
-        match self.word {
-            Some(Word::Listener(listener)) if member == 0 || listener.cookie == member => Word::Listener(listener),
-            // Listeners that share a port belong to one user, but each has its own cookie.
-            _ => owner::listener((member != 0).then_some(self.from), self.dest),
         }
     }
 }
