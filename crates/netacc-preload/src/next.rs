@@ -100,7 +100,7 @@ macro_rules! call_next {
 /// Defines `$next`, the next definition of the function `$name`, which is not looked up yet.
 macro_rules! next_of {
     ($next:ident, $name:expr $(, $libraries:expr)?) => {
-        #[allow(non_camel_case_types, reason = "a type of the same name says which function it is")]
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms, reason = "the type has the name of its static")]
         enum $next {}
 
         impl $crate::next::Sought for $next {

@@ -7,7 +7,7 @@ use netacc_core::fd::closing::File;
 use netacc_core::fd::{closing, create};
 use netacc_core::fork::prepare::NewSpaces;
 use netacc_core::fork::{child, prepare, vfork};
-use netacc_core::{engine, namespace};
+use netacc_core::{engine, namespace, runtime};
 use netacc_sys::errno::Errno;
 use netacc_sys::{cancel, heap, libc_kind, linker, reserved_fds, visits};
 use rustix::fd::{AsRawFd, IntoRawFd};
@@ -219,7 +219,8 @@ callbacks! {
     /// Runs when the process ends by exit(3) or by returning from main: it passes on queued connects and sends what was
     /// written to other hosts.
     fn finish() {
-        if !libc_kind::is_known() {
+        // A process that never had a TCP socket has nothing to pass on.
+        if !libc_kind::is_known() || runtime::get().is_none() {
             return;
         }
         visit!(finish());

@@ -12,7 +12,7 @@ use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munlock};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munlock};
 use rustix::process::{Resource, getrlimit};
 
 /// The largest size (bytes) that the kernel's pages can have on this processor, and so a multiple of every other one: a
@@ -251,10 +251,18 @@ fn small(len: usize, align: usize) -> Option<NonNull<u8>> {
     NonNull::new(unsafe { OURS.0.get().cast::<u8>().add(start) })
 }
 
+/// Where the kernel may use huge pages without being asked, the first access to so large an array (bytes) would clear 2 MiB. A
+/// process with few descriptors uses a page of it.
+const HUGE: usize = 2 << 20;
+
 /// A zeroed array that lives as long as the process; untouched pages cost nothing.
 pub fn array<T: Zeroed>(n: usize) -> Result<&'static [T]> {
     let len = n.saturating_mul(size_of::<T>()).max(1);
     let p = small(len, align_of::<T>()).map_or_else(|| map(len), Ok)?;
+    if len >= HUGE {
+        // SAFETY: a mapping of ours, of which nothing but the kind of its pages changes.
+        let _ = unsafe { madvise(p.as_ptr().cast(), len, Advice::LinuxNoHugepage) };
+    }
     // SAFETY: the range is large enough, aligned, zeroed, nobody else's for ever, and T: Zeroed.
     Ok(unsafe { core::slice::from_raw_parts(p.as_ptr().cast(), n) })
 }

@@ -203,7 +203,9 @@ fn is_there() -> bool {
     there
 }
 
-/// Queries the socket with these addresses; `None` if there is none, or if the kernel has no sock_diag(7).
+/// Queries the socket with these addresses; `None` if there is none, or if the kernel has no sock_diag(7). A function of its own,
+/// so that question and answer do not stay on a small stack while a link is made.
+#[inline(never)]
 fn query(local: SocketAddr, remote: Option<SocketAddr>) -> Result<Option<Found>> {
     let reply = exchange(&mut request(local, remote))?;
     if let Some(found) = parse(&reply) {
