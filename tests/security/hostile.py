@@ -56,7 +56,7 @@ def name(port, scope="any4"):
     return b"\0netacc/%d/%s/%d" % (VERSION, scope.encode(), port)
 
 
-def mark(listener):
+def mark_listener(listener):
     """Marks a TCP listener as one that has a rendezvous: clients look for no name where the mark is missing."""
     listener.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
 

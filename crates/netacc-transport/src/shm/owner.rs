@@ -196,7 +196,8 @@ fn is_there() -> bool {
     let mut nothing = request(SocketAddr::from(([0; 4], 0)), None);
     put(&mut nothing, 6, &(NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
     put(&mut nothing, 20, &[0; 4]);
-    let there = exchange(&mut nothing).is_ok_and(|reply| kind(&reply) == Some(NLMSG_DONE));
+    let mut reply = NO_REPLY;
+    let there = exchange(&mut nothing, &mut reply).is_ok() && kind(&reply) == Some(NLMSG_DONE);
     if there {
         ANSWERS.store(true, Ordering::Relaxed);
     }
@@ -207,7 +208,8 @@ fn is_there() -> bool {
 /// so that question and answer do not stay on a small stack while a link is made.
 #[inline(never)]
 fn query(local: SocketAddr, remote: Option<SocketAddr>) -> Result<Option<Found>> {
-    let reply = exchange(&mut request(local, remote))?;
+    let mut reply = NO_REPLY;
+    exchange(&mut request(local, remote), &mut reply)?;
     if let Some(found) = parse(&reply) {
         ANSWERS.store(true, Ordering::Relaxed);
         return Ok(Some(found));
@@ -219,41 +221,41 @@ fn query(local: SocketAddr, remote: Option<SocketAddr>) -> Result<Option<Found>>
 }
 
 type Reply = [u8; 512];
+const NO_REPLY: Reply = [0; 512];
 
 /// Sends a query and receives the kernel's answer, which is available as soon as the query has been sent.
-fn exchange(question: &mut [u8; REQUEST]) -> Result<Reply> {
+fn exchange(question: &mut [u8; REQUEST], reply: &mut Reply) -> Result<()> {
     let Some(_alone) = SOCK_DIAG_LOCK.try_lock() else {
         let fd = open()?;
-        let reply = exchange_over(fd.as_raw_fd(), question);
+        let done = exchange_over(fd.as_raw_fd(), question, reply);
         reserved_fds::drop_raw(fd);
-        return reply;
+        return done;
     };
     let kept = match CACHED_SOCKET.load(Ordering::Relaxed) {
         0 => reserved_fds::adopt(open()?)?,
         kept => kept - 1,
     };
-    let reply = exchange_over(kept, question);
+    let done = exchange_over(kept, question, reply);
     // A socket with an error may still receive answers to earlier queries, so it is not kept.
-    CACHED_SOCKET.store(if reply.is_ok() { kept + 1 } else { 0 }, Ordering::Relaxed);
-    if reply.is_err() {
+    CACHED_SOCKET.store(if done.is_ok() { kept + 1 } else { 0 }, Ordering::Relaxed);
+    if done.is_err() {
         reserved_fds::close(kept);
     }
-    reply
+    done
 }
 
 fn open() -> Result<OwnedFd> {
     Ok(socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?)
 }
 
-fn exchange_over(fd: i32, question: &mut [u8; REQUEST]) -> Result<Reply> {
+fn exchange_over(fd: i32, question: &mut [u8; REQUEST], reply: &mut Reply) -> Result<()> {
     // The sequence number comes from a clock, since a counter would have the same values in another process that shares
     // the socket.
     let number = num::low_half(cpu::ticks()).to_ne_bytes();
     put(question, 8, &number);
     raw::send(fd, question.as_ptr(), question.len(), libc::MSG_DONTWAIT)?;
-    let mut reply: Reply = [0; 512];
     raw::recv(fd, reply.as_mut_ptr(), reply.len(), libc::MSG_DONTWAIT)?;
-    if reply.get(8..12) == Some(&number[..]) { Ok(reply) } else { Err(Errno::PROTO) }
+    if reply.get(8..12) == Some(&number[..]) { Ok(()) } else { Err(Errno::PROTO) }
 }
 
 fn put(message: &mut [u8], at: usize, bytes: &[u8]) {
