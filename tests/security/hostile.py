@@ -29,7 +29,7 @@ SERVER, CLIENT, BOTH = ("server",), ("client",), ("both",)
 # A user that no program here has.
 STRANGER = 12345
 
-VERSION = 14
+VERSION = 15
 SLOTS = 512
 SEALS = 0x1 | 0x2 | 0x4
 F_ADD_SEALS = 1033
@@ -54,6 +54,11 @@ CLIENT_SIDE, SERVER_SIDE = 0, 1
 
 def name(port, scope="any4"):
     return b"\0netacc/%d/%s/%d" % (VERSION, scope.encode(), port)
+
+
+def mark_listener(listener):
+    """Marks a TCP listener as one that has a rendezvous: clients look for no name where the mark is missing."""
+    listener.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
 
 
 def message(kind, first=0, second=0):

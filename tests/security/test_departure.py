@@ -12,8 +12,8 @@ import host
 from harness import check, equal
 from host import wait_until
 from hostile import (
-    LIVENESS, CLIENT, GENERATION, FIN, SWITCH_TO_KERNEL, PROGRAMS, SERVER, SERVER_SIDE, SLOTS, OLD_SUBFLOW, Client, Server, Stranger, message, name, ping,
-    victim)
+    LIVENESS, CLIENT, GENERATION, FIN, SWITCH_TO_KERNEL, PROGRAMS, SERVER, SERVER_SIDE, SLOTS, OLD_SUBFLOW, Client, Server, Stranger,
+    mark_listener, message, name, ping, victim)
 from matrix import case
 
 RESET_MARK, MOVED_MARK = 2, 4
@@ -293,6 +293,7 @@ def killed_before_a_child_hears_of_it(ctx):
 def serve_and_depart(voice, kinds):
     """A server that passes its clients sockets of its own."""
     listener = socket.create_server(("127.0.0.1", 0))
+    mark_listener(listener)
     port = listener.getsockname()[1]
     rendezvous = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     rendezvous.bind(name(port, "7f000001"))

@@ -9,7 +9,7 @@ import time
 import types
 
 from harness import check, equal
-from hostile import CLIENT, PROGRAMS, STRANGER, Squatter, Stranger
+from hostile import CLIENT, PROGRAMS, STRANGER, Squatter, Stranger, mark_listener
 from host import wait_until
 from matrix import case
 
@@ -27,6 +27,7 @@ def squat(voice, address, scope, keeps, shared):
         scope = f"{int.from_bytes(listener.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8), sys.byteorder):016x}"
     listener.bind((address, 0))
     listener.listen(8)
+    mark_listener(listener)
     port = listener.getsockname()[1]
     squatter = Squatter(port, scope, FALSE)
     voice.say("listens", port)
@@ -122,6 +123,7 @@ def notes_users(voice):
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(8)
+    mark_listener(listener)
     squatter = Squatter(listener.getsockname()[1], "7f000001", TRUE)
     voice.say("listens", listener.getsockname()[1])
     while not voice.told():
@@ -178,6 +180,7 @@ def listen_twice(voice):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(("127.0.0.1", port))
         sock.listen(8)
+        mark_listener(sock)
         return sock
     now = listener(0)
     port = now.getsockname()[1]

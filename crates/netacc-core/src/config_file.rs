@@ -16,8 +16,8 @@ pub struct ConfigFile {
     path: Vec<u8>,
     /// Whether it was named by [`netacc_conf::ENV_CONFIG_FILE`].
     named: bool,
-    /// The names of the program: the one that the kernel had for it, and that of its file.
-    names: [Vec<u8>; 2],
+    /// The name that the kernel had for the program.
+    command: Vec<u8>,
 }
 
 impl ConfigFile {
@@ -25,7 +25,7 @@ impl ConfigFile {
     /// program.
     pub(crate) fn new(named: Option<&[u8]>, command: &[u8]) -> Self {
         let path = named.map_or_else(|| netacc_conf::DEFAULT_PATH.as_bytes().to_vec(), absolute);
-        ConfigFile { path, named: named.is_some(), names: [command.to_vec(), program_file()] }
+        ConfigFile { path, named: named.is_some(), command: command.to_vec() }
     }
 
     /// The path for messages.
@@ -55,9 +55,12 @@ impl ConfigFile {
         read.map(|()| text)
     }
 
-    /// Keeps the rules that are for this program.
+    /// Keeps the rules that are for this program. The name of its file is looked up only where there are rules, since /proc
+    /// costs more than the rest of this.
     pub(crate) fn keep_own(&self, rules: &mut Rules) {
-        rules.keep_for(&self.names.each_ref().map(Vec::as_slice));
+        if !rules.as_slice().is_empty() {
+            rules.keep_for(&[&self.command, &program_file()]);
+        }
     }
 
     /// Whether a process starts without rules if there is no such file.
@@ -92,9 +95,10 @@ fn absolute(path: &[u8]) -> Vec<u8> {
     parts.concat()
 }
 
-/// The name of the program's file.
+/// The name of the program's file. The kernel marks the name of a file that was removed or replaced meanwhile.
 fn program_file() -> Vec<u8> {
     let path = link_target("/proc/self/exe").unwrap_or_default();
+    let path = path.strip_suffix(b" (deleted)").unwrap_or(&path);
     path.rsplit(|b| *b == b'/').next().unwrap_or_default().to_vec()
 }
 

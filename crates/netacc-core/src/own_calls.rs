@@ -17,9 +17,8 @@ pub(crate) fn examine(rt: &Runtime) -> Option<OwnCall> {
         return None;
     }
     let own = loaded::own_call();
-    match own {
-        Some(call) => process_mode::leave_to_kernel(reason_of(call)),
-        None => drop(netacc_sys::prefault::populate()),
+    if let Some(call) = own {
+        process_mode::leave_to_kernel(reason_of(call));
     }
     own
 }

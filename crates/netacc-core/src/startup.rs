@@ -7,7 +7,7 @@ use crate::{go, host, own_calls, runtime};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use netacc_conf::Config;
 use netacc_stats::OFF_BEFORE_THE_PAGE;
 use netacc_sys::errno::Errno;
@@ -21,6 +21,23 @@ static STARTING: Lock<{ lock_rank::STARTUP }> = Lock::new();
 
 /// Number of the thread that is making the runtime; 0: none.
 static STARTER: AtomicU32 = AtomicU32::new(0);
+
+/// What the exported functions prepare for a process that has TCP sockets.
+static PREPARE: AtomicPtr<fn()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// To be called when the library is loaded: `prepare` is called once, before the process has its first TCP socket.
+pub fn before_first_socket(prepare: &'static fn()) {
+    PREPARE.store(core::ptr::from_ref(prepare).cast_mut(), Ordering::Release);
+}
+
+/// Calls what [`before_first_socket`] was given.
+#[allow(unsafe_code)]
+fn prepare() {
+    // SAFETY: null, or a static function. Acquire pairs with the store above.
+    if let Some(prepare) = unsafe { PREPARE.load(Ordering::Acquire).as_ref() } {
+        prepare();
+    }
+}
 
 /// The runtime, made now if need be.
 #[inline]
@@ -44,10 +61,12 @@ fn start() -> Option<&'static Runtime> {
         return Some(rt);
     }
     STARTER.store(me, Ordering::Relaxed);
+    prepare();
     let mut conf = Config::default();
     let mut diags = Vec::new();
+    let pid = raw::getpid();
     let mut comm = [0u8; 64];
-    let comm = command_name(&mut comm);
+    let comm = command_name(&mut comm, pid == me);
     let file = ConfigFile::new(env(netacc_conf::ENV_CONFIG_FILE).filter(|v| !v.is_empty()), comm);
     let unread = match file.read() {
         Ok(text) => {
@@ -67,8 +86,8 @@ fn start() -> Option<&'static Runtime> {
     conf.finish(&mut diags);
     let mut rules = core::mem::take(&mut conf.rules);
     file.keep_own(&mut rules);
-    open_page(comm);
-    let seed = netacc_sys::time::now() ^ u64::from(raw::getpid()) << 32;
+    open_page(comm, pid);
+    let seed = netacc_sys::time::now() ^ u64::from(pid) << 32;
     let rt = Runtime::new(conf, file, seed);
     rt.load(&rules);
     let own = own_calls::examine(rt);
@@ -108,17 +127,23 @@ fn log_offence(o: &Offence) {
 }
 
 /// The name of the program as the kernel has it (proc_pid_comm(5)): of a script its own, not its interpreter's.
-fn command_name(buf: &mut [u8]) -> &[u8] {
-    let n = read_into(b"/proc/self/comm", buf);
+/// That is the name of its first thread, which `is_first` says the calling one is.
+fn command_name(buf: &mut [u8], is_first: bool) -> &[u8] {
+    let n = if is_first {
+        let name = raw::thread_name();
+        buf.iter_mut().zip(name.iter().take_while(|b| **b != 0)).map(|(to, from)| *to = *from).count()
+    } else {
+        read_into(b"/proc/self/comm", buf)
+    };
     buf.get(..n).unwrap_or(&[]).trim_ascii_end()
 }
 
 /// Makes the stats page.
-fn open_page(name: &[u8]) {
+fn open_page(name: &[u8], pid: u32) {
     if netacc_sys::mem::is_locking() {
         netacc_stats::note_locking();
     }
-    if let Ok(fd) = netacc_stats::init(name, raw::getpid()) {
+    if let Ok(fd) = netacc_stats::init(name, pid) {
         runtime::keep_page(fd);
     }
 }

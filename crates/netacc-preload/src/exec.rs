@@ -285,12 +285,7 @@ exports! {
 /// The address of the next definition of `$name`.
 macro_rules! next {
     ($name:ident) => {{
-        static NEXT: crate::next::Next = crate::next::Next::new(
-            match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(s) => s,
-                Err(_) => c"",
-            },
-        );
+        next_of!(NEXT, name_of!($name));
         NEXT.get()
     }};
 }

@@ -1,25 +1,29 @@
 //! The next definition of a symbol after ours, and the macro that makes a hook.
 
 use core::ffi::{CStr, c_void};
+use core::marker::PhantomData;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// A libc function, looked up when it is first needed: hooks are called before any constructor of ours.
-pub struct Next {
-    name: &'static CStr,
-    /// Libraries to search if no other library defines the function.
-    libraries: &'static [&'static CStr],
-    addr: AtomicPtr<c_void>,
+/// Which function a [`Next`] is. That is a type, and the name lies in the code that looks for it: with a pointer to it in
+/// each [`Next`] the loader would have to write to four more pages of each process.
+pub trait Sought {
+    /// The function's name.
+    const NAME: &'static CStr;
+    /// Libraries to search if no other library defines the function. They need not be loaded, or may be loaded only for a
+    /// part of the program.
+    const LIBRARIES: &'static [&'static CStr] = &[];
 }
 
-impl Next {
-    /// A function that has not been looked up yet.
-    pub const fn new(name: &'static CStr) -> Next {
-        Next::in_library(name, &[])
-    }
+/// A libc function, looked up when it is first needed: hooks are called before any constructor of ours.
+pub struct Next<S> {
+    addr: AtomicPtr<c_void>,
+    sought: PhantomData<S>,
+}
 
-    /// A function of one of `libraries`, which need not be loaded, or may be loaded only for a part of the program.
-    pub const fn in_library(name: &'static CStr, libraries: &'static [&'static CStr]) -> Next {
-        Next { name, libraries, addr: AtomicPtr::new(core::ptr::null_mut()) }
+impl<S: Sought> Next<S> {
+    /// A function that has not been looked up yet.
+    pub const fn new() -> Next<S> {
+        Next { addr: AtomicPtr::new(core::ptr::null_mut()), sought: PhantomData }
     }
 
     /// Address of the function if it was looked up before, else null.
@@ -33,32 +37,32 @@ impl Next {
     #[inline]
     pub fn get(&self) -> *mut c_void {
         let p = self.known();
-        if p.is_null() { self.find() } else { p }
+        if p.is_null() { find(&self.addr, S::NAME, S::LIBRARIES) } else { p }
     }
+}
 
-    #[cold]
-    fn find(&self) -> *mut c_void {
-        #[cfg(target_arch = "x86_64")]
-        if netacc_sys::static_program::is_one() {
-            let p = crate::without_libc::function(self.name);
-            self.addr.store(p, Ordering::Relaxed);
-            return p;
-        }
-        let mut p = netacc_sys::symbol::next(self.name);
-        if p.is_null() {
-            p = without_64(self.name);
-        }
-        for library in self.libraries {
-            if p.is_null() {
-                p = netacc_sys::linker::loaded(library, self.name);
-            }
-        }
-        if p.is_null() {
-            p = crate::stand_ins::stand_in(self.name);
-        }
-        self.addr.store(p, Ordering::Relaxed);
-        p
+#[cold]
+fn find(addr: &AtomicPtr<c_void>, name: &CStr, libraries: &[&CStr]) -> *mut c_void {
+    #[cfg(target_arch = "x86_64")]
+    if netacc_sys::static_program::is_one() {
+        let p = crate::without_libc::function(name);
+        addr.store(p, Ordering::Relaxed);
+        return p;
     }
+    let mut p = netacc_sys::symbol::next(name);
+    if p.is_null() {
+        p = without_64(name);
+    }
+    for library in libraries {
+        if p.is_null() {
+            p = netacc_sys::linker::loaded(library, name);
+        }
+    }
+    if p.is_null() {
+        p = crate::stand_ins::stand_in(name);
+    }
+    addr.store(p, Ordering::Relaxed);
+    p
 }
 
 /// Looks up a name with the suffix `64` without it. musl's loader resolves such names (`fcntl64`) to the plain ones
@@ -88,15 +92,23 @@ pub fn interrupted() -> isize {
 /// Calls the next definition of `$name`; -1 with ENOSYS where there is none.
 macro_rules! call_next {
     ($name:ident ( $($arg:expr => $ty:ty),* ) -> $ret:ty) => {{
-        static NEXT: $crate::next::Next = next_of!($name);
+        next_of!(NEXT, name_of!($name));
         call_at!(NEXT, ($($arg => $ty),*) -> $ret)
     }};
 }
 
-/// The next definition of `$name`, not yet looked up.
+/// Defines `$next`, the next definition of the function `$name`, which is not looked up yet.
 macro_rules! next_of {
-    ($name:ident) => {
-        $crate::next::Next::new(name_of!($name))
+    ($next:ident, $name:expr $(, $libraries:expr)?) => {
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms, reason = "the type has the name of its static")]
+        enum $next {}
+
+        impl $crate::next::Sought for $next {
+            const NAME: &'static core::ffi::CStr = $name;
+            $(const LIBRARIES: &'static [&'static core::ffi::CStr] = $libraries;)?
+        }
+
+        static $next: $crate::next::Next<$next> = $crate::next::Next::new();
     };
 }
 
@@ -153,7 +165,7 @@ macro_rules! hooks {
     ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) -> $ret:ty $(where $ours:expr)? => $body:expr; )*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
-            static NEXT: $crate::next::Next = next_of!($name);
+            next_of!(NEXT, name_of!($name));
             unsafe extern "C" fn here($($arg: $ty),*) -> $ret {
                 pass_on!([$($ours)?], NEXT, ($($arg => $ty),*) -> $ret);
                 // SAFETY: the application calls under the function's own contract.

@@ -1,6 +1,5 @@
 //! Calls that make processes, and stdio's way to close a descriptor.
 
-use crate::next::Next;
 use core::ffi::{c_char, c_int, c_void};
 use libc::{pid_t, termios, winsize};
 use netacc_core::exec::at_exit;
@@ -8,7 +7,7 @@ use netacc_core::fd::closing::File;
 use netacc_core::fd::{closing, create};
 use netacc_core::fork::prepare::NewSpaces;
 use netacc_core::fork::{child, prepare, vfork};
-use netacc_core::{engine, namespace};
+use netacc_core::{engine, namespace, runtime};
 use netacc_sys::errno::Errno;
 use netacc_sys::{cancel, heap, libc_kind, linker, reserved_fds, visits};
 use rustix::fd::{AsRawFd, IntoRawFd};
@@ -157,8 +156,8 @@ exports! {
 }
 
 /// Base address of the library that has a libc function.
-fn library_of(name: &Next) -> *mut c_void {
-    linker::object_of(name.get()).map_or(core::ptr::null_mut(), |info| info.dli_fbase)
+fn library_of(function: *mut c_void) -> *mut c_void {
+    linker::object_of(function).map_or(core::ptr::null_mut(), |info| info.dli_fbase)
 }
 
 exports! {
@@ -171,14 +170,14 @@ exports! {
         size: *const winsize,
     ) -> pid_t {
         visit!(forkpty(master, name, mode, size));
-        static FORK: Next = Next::new(c"fork");
-        static FORKPTY: Next = Next::new(c"forkpty");
+        next_of!(FORK, c"fork");
+        next_of!(FORKPTY, c"forkpty");
         let next = || {
             call_next!(forkpty(
                 master => *mut c_int, name => *mut c_char, mode => *const termios, size => *const winsize
             ) -> pid_t)
         };
-        let pid = if library_of(&FORK) == library_of(&FORKPTY) { forked(next) } else { next() };
+        let pid = if library_of(FORK.get()) == library_of(FORKPTY.get()) { forked(next) } else { next() };
         if pid == 0 {
             standard_replaced();
         }
@@ -220,7 +219,8 @@ callbacks! {
     /// Runs when the process ends by exit(3) or by returning from main: it passes on queued connects and sends what was
     /// written to other hosts.
     fn finish() {
-        if !libc_kind::is_known() {
+        // A process that never had a TCP socket has nothing to pass on.
+        if !libc_kind::is_known() || runtime::get().is_none() {
             return;
         }
         visit!(finish());
@@ -242,7 +242,7 @@ pub fn at_quick_exit() {
     extern "C" fn finish_quickly(_: *mut c_void) {
         finish();
     }
-    static REGISTER: Next = Next::new(c"__cxa_at_quick_exit");
+    next_of!(REGISTER, c"__cxa_at_quick_exit");
     // at_quick_exit(3) of glibc is linked into each program; this is the function of glibc that it calls. If libc has
     // no room for another function, the handler is missing, and nothing can be done about that.
     if !REGISTER.get().is_null() {

@@ -2,10 +2,12 @@
 
 use crate::{exchange, freestanding, process};
 use netacc_core::listen::adopt;
+use netacc_core::startup;
 use netacc_sys::libc_kind;
 
 extern "C" fn start() {
-    freestanding::use_libc();
+    // Most programs have no TCP socket, and no use for these functions.
+    startup::before_first_socket(&USE_LIBC);
     // Under an unknown libc every call is passed on, and nothing else happens.
     if libc_kind::is_known() {
         process::at_fork();
@@ -17,6 +19,8 @@ extern "C" fn start() {
         crate::go::start();
     }
 }
+
+static USE_LIBC: fn() = freestanding::use_libc;
 
 #[used]
 #[unsafe(link_section = ".init_array")]

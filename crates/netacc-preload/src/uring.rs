@@ -1,7 +1,6 @@
 //! liburing submits requests of io_uring(7) by its own system-call instruction, where no hook sees them. So a socket
 //! that a request names becomes a kernel socket when a function of liburing submits the requests.
 
-use crate::next::Next;
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_core::conn::msg;
@@ -159,7 +158,7 @@ macro_rules! liburing {
     ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) => $before:expr; )*) => {$(
         exports! {
             fn $name($($arg: $ty),*) -> c_int {
-                static NEXT: Next = Next::in_library(name_of!($name), &LIBRARIES);
+                next_of!(NEXT, name_of!($name), &LIBRARIES);
                 // SAFETY: the application calls under the function's own contract; the function there has this signature.
                 unsafe {
                     let _until_done = {

@@ -5,7 +5,6 @@
 //! memory, such as the errno of an exec that failed. A program without TCP sockets and epoll instances makes the real
 //! call.
 
-use crate::next::Next;
 use crate::process::forked_with;
 use core::arch::naked_asm;
 use core::ffi::c_void;
@@ -32,7 +31,7 @@ macro_rules! vforks {
         }
 
         extern "C" fn $way() -> *const c_void {
-            static NEXT: Next = next_of!($name);
+            next_of!(NEXT, name_of!($name));
             let _visit = match Visit::begin() {
                 Admission::Inside(visit) => Some(visit),
                 Admission::Closer => None,
@@ -54,7 +53,7 @@ vforks! {
 /// Whether the child has no state of ours to change: no table has an entry, and there is no other thread that could
 /// make one meanwhile.
 fn stands_alone() -> bool {
-    static SINGLE: Next = Next::new(c"__libc_single_threaded");
+    next_of!(SINGLE, c"__libc_single_threaded");
     let single = SINGLE.get().cast::<u8>();
     if !vfork::stands_alone() {
         return false;
@@ -69,7 +68,7 @@ fn stands_alone() -> bool {
 
 /// A fork whose parent waits until the child has ended or executed.
 extern "C" fn by_fork() -> pid_t {
-    static FORK: Next = Next::new(c"fork");
+    next_of!(FORK, c"fork");
     // A jump has come here from `vfork`, and vfork(2) itself would not return here twice. So where the library was replaced
     // in between, the new copy makes a fork, for which its parent does not wait.
     visit!(crate::process::fork());

@@ -47,6 +47,7 @@ pub fn note_locking() {
 }
 
 /// The page that takes counts before [`init`], or if there is no memory for a full one.
+#[unsafe(link_section = ".bss.netacc_tables")]
 static EMPTY: PageOf<[SockEntry; 0]> = PageOf::empty();
 
 /// Null, or a mapping as described at the top of this module.

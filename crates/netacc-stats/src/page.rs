@@ -389,7 +389,11 @@ impl Page {
         let demotions = self.head.demotions.iter().zip(&from.head.demotions);
         let rules = self.head.rules.iter().zip(&from.head.rules);
         for (to, from) in pairs.chain(rules).chain(reasons).chain(promotions).chain(demotions) {
-            to.fetch_add(from.load(Relaxed), Relaxed);
+            // Nearly all are 0, and an addition takes ten times as long as the comparison.
+            let count = from.load(Relaxed);
+            if count != 0 {
+                to.fetch_add(count, Relaxed);
+            }
         }
     }
 

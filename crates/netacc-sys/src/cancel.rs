@@ -33,7 +33,9 @@ const WAKES: u32 = 50;
 
 /// Number of threads that were cancelled so far: in most programs none ever is.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-static NOTED: [AtomicUsize; CANCELLED] = [const { AtomicUsize::new(0) }; CANCELLED];
+crate::tables! {
+    static NOTED: [AtomicUsize; CANCELLED] = [const { AtomicUsize::new(0) }; CANCELLED];
+}
 
 /// One thread that sleeps. It has a cache line of its own, since it is written at each sleep.
 #[repr(align(64))]
@@ -42,7 +44,9 @@ struct Sleeper {
     thread: AtomicUsize,
 }
 
-static SLEEPING: [Sleeper; SLEEPERS] = [const { Sleeper { thread: AtomicUsize::new(0) } }; SLEEPERS];
+crate::tables! {
+    static SLEEPING: [Sleeper; SLEEPERS] = [const { Sleeper { thread: AtomicUsize::new(0) } }; SLEEPERS];
+}
 
 fn this_thread() -> usize {
     weak::pthread_self()

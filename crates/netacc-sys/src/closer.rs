@@ -41,8 +41,10 @@ struct ThreadSlot {
     stack: Stack,
 }
 
-static PLACES: [ThreadSlot; THREADS] =
-    [const { ThreadSlot { thread: AtomicU32::new(0), stack: Stack(UnsafeCell::new([0; STACK])) } }; THREADS];
+crate::tables! {
+    static PLACES: [ThreadSlot; THREADS] =
+        [const { ThreadSlot { thread: AtomicU32::new(0), stack: Stack(UnsafeCell::new([0; STACK])) } }; THREADS];
+}
 /// Sockets that wait to be closed, as words of [`enter`].
 static QUEUE: [AtomicI32; WAITING] = [const { AtomicI32::new(0) }; WAITING];
 

@@ -8,6 +8,19 @@
 
 extern crate alloc;
 
+/// Defines tables of which a process touches a page or two, if any: they are larger than a program with few connections needs,
+/// or for what few programs do. They lie together, so that the other variables share few pages. Each page costs a process
+/// that begins a page fault, which takes as long as several system calls.
+#[macro_export]
+macro_rules! tables {
+    ($( $(#[$attribute:meta])* $visibility:vis static $name:ident: $type:ty = $value:expr; )*) => {$(
+        $(#[$attribute])*
+        #[allow(unsafe_code, reason = "zeroed memory like any other, in a section of its own")]
+        #[unsafe(link_section = ".bss.netacc_tables")]
+        $visibility static $name: $type = $value;
+    )*};
+}
+
 pub mod addr;
 pub mod cancel;
 pub mod closer;
@@ -27,7 +40,6 @@ pub mod mapped;
 pub mod maps;
 pub mod mem;
 pub mod own_calls;
-pub mod prefault;
 pub mod raw;
 pub mod reserved_fds;
 pub mod set_once;

@@ -87,7 +87,8 @@ pub fn is_musls_loader(path: &[u8]) -> bool {
 
 /// The n of glibc 2.n; a glibc 3 would be newer than all of them.
 fn minor(version: &[u8]) -> Option<u32> {
-    let number = |text: Option<&[u8]>| core::str::from_utf8(text?).ok()?.parse::<u32>().ok();
+    let digit = |n: u32, b: &u8| n.checked_mul(10)?.checked_add(char::from(*b).to_digit(10)?);
+    let number = |text: Option<&[u8]>| text.filter(|t| !t.is_empty())?.iter().try_fold(0, digit);
     let mut parts = version.split(|b| *b == b'.');
     match (number(parts.next())?, number(parts.next())?) {
         (2, minor) => Some(minor.min(999)),

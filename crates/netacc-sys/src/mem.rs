@@ -12,7 +12,7 @@ use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munlock};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munlock};
 use rustix::process::{Resource, getrlimit};
 
 /// The largest size (bytes) that the kernel's pages can have on this processor, and so a multiple of every other one: a
@@ -48,9 +48,11 @@ pub fn map(len: usize) -> Result<NonNull<u8>> {
     Ok(at)
 }
 
-/// The mappings of [`map`] (address and length), so that all of them can be given back when the library is replaced.
-/// One that finds no place here stays then.
-static NOTED: [[AtomicUsize; 2]; 512] = [const { [const { AtomicUsize::new(0) }; 2] }; 512];
+crate::tables! {
+    /// The mappings of [`map`] (address and length), so that all of them can be given back when the library is replaced.
+    /// One that finds no place here stays then.
+    static NOTED: [[AtomicUsize; 2]; 512] = [const { [const { AtomicUsize::new(0) }; 2] }; 512];
+}
 
 /// Notes a mapping. Relaxed, here and in what follows: only the thread that has the mapping changes its line, and the one
 /// that gives all back has waited for the others.
@@ -227,7 +229,9 @@ struct Ours(UnsafeCell<[u8; 2 * SMALL]>);
 // SAFETY: plain bytes, each of which is handed out to one caller only.
 unsafe impl Sync for Ours {}
 
-static OURS: Ours = Ours(UnsafeCell::new([0; 2 * SMALL]));
+crate::tables! {
+    static OURS: Ours = Ours(UnsafeCell::new([0; 2 * SMALL]));
+}
 static HANDED_OUT: AtomicUsize = AtomicUsize::new(0);
 
 /// `len` zeroed bytes of our own pages, if enough of them are left.
@@ -247,10 +251,18 @@ fn small(len: usize, align: usize) -> Option<NonNull<u8>> {
     NonNull::new(unsafe { OURS.0.get().cast::<u8>().add(start) })
 }
 
+/// Where the kernel may use huge pages without being asked, the first access to so large an array (bytes) would clear 2 MiB. A
+/// process with few descriptors uses a page of it.
+const HUGE: usize = 2 << 20;
+
 /// A zeroed array that lives as long as the process; untouched pages cost nothing.
 pub fn array<T: Zeroed>(n: usize) -> Result<&'static [T]> {
     let len = n.saturating_mul(size_of::<T>()).max(1);
     let p = small(len, align_of::<T>()).map_or_else(|| map(len), Ok)?;
+    if len >= HUGE {
+        // SAFETY: a mapping of ours, of which nothing but the kind of its pages changes.
+        let _ = unsafe { madvise(p.as_ptr().cast(), len, Advice::LinuxNoHugepage) };
+    }
     // SAFETY: the range is large enough, aligned, zeroed, nobody else's for ever, and T: Zeroed.
     Ok(unsafe { core::slice::from_raw_parts(p.as_ptr().cast(), n) })
 }

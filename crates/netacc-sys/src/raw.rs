@@ -205,6 +205,26 @@ pub fn ppoll(fds: *mut libc::pollfd, n: usize, timeout: *mut libc::timespec, sig
     call(libc::SYS_ppoll, [fds as usize, n, timeout as usize, sigmask as usize, 8, 0])
 }
 
+/// Whether the table of this process's descriptors has room for 64 numbers only, so that none from 64 on is open. False if
+/// that cannot be told.
+///
+/// select(2) looks at no number beyond the kernel's table and leaves its bit as it is; of one within the table that is not open
+/// it says `EBADF`. The kernel gives a program that begins the smallest table in which its descriptors fit, so that this
+/// answers for most of them without a look into /proc.
+pub fn has_least_descriptors() -> bool {
+    let mut read = [0u64, !0];
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let (set, until) = ((&raw mut read).expose_provenance(), (&raw mut now).expose_provenance());
+    call(libc::SYS_pselect6, [128, set, 0, 0, until, 0]) == Ok(0) && read == [0, !0]
+}
+
+/// The name of the calling thread, as the kernel has it; it ends with the first zero byte.
+pub fn thread_name() -> [u8; 16] {
+    let mut name = [0u8; 16];
+    let _ = call(libc::SYS_prctl, [libc::PR_GET_NAME as usize, name.as_mut_ptr().expose_provenance(), 0, 0, 0, 0]);
+    name
+}
+
 /// Which of the poll(2) `events` the file has, with those that nobody has to ask for; waits up to `timeout` nanoseconds.
 pub fn poll_one(fd: i32, events: i16, timeout: i64) -> Result<i16> {
     let mut p = libc::pollfd { fd, events, revents: 0 };
@@ -431,4 +451,25 @@ pub fn exit_group(status: i32) -> ! {
 /// The name that ps(1) shows for the calling thread; NUL-terminated, at most 16 bytes (prctl(2)).
 pub fn set_name(name: &[u8; 16]) {
     let _ = call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name.as_ptr() as usize, 0, 0, 0, 0]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_above_63_are_noticed_though_they_are_idle() {
+        let idle = socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0).unwrap();
+        let high = dup_above(idle, 64).unwrap();
+        assert!(!has_least_descriptors());
+        let all: Vec<i32> = (64..128).filter_map(|_| dup_above(idle, 64).ok()).collect();
+        assert!(!has_least_descriptors());
+        all.into_iter().chain([idle, high]).for_each(|fd| close(fd).unwrap());
+    }
+
+    #[test]
+    fn a_thread_has_its_name() {
+        let named = std::thread::Builder::new().name("a name".into()).spawn(thread_name).unwrap();
+        assert_eq!(named.join().unwrap(), *b"a name\0\0\0\0\0\0\0\0\0\0");
+    }
 }

@@ -38,8 +38,10 @@ impl Line {
     }
 }
 
-static TABLE: [Line; LINES] = [const { Line::free() }; LINES];
-static CROWD: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+crate::tables! {
+    static TABLE: [Line; LINES] = [const { Line::free() }; LINES];
+    static CROWD: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+}
 /// Set once a word of the second table was taken: without it no thread looks there.
 static CROWDED: AtomicU32 = AtomicU32::new(0);
 

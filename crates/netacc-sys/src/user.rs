@@ -28,10 +28,12 @@ pub enum Access {
     Write,
 }
 
-/// Pages that were accessible: the number of the page plus 1, doubled, plus 1 where it was writable. Nothing is
-/// published by an entry, so each access is `Relaxed`; an entry that another thread's overwrites costs one more
-/// question.
-static PAGES: [AtomicUsize; KNOWN] = [const { AtomicUsize::new(0) }; KNOWN];
+crate::tables! {
+    /// Pages that were accessible: the number of the page plus 1, doubled, plus 1 where it was writable. Nothing is
+    /// published by an entry, so each access is `Relaxed`; an entry that another thread's overwrites costs one more
+    /// question.
+    static PAGES: [AtomicUsize; KNOWN] = [const { AtomicUsize::new(0) }; KNOWN];
+}
 
 /// Whether the `len` bytes at `p`, of which there is one at least, are known to be accessible, as far as their first
 /// and last page tell. No function is called: a call that is not ours is passed on without a frame of ours.

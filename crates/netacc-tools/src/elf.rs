@@ -4,7 +4,9 @@
 //! `Limited` bounds the work whatever the file claims.
 
 use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 
 use object::elf::{DT_NEEDED, DT_NULL, DT_STRSZ, DT_STRTAB, FileHeader32, FileHeader64, PF_X, PT_LOAD, PT_TLS};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader};
@@ -63,7 +65,68 @@ const GO_BUILD_ID: u32 = 4;
 ///
 /// Damage behind the header makes the parts that cannot be read look absent.
 pub fn parse(file: &File) -> Option<Elf> {
-    parse_data(&ReadCache::new(file))
+    parse_data(&ReadCache::new(Blocks { file, at: 0, kept: Vec::new() }))
+}
+
+/// The size of a block of [`Blocks`] (bytes).
+const BLOCK: usize = 16 * 1024;
+/// The number of blocks that are kept: the tables lie at the beginning, at the end, and in between.
+const KEPT: usize = 4;
+
+/// A file that is read in blocks. What is read of an ELF file are many small pieces that lie close to each other.
+struct Blocks<'file> {
+    file: &'file File,
+    at: u64,
+    /// Blocks with their numbers, the last one read at the end.
+    kept: Vec<(u64, Vec<u8>)>,
+}
+
+impl Blocks<'_> {
+    /// The bytes from the present place to the end of its block, which is read unless it is kept.
+    fn rest_of_block(&mut self) -> io::Result<&[u8]> {
+        let number = self.at / BLOCK as u64;
+        if !self.kept.iter().any(|(kept, _)| *kept == number) {
+            let mut bytes = vec![0; BLOCK];
+            let mut length = 0;
+            while let Some(room) = bytes.get_mut(length..).filter(|room| !room.is_empty()) {
+                match self.file.read_at(room, number * BLOCK as u64 + length as u64)? {
+                    0 => break,
+                    read => length += read,
+                }
+            }
+            bytes.truncate(length);
+            if self.kept.len() == KEPT {
+                self.kept.remove(0);
+            }
+            self.kept.push((number, bytes));
+        }
+        let bytes = self.kept.iter().find(|(kept, _)| *kept == number).map_or(&[][..], |(_, bytes)| bytes);
+        Ok(bytes.get((self.at % BLOCK as u64) as usize..).unwrap_or_default())
+    }
+}
+
+impl Read for Blocks<'_> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let read = if to.len() >= BLOCK {
+            self.file.read_at(to, self.at)?
+        } else {
+            Read::read(&mut self.rest_of_block()?, to)?
+        };
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+impl Seek for Blocks<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+            SeekFrom::End(by) => self.file.metadata()?.len().checked_add_signed(by),
+        };
+        self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
 }
 
 /// Reads an ELF file from memory or through a cache, as [`parse`] does.

@@ -292,3 +292,22 @@ proptest! {
         parse_data(bytes.as_slice());
     }
 }
+
+#[test]
+fn a_file_in_blocks_has_the_bytes_of_the_file() {
+    let path = std::env::current_exe().unwrap();
+    let (file, bytes) = (File::open(&path).unwrap(), std::fs::read(&path).unwrap());
+    let mut blocks = Blocks { file: &file, at: 0, kept: Vec::new() };
+    let end = bytes.len();
+    for at in [0, 5, BLOCK - 3, 7 * BLOCK, 1, end - 9, BLOCK, 20 * BLOCK + 1, end - BLOCK, 3] {
+        for length in [1, 9, BLOCK - 1, BLOCK, 3 * BLOCK] {
+            let mut read = vec![0; length.min(end - at)];
+            assert_eq!(blocks.seek(SeekFrom::Start(at as u64)).unwrap(), at as u64);
+            blocks.read_exact(&mut read).unwrap();
+            assert!(read == bytes[at..at + read.len()], "{length} bytes at {at}");
+        }
+    }
+    assert_eq!(blocks.seek(SeekFrom::End(0)).unwrap(), end as u64);
+    assert_eq!(blocks.read(&mut [0; 4]).unwrap(), 0);
+    assert!(blocks.kept.len() <= KEPT && blocks.seek(SeekFrom::Current(-1 - end as i64)).is_err());
+}

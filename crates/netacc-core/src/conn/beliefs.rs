@@ -4,7 +4,7 @@
 //! where an entry lies; an entry takes the place of an earlier one with the same hash.
 
 use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 /// One entry, protected by a sequence lock: a reader loads `seq` before and after, and a writer makes it odd while it
 /// writes.
@@ -86,6 +86,10 @@ impl Cell {
 
 const NOBODY: Key = Key { family_port: 0, ip: [0; 2] };
 
+/// Whether any table has had an entry. Without one, the tables of a process that has just begun need not be read: each lies
+/// on a page of its own, which costs a page fault.
+static ANY: AtomicBool = AtomicBool::new(false);
+
 /// A table of `N` entries.
 #[derive(Debug)]
 pub struct Beliefs<const N: usize>([Cell; N]);
@@ -109,6 +113,8 @@ impl<const N: usize> Beliefs<N> {
     /// Notes at the time `now` (ns) that the table's fact is true of `at`.
     pub fn note(&self, at: SocketAddr, now: u64) {
         let key = Key::of(at);
+        // Relaxed, here and in `holds`: a thread that does not see the flag yet does not know the fact yet either.
+        ANY.store(true, Ordering::Relaxed);
         if let Some(cell) = self.cell(key) {
             cell.write(key, now);
         }
@@ -116,6 +122,9 @@ impl<const N: usize> Beliefs<N> {
 
     /// Whether the fact was noted of `at` less than `limit` ns before `now`.
     pub fn holds(&self, at: SocketAddr, now: u64, limit: u64) -> bool {
+        if !ANY.load(Ordering::Relaxed) {
+            return false;
+        }
         let key = Key::of(at);
         let found = self.cell(key).and_then(Cell::read);
         found.is_some_and(|(of, since)| of == key && now.saturating_sub(since) < limit)

@@ -9,7 +9,7 @@ use crate::fd::placeholder::{materialize, to_kernel};
 use crate::fd::table;
 use crate::listen::opening;
 use crate::object::reference::Ref;
-use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, Path, REBOUND, Socket, Upgrade};
+use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, PLACEHOLDER, Path, REBOUND, Socket, Upgrade};
 use crate::operator::requests;
 use crate::options::kernel_options;
 use crate::outcome::Outcome;
@@ -289,7 +289,8 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
     if let Some(why) = ports::known_absent(target, now) {
         return Err(why);
     }
-    let source = match ports::source_of_connect(target.ip(), now) {
+    let assumed = if s.has(PLACEHOLDER) && choice.transports.shm { ports::first_source(target.ip()) } else { None };
+    let source = match assumed.map_or_else(|| ports::source_of_connect(target.ip(), now), Ok) {
         Ok(source) if choice.transports.shm => source,
         Err(probe) if choice.transports.rdma => {
             let asked = probe.is_some();

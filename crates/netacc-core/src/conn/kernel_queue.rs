@@ -16,9 +16,11 @@ use netacc_transport::shm::rendezvous::destination;
 
 const DESTINATIONS: usize = 64;
 
-/// Destinations to which a connect has gone by TCP. An entry that takes the place of another one costs the order of
-/// that one's connects, which matters to few programs.
-static USED: Beliefs<DESTINATIONS> = Beliefs::new();
+netacc_sys::tables! {
+    /// Destinations to which a connect has gone by TCP. An entry that takes the place of another one costs the order of
+    /// that one's connects, which matters to few programs.
+    static USED: Beliefs<DESTINATIONS> = Beliefs::new();
+}
 
 /// Hint whether there is any entry, so that a connect of most programs needs one load only.
 static ANY: AtomicBool = AtomicBool::new(false);

@@ -25,18 +25,20 @@ const PROOF_TURN: u64 = time::ns(timeouts::PROOF_TURN);
 const SEARCH_AGAIN: u64 = time::ns(timeouts::SEARCH_AGAIN);
 const NO_NEIGHBOUR_BELIEVED: u64 = time::ns(timeouts::NO_NEIGHBOUR_BELIEVED);
 
-/// Destinations that no neighbour serves.
-static NOBODY: Beliefs<64> = Beliefs::new();
-/// Destinations that were not found at the destination's port, though a process there was asked: the network translates
-/// the client's address, perhaps.
-static TRANSLATED: Beliefs<64> = Beliefs::new();
-/// Destinations with the identifier of the entrance of their neighbour, and clients' hosts, with port 0, with the number
-/// of the link of theirs.
-static ENTRANCE: Beliefs<64> = Beliefs::new();
-/// Destinations for which not all entrances were tried, with the identifier of the one that was tried last.
-static RESUME: Beliefs<64> = Beliefs::new();
-/// Destinations and clients' hosts with the time at which a connection to them delayed a send.
-static TURN: Beliefs<64> = Beliefs::new();
+netacc_sys::tables! {
+    /// Destinations that no neighbour serves.
+    static NOBODY: Beliefs<64> = Beliefs::new();
+    /// Destinations that were not found at the destination's port, though a process there was asked: the network translates
+    /// the client's address, perhaps.
+    static TRANSLATED: Beliefs<64> = Beliefs::new();
+    /// Destinations with the identifier of the entrance of their neighbour, and clients' hosts, with port 0, with the number
+    /// of the link of theirs.
+    static ENTRANCE: Beliefs<64> = Beliefs::new();
+    /// Destinations for which not all entrances were tried, with the identifier of the one that was tried last.
+    static RESUME: Beliefs<64> = Beliefs::new();
+    /// Destinations and clients' hosts with the time at which a connection to them delayed a send.
+    static TURN: Beliefs<64> = Beliefs::new();
+}
 
 /// Called in the child of a fork.
 pub fn after_fork() {

@@ -3,6 +3,7 @@
 use crate::conn::beliefs::Beliefs;
 use crate::timeouts;
 use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicBool, Ordering};
 use netacc_stats::Reason;
 use netacc_sys::time;
 use netacc_transport::shm::rendezvous::SourceProbe;
@@ -21,22 +22,24 @@ const CELLS: usize = 64;
 
 type Table = Beliefs<CELLS>;
 
-/// Destinations without a rendezvous.
-static ABSENT: Table = Table::new();
-/// Destinations with a rendezvous of another version of the protocol.
-static OTHER_VERSION: Table = Table::new();
-/// Destinations whose listener refuses links.
-static REFUSING: Table = Table::new();
-/// Destinations on other hosts that have refused RDMA.
-static REFUSED: Table = Table::new();
-/// Addresses that belong to this host.
-static LOCAL: Table = Table::new();
-/// Hosts that have answered a probe and could not be reached by RDMA.
-static DOUBTED: Table = Table::new();
-/// Addresses that lately were no address of this host.
-static ELSEWHERE: Table = Table::new();
-/// Addresses that belong to another host.
-static REMOTE_HOSTS: Table = Table::new();
+netacc_sys::tables! {
+    /// Destinations without a rendezvous.
+    static ABSENT: Table = Table::new();
+    /// Destinations with a rendezvous of another version of the protocol.
+    static OTHER_VERSION: Table = Table::new();
+    /// Destinations whose listener refuses links.
+    static REFUSING: Table = Table::new();
+    /// Destinations on other hosts that have refused RDMA.
+    static REFUSED: Table = Table::new();
+    /// Addresses that belong to this host.
+    static LOCAL: Table = Table::new();
+    /// Hosts that have answered a probe and could not be reached by RDMA.
+    static DOUBTED: Table = Table::new();
+    /// Addresses that lately were no address of this host.
+    static ELSEWHERE: Table = Table::new();
+    /// Addresses that belong to another host.
+    static REMOTE_HOSTS: Table = Table::new();
+}
 
 /// An address with port 0, as the tables of hosts hold it.
 fn host(ip: IpAddr) -> SocketAddr {
@@ -85,6 +88,17 @@ pub fn after_fork() {
 /// The source address of a connection to `ip` when `ip` is an address of this host.
 pub fn local_source(ip: IpAddr, now: u64) -> Option<IpAddr> {
     believed_source(ip, now).or_else(|| believe(ip, SourceProbe::new(ip)?.own_source(ip), now))
+}
+
+/// Whether a connect to a loopback address was made already.
+static LOOPBACK_USED: AtomicBool = AtomicBool::new(false);
+
+/// The source address of the process's first connect to a loopback address, which the kernel is not asked for: either no
+/// server is accelerated there and the kernel connects, or the address is bound to a port, which fails where the
+/// interface is down. Later connects may use a link again without binding anything, so that the kernel is asked.
+pub fn first_source(ip: IpAddr) -> Option<IpAddr> {
+    // Relaxed: of two first connects at once, one asks the kernel.
+    (ip.is_loopback() && !LOOPBACK_USED.swap(true, Ordering::Relaxed)).then(|| expected(ip))
 }
 
 /// The source address of a connect to `ip` when `ip` is an address of this host. A destination that was reached by RDMA

@@ -2,11 +2,11 @@
 
 use crate::conn::pin;
 use crate::fd::closing::{File, changes_files};
-use crate::fd::placeholder::{is_stdio, keep_ready_socket, materialize, placeholder, ready_socket};
+use crate::fd::placeholder::{first_or_another, is_stdio, keep_ready_socket, materialize, ready_socket};
 use crate::fd::table::Entry;
 use crate::fd::{closing, fd_cache, later, table};
 use crate::object::reference::Ref;
-use crate::object::socket::{ConnState, HANDED, KEEPABLE, NONBLOCK, PLACEHOLDER, Path, REPLACED, Socket};
+use crate::object::socket::{ConnState, FIRST, HANDED, KEEPABLE, NONBLOCK, PLACEHOLDER, Path, REPLACED, Socket};
 use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::switch::demote;
@@ -62,13 +62,15 @@ pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
     // If nothing is accelerated, a socket is the kernel's from the start, and is entered only so that the stats page
     // shows the reason.
     let is_ours = rt.accelerates() && process_mode::reason().is_none();
-    let (made, mark) = if is_ours && BY_KERNEL.load(Ordering::Relaxed) < MOSTLY_BY_KERNEL {
-        (placeholder(domain, ty & SOCK_CLOEXEC != 0), PLACEHOLDER)
+    let made = if is_ours && BY_KERNEL.load(Ordering::Relaxed) < MOSTLY_BY_KERNEL {
+        let made = first_or_another(domain, ty & SOCK_CLOEXEC != 0);
+        made.map(|(fd, is_first)| (fd, PLACEHOLDER | if is_first { FIRST } else { 0 }))
     } else {
-        (raw::socket(domain, ty, proto), 0)
+        raw::socket(domain, ty, proto).map(|fd| (fd, 0))
     };
-    let Ok(fd) = made else { return Outcome::Pass };
-    if is_ours && ready_socket(domain).load(Ordering::Relaxed) == 0 {
+    let Ok((fd, mark)) = made else { return Outcome::Pass };
+    // The first placeholder becomes real without another descriptor.
+    if is_ours && mark & FIRST == 0 && ready_socket(domain).load(Ordering::Relaxed) == 0 {
         keep_ready_socket(domain);
     }
     let flags = mark | if ty & SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };

@@ -7,8 +7,10 @@ use netacc_sys::{lock, raw, time};
 
 pub(super) const HANDLER_LOCK_WAIT: u64 = time::ns(netacc_transport::timeouts::HANDLER_LOCK_WAIT);
 
-/// Bitmap of the numbers that are to be closed later.
-static LATER: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS / 64];
+netacc_sys::tables! {
+    /// Bitmap of the numbers that are to be closed later.
+    static LATER: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS / 64];
+}
 
 /// Number of words of `LATER` that ever had a bit: only these are checked.
 static LATER_WORDS: AtomicUsize = AtomicUsize::new(0);

@@ -2,37 +2,90 @@
 
 use crate::fd::table::Entry;
 use crate::fd::{fd_cache, table};
-use crate::object::socket::{NONBLOCK, PLACEHOLDER, Socket};
-use core::sync::atomic::{AtomicI32, Ordering};
+use crate::object::socket::{FIRST, NONBLOCK, PLACEHOLDER, Socket};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use libc::{AF_INET, O_CLOEXEC, O_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::signals::Blocked;
 use netacc_sys::{raw, reserved_fds};
 use rustix::fd::FromRawFd;
 
-/// Unconnected TCP sockets (descriptor + 1), one per family, whose duplicates stand for sockets that the kernel need
-/// not have: making a TCP socket costs ten times as much as making a duplicate.
-static TEMPLATES: [AtomicI32; 2] = [AtomicI32::new(0), AtomicI32::new(0)];
+/// Unconnected TCP sockets, one per family, whose duplicates stand for sockets that the kernel need not have: making a TCP
+/// socket costs ten times as much as making a duplicate. A word is the descriptor + 1 and [`IN_USE`].
+///
+/// The first placeholder of a process is the descriptor that its template was made under. As long as there is no other,
+/// the placeholder becomes real by leaving the template to it, so that a program that makes one connection has one socket.
+static TEMPLATES: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
-/// The template of a family: an unconnected socket with all defaults.
-pub(crate) fn template(domain: i32) -> Result<i32> {
+/// Bit of a word of [`TEMPLATES`]: other placeholders may have the file as well, so that it is never bound or connected.
+const IN_USE: u64 = 1 << 32;
+
+fn template_cell(domain: i32) -> &'static AtomicU64 {
     let [t4, t6] = &TEMPLATES;
-    let cell = if domain == AF_INET { t4 } else { t6 };
-    let known = cell.load(Ordering::Acquire);
-    if known != 0 {
-        return Ok(known - 1);
-    }
-    let fd = raw::socket(domain, SOCK_STREAM | SOCK_CLOEXEC, 0)?;
-    #[allow(unsafe_code)]
-    // SAFETY: the descriptor was just made, and no other code owns it.
-    let fd = reserved_fds::adopt(unsafe { rustix::fd::OwnedFd::from_raw_fd(fd) })?;
-    match cell.compare_exchange(0, fd + 1, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => Ok(fd),
-        Err(other) => {
-            reserved_fds::close(fd);
-            Ok(other - 1)
+    if domain == AF_INET { t4 } else { t6 }
+}
+
+/// The descriptor in a word of [`TEMPLATES`] that is not 0.
+fn descriptor(word: u64) -> i32 {
+    word as u32 as i32 - 1
+}
+
+/// The template of a family: an unconnected socket with all defaults, which stays one.
+pub(crate) fn template(domain: i32) -> Result<i32> {
+    let cell = template_cell(domain);
+    let word = match cell.fetch_or(IN_USE, Ordering::AcqRel) & !IN_USE {
+        0 => {
+            let fd = raw::socket(domain, SOCK_STREAM | SOCK_CLOEXEC, 0)?;
+            #[allow(unsafe_code)]
+            // SAFETY: the descriptor was just made, and no other code owns it.
+            let fd = reserved_fds::adopt(unsafe { rustix::fd::OwnedFd::from_raw_fd(fd) })?;
+            let made = fd as u64 + 1;
+            match cell.compare_exchange(IN_USE, made | IN_USE, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => made,
+                Err(other) => {
+                    reserved_fds::close(fd);
+                    other
+                }
+            }
         }
+        known => known,
+    };
+    Ok(descriptor(word))
+}
+
+/// Makes a placeholder for a new socket. True: it is the first one, and its template's own file.
+pub(super) fn first_or_another(domain: i32, cloexec: bool) -> Result<(i32, bool)> {
+    let cell = template_cell(domain);
+    if cell.load(Ordering::Acquire) != 0 {
+        return placeholder(domain, cloexec).map(|fd| (fd, false));
     }
+    fd_cache::close_all();
+    let fd = raw::socket(domain, SOCK_STREAM | if cloexec { SOCK_CLOEXEC } else { 0 }, 0)?;
+    let Ok(template) = reserved_fds::copy(fd) else {
+        raw::close(fd)?;
+        return Err(Errno::MFILE);
+    };
+    if cell.compare_exchange(0, template as u64 + 1, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        return Ok((fd, true));
+    }
+    // Another thread has made the first one meanwhile.
+    reserved_fds::close(template);
+    raw::close(fd)?;
+    placeholder(domain, cloexec).map(|fd| (fd, false))
+}
+
+/// Leaves the template to its first placeholder, unless there may be others.
+fn leave_template(s: &Socket) -> bool {
+    let cell = template_cell(s.domain());
+    let word = cell.load(Ordering::Acquire);
+    if !s.has(FIRST) || word == 0 || word & IN_USE != 0 {
+        return false;
+    }
+    let left = cell.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Acquire).is_ok();
+    if left {
+        reserved_fds::close(descriptor(word));
+    }
+    left
 }
 
 /// A real TCP socket (descriptor + 1) per family in reserve: with it a placeholder is materialized without a new
@@ -106,6 +159,14 @@ pub fn materialize(fd: i32, s: &Socket) -> Result<()> {
     // that closes a number first removes it from the table and then waits for this lock.
     if !matches!(table::get(fd), Some(Entry::Socket(r)) if core::ptr::eq(r.obj, s)) {
         return Err(Errno::BADF);
+    }
+    if leave_template(s) {
+        if s.has(NONBLOCK) {
+            let _ = raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | O_NONBLOCK) as usize);
+        }
+        s.apply_options(fd);
+        s.set(PLACEHOLDER, false);
+        return Ok(());
     }
     let flags = SOCK_STREAM | if s.has(NONBLOCK) { SOCK_NONBLOCK } else { 0 };
     let cloexec = raw::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;

@@ -16,42 +16,69 @@ use crate::{process_mode, startup};
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, SOL_SOCKET};
 use netacc_conf::{Call, Choice};
 use netacc_sys::{Lock, addr, lock_rank, raw};
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags, RawDir, open};
 
 /// Lock that the thread holds which opens the rendezvous of an adopted listener.
 static WAKING: Lock<{ lock_rank::ADOPTION }> = Lock::new();
 
+/// Number of descriptors that are looked at without /proc.
+const FEW: usize = 64;
+
+/// The numbers of listeners and bound sockets. Most programs have no more than fit here.
+struct Found {
+    numbers: [i32; 32],
+    count: usize,
+}
+
+impl Found {
+    fn look_at(&mut self, fd: i32) {
+        if may_listen(fd)
+            && let Some(place) = self.numbers.get_mut(self.count)
+        {
+            *place = fd;
+            self.count += 1;
+        }
+    }
+}
+
 /// To be called before the program begins: notes the listeners, and the bound sockets that may become listeners, among
 /// its descriptors.
 pub fn inherited() {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(dir) = open(c"/proc/self/fd", flags, Mode::empty()) else { return };
-    // The numbers are collected first, since what is done with them changes the directory. Most programs have no more
-    // than fit here.
-    let mut found = [-1; 32];
-    let n = sockets(&dir, &mut found);
-    netacc_sys::reserved_fds::drop_raw(dir);
-    found.iter().take(n).for_each(|fd| note(*fd));
+    // The numbers are collected first, since what is done with them changes the directory.
+    let mut found = Found { numbers: [-1; 32], count: 0 };
+    // The directory costs ten times as much as the few numbers that nearly all programs begin with.
+    if !(raw::has_least_descriptors() && look_at_few(&mut found)) {
+        look_at_all(&mut found);
+    }
+    found.numbers.iter().take(found.count).for_each(|fd| note(*fd));
 }
 
-/// Stores the numbers of listeners and bound sockets in `found`, and returns how many there are.
-fn sockets(dir: &OwnedFd, found: &mut [i32]) -> usize {
+/// Looks at the open descriptors below [`FEW`]. False if the kernel does not tell which are open.
+fn look_at_few(found: &mut Found) -> bool {
+    let mut asked = [libc::pollfd { fd: -1, events: 0, revents: 0 }; FEW];
+    (0..).zip(asked.iter_mut()).for_each(|(fd, p)| p.fd = fd);
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    if raw::ppoll(asked.as_mut_ptr(), asked.len(), &raw mut now, core::ptr::null()).is_err() {
+        return false;
+    }
+    asked.iter().filter(|p| p.revents & libc::POLLNVAL == 0).for_each(|p| found.look_at(p.fd));
+    true
+}
+
+/// Looks at all descriptors, by /proc.
+fn look_at_all(found: &mut Found) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(dir) = open(c"/proc/self/fd", flags, Mode::empty()) else { return };
     let mut buf = [core::mem::MaybeUninit::uninit(); 2048];
-    let mut entries = RawDir::new(dir, &mut buf);
-    let mut n = 0;
+    let mut entries = RawDir::new(&dir, &mut buf);
     while let Some(Ok(entry)) = entries.next() {
         let number = entry.file_name().to_str().ok().and_then(|s| s.parse::<i32>().ok());
-        if let Some(fd) = number
-            && fd != dir.as_raw_fd()
-            && may_listen(fd)
-            && let Some(place) = found.get_mut(n)
-        {
-            *place = fd;
-            n += 1;
+        if let Some(fd) = number.filter(|fd| *fd != dir.as_raw_fd()) {
+            found.look_at(fd);
         }
     }
-    n
+    netacc_sys::reserved_fds::drop_raw(dir);
 }
 
 /// Whether the kernel's socket under the number listens.

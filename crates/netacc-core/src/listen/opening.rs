@@ -22,7 +22,7 @@ use netacc_stats::{Reason, State, Transport, page};
 use netacc_sys::errno::Errno;
 use netacc_sys::{addr, raw, reserved_fds, time};
 use netacc_transport::rdma::engine;
-use netacc_transport::shm::rendezvous;
+use netacc_transport::shm::{owner, rendezvous};
 use netacc_wire::companion::OwnPort;
 use netacc_wire::{Name, Scope};
 
@@ -232,6 +232,9 @@ fn rendezvous_for(
         Ok(1) => Scope::One(cookie(fd).map_err(|_| Reason::ReusePort)?),
         _ => scope_of(fd, local.ip()),
     };
+    if choice.transports.shm {
+        owner::mark(fd);
+    }
     // The number of waiting links is limited independently of the program's backlog.
     let depth = backlog.clamp(16, 1024);
     let at = |place| rendezvous::listen_at(&Name::at(scope, local.port(), place), depth);

@@ -28,6 +28,8 @@ netacc_sys::flags! { SocketFlag:
     pub const NONBLOCK;
     /// Flag: the descriptor is a duplicate of a template, and stands for a socket that the kernel does not have yet.
     pub const PLACEHOLDER;
+    /// Flag: the placeholder is the first descriptor of its template: see [`crate::fd::placeholder::first_or_another`].
+    pub const FIRST;
     /// Flag: a non-blocking connect returned EINPROGRESS, and the next connect(2) reports success. It stays set when
     /// the connection switches to a ring.
     pub const CONNECTING;

@@ -24,14 +24,16 @@ pub(super) struct QueuedConnect {
     pub(super) since: AtomicU64,
 }
 
-static ENTRIES: [QueuedConnect; REMEMBERED] = [const {
-    QueuedConnect {
-        socket: AtomicPtr::new(core::ptr::null_mut()),
-        generation: AtomicU16::new(0),
-        taken: AtomicU64::new(0),
-        since: AtomicU64::new(0),
-    }
-}; REMEMBERED];
+netacc_sys::tables! {
+    static ENTRIES: [QueuedConnect; REMEMBERED] = [const {
+        QueuedConnect {
+            socket: AtomicPtr::new(core::ptr::null_mut()),
+            generation: AtomicU16::new(0),
+            taken: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+        }
+    }; REMEMBERED];
+}
 
 /// Guards the entries.
 pub(super) static LOCK: Lock<{ lock_rank::LEAF }> = Lock::new();

@@ -27,7 +27,9 @@ struct Cell {
     taken: AtomicU32,
 }
 
-static CELLS: [Cell; BELLS] = [const { Cell { waker: AtomicI32::new(0), taken: AtomicU32::new(0) } }; BELLS];
+netacc_sys::tables! {
+    static CELLS: [Cell; BELLS] = [const { Cell { waker: AtomicI32::new(0), taken: AtomicU32::new(0) } }; BELLS];
+}
 
 /// A thread's bell. `None` in it: no waker is left for this thread.
 pub(crate) struct Bell(Option<&'static Cell>);

@@ -34,7 +34,9 @@ pub struct State(pub AtomicU32);
 pub const STATE_BITS: usize = 6;
 const _: () = assert!(size_of::<State>() == 1 << STATE_BITS);
 
-pub static STATES: [State; COUNT] = [const { State(AtomicU32::new(UNMADE)) }; COUNT];
+netacc_sys::tables! {
+    pub static STATES: [State; COUNT] = [const { State(AtomicU32::new(UNMADE)) }; COUNT];
+}
 
 /// Where the first stack begins.
 pub static AREA: AtomicUsize = AtomicUsize::new(0);

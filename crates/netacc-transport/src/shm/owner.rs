@@ -21,6 +21,12 @@ const REQUEST: usize = 16 + 56;
 /// Offsets of `idiag_cookie`, `idiag_uid` and `idiag_inode` in `struct inet_diag_msg`, after the netlink header.
 const COOKIE_AT: usize = 16 + 44;
 const UID_AT: usize = 16 + 64;
+/// Offset of the attributes, which follow the `struct inet_diag_msg`.
+const ATTRIBUTES_AT: usize = 16 + 72;
+/// Type of the attribute with a `struct inet_diag_sockopt` (Linux 5.10).
+const INET_DIAG_SOCKOPT: u16 = 22;
+/// Bit of its first byte: `mc_loop` (`IP_MULTICAST_LOOP`), which is set in each new socket of either family.
+const MULTICAST_LOOP: u8 = 1 << 4;
 /// Offset of `idiag_rqueue`: for a listener the number of connections that wait to be accepted.
 const WAITING_AT: usize = 16 + 56;
 /// Offset of `idiag_wqueue`: for a listener its backlog.
@@ -53,6 +59,8 @@ pub struct Owned {
     pub backlog: u32,
     /// Number of connections that wait to be accepted, if the socket listens.
     pub waiting: u32,
+    /// Whether the kernel shows that no process ever called [`mark`] for the socket.
+    pub is_unmarked: bool,
 }
 
 impl Owned {
@@ -61,6 +69,16 @@ impl Owned {
     pub fn room(&self) -> u32 {
         self.backlog.saturating_add(1).saturating_sub(self.waiting)
     }
+}
+
+/// Marks a listener, before a rendezvous is opened for it. A client learns from the kernel's answer that there is no mark, and
+/// need not look for names: it is one question in place of eighty.
+///
+/// The mark is an option for multicast packets, which a TCP socket never receives, so that it has no effect. Every process
+/// that has the socket shares the mark, and it stays when a rendezvous is closed.
+pub fn mark(listener: i32) {
+    // A listener without the mark is served by TCP, which is all that can be done where the kernel refuses.
+    let _ = raw::setsockopt_int(listener, libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 0);
 }
 
 /// The kernel's answer about the listener that a connection would reach.
@@ -87,6 +105,49 @@ pub fn listener(from: Option<SocketAddr>, dest: SocketAddr) -> Word {
         }
     }
     Word::Untold
+}
+
+/// A connection that is to be made, and what the kernel has said of its listener.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    from: SocketAddr,
+    pub(super) dest: SocketAddr,
+    /// `None`: the kernel was not asked, since the member of a group is known.
+    word: Option<Word>,
+}
+
+impl Asked {
+    /// Asks the kernel, unless it was asked for the `member` of a group.
+    pub(super) fn new(from: SocketAddr, dest: SocketAddr, member: Option<u64>) -> Asked {
+        Asked { from, dest, word: member.is_none().then(|| listener(Some(from), dest)) }
+    }
+
+    /// Whether the listener certainly has no rendezvous, or is none.
+    pub(super) fn is_plain(&self) -> bool {
+        match self.word {
+            Some(Word::Listener(listener)) => listener.is_unmarked,
+            Some(Word::Nobody) => true,
+            Some(Word::Untold) | None => false,
+        }
+    }
+
+    /// The cookie of the listener, if the kernel tells it.
+    pub(super) fn cookie(&self) -> Option<u64> {
+        match self.word {
+            Some(Word::Listener(listener)) => Some(listener.cookie),
+            Some(_) => None,
+            None => listener_cookie(self.from, self.dest),
+        }
+    }
+
+    /// What the kernel says of the listener with this cookie among those of a group; 0: of the one that has its port alone.
+    pub(super) fn of_member(&self, member: u64) -> Word {
+        match self.word {
+            Some(Word::Listener(listener)) if member == 0 || listener.cookie == member => Word::Listener(listener),
+            // Listeners that share a port belong to one user, but each has its own cookie.
+            _ => listener((member != 0).then_some(self.from), self.dest),
+        }
+    }
 }
 
 /// The cookie (`SO_COOKIE`) of the listener that a connection from `from` to `dest` would reach, if the kernel tells.
@@ -135,16 +196,20 @@ fn is_there() -> bool {
     let mut nothing = request(SocketAddr::from(([0; 4], 0)), None);
     put(&mut nothing, 6, &(NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
     put(&mut nothing, 20, &[0; 4]);
-    let there = exchange(&mut nothing).is_ok_and(|reply| kind(&reply) == Some(NLMSG_DONE));
+    let mut reply = NO_REPLY;
+    let there = exchange(&mut nothing, &mut reply).is_ok() && kind(&reply) == Some(NLMSG_DONE);
     if there {
         ANSWERS.store(true, Ordering::Relaxed);
     }
     there
 }
 
-/// Queries the socket with these addresses; `None` if there is none, or if the kernel has no sock_diag(7).
+/// Queries the socket with these addresses; `None` if there is none, or if the kernel has no sock_diag(7). A function of its own,
+/// so that question and answer do not stay on a small stack while a link is made.
+#[inline(never)]
 fn query(local: SocketAddr, remote: Option<SocketAddr>) -> Result<Option<Found>> {
-    let reply = exchange(&mut request(local, remote))?;
+    let mut reply = NO_REPLY;
+    exchange(&mut request(local, remote), &mut reply)?;
     if let Some(found) = parse(&reply) {
         ANSWERS.store(true, Ordering::Relaxed);
         return Ok(Some(found));
@@ -156,41 +221,41 @@ fn query(local: SocketAddr, remote: Option<SocketAddr>) -> Result<Option<Found>>
 }
 
 type Reply = [u8; 512];
+const NO_REPLY: Reply = [0; 512];
 
 /// Sends a query and receives the kernel's answer, which is available as soon as the query has been sent.
-fn exchange(question: &mut [u8; REQUEST]) -> Result<Reply> {
+fn exchange(question: &mut [u8; REQUEST], reply: &mut Reply) -> Result<()> {
     let Some(_alone) = SOCK_DIAG_LOCK.try_lock() else {
         let fd = open()?;
-        let reply = exchange_over(fd.as_raw_fd(), question);
+        let done = exchange_over(fd.as_raw_fd(), question, reply);
         reserved_fds::drop_raw(fd);
-        return reply;
+        return done;
     };
     let kept = match CACHED_SOCKET.load(Ordering::Relaxed) {
         0 => reserved_fds::adopt(open()?)?,
         kept => kept - 1,
     };
-    let reply = exchange_over(kept, question);
+    let done = exchange_over(kept, question, reply);
     // A socket with an error may still receive answers to earlier queries, so it is not kept.
-    CACHED_SOCKET.store(if reply.is_ok() { kept + 1 } else { 0 }, Ordering::Relaxed);
-    if reply.is_err() {
+    CACHED_SOCKET.store(if done.is_ok() { kept + 1 } else { 0 }, Ordering::Relaxed);
+    if done.is_err() {
         reserved_fds::close(kept);
     }
-    reply
+    done
 }
 
 fn open() -> Result<OwnedFd> {
     Ok(socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?)
 }
 
-fn exchange_over(fd: i32, question: &mut [u8; REQUEST]) -> Result<Reply> {
+fn exchange_over(fd: i32, question: &mut [u8; REQUEST], reply: &mut Reply) -> Result<()> {
     // The sequence number comes from a clock, since a counter would have the same values in another process that shares
     // the socket.
     let number = num::low_half(cpu::ticks()).to_ne_bytes();
     put(question, 8, &number);
     raw::send(fd, question.as_ptr(), question.len(), libc::MSG_DONTWAIT)?;
-    let mut reply: Reply = [0; 512];
     raw::recv(fd, reply.as_mut_ptr(), reply.len(), libc::MSG_DONTWAIT)?;
-    if reply.get(8..12) == Some(&number[..]) { Ok(reply) } else { Err(Errno::PROTO) }
+    if reply.get(8..12) == Some(&number[..]) { Ok(()) } else { Err(Errno::PROTO) }
 }
 
 fn put(message: &mut [u8], at: usize, bytes: &[u8]) {
@@ -261,144 +326,25 @@ fn parse(reply: &[u8]) -> Option<Found> {
         inode: word(reply, INODE_AT)?,
         backlog: word(reply, BACKLOG_AT)?,
         waiting: word(reply, WAITING_AT)?,
+        is_unmarked: options(reply).is_some_and(|bits| bits & MULTICAST_LOOP != 0),
     };
     Some(Found { state: *reply.get(17)?, owned })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::net::TcpListener;
-
-    #[test]
-    fn finds_the_owner_of_a_listener() {
-        let me = rustix::process::geteuid().as_raw();
-        for bind in ["127.0.0.1:0", "0.0.0.0:0", "[::]:0"] {
-            let l = TcpListener::bind(bind).unwrap();
-            let port = l.local_addr().unwrap().port();
-            let at = SocketAddr::new([127, 0, 0, 1].into(), port);
-            #[allow(unsafe_code)]
-            // SAFETY: the descriptor is open as long as the listener lives.
-            let fd = unsafe { rustix::fd::BorrowedFd::borrow_raw(std::os::fd::AsRawFd::as_raw_fd(&l)) };
-            let inode = u32::try_from(rustix::fs::fstat(fd).unwrap().st_ino).unwrap();
-            let cookie = rustix::net::sockopt::socket_cookie(fd).unwrap();
-            let Word::Listener(found) = listener(None, at) else { panic!("{bind}: nobody") };
-            let expected = Word::Listener(Owned { cookie, uid: me, inode, ..found });
-            assert_eq!([listener(None, at), listener(Some(at), at)], [expected; 2], "{bind}");
-            let _alone = crate::starting();
-            drop(l);
-            assert_eq!(listener(None, at), Word::Nobody);
+/// The first byte of the socket's `struct inet_diag_sockopt`, if the kernel gives it.
+fn options(reply: &[u8]) -> Option<u8> {
+    let length = usize::try_from(word(reply, 0)?).ok()?;
+    let mut rest = reply.get(ATTRIBUTES_AT..length)?;
+    loop {
+        let (header, _) = rest.split_first_chunk::<4>()?;
+        let [length, kind] = [[header[0], header[1]], [header[2], header[3]]].map(u16::from_ne_bytes);
+        if kind == INET_DIAG_SOCKOPT {
+            return rest.get(4..usize::from(length))?.first().copied();
         }
-    }
-
-    #[test]
-    fn says_how_many_connections_wait_at_a_listener() {
-        let l = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = l.local_addr().unwrap();
-        let found = || match listener(None, at) {
-            Word::Listener(found) => found,
-            word => panic!("{word:?}"),
-        };
-        let (none, connected) = (found(), [(); 3].map(|()| std::net::TcpStream::connect(at).unwrap()));
-        let three = found();
-        assert_eq!((none.waiting, three.waiting, none.room() - three.room()), (0, 3, 3));
-        drop(l.accept().unwrap());
-        assert_eq!(found().waiting, 2);
-        drop(connected);
-    }
-
-    #[test]
-    fn a_kernel_that_answers_is_known_by_an_empty_list() {
-        ANSWERS.store(false, Ordering::Relaxed);
-        assert!(is_there());
-    }
-
-    #[test]
-    fn a_listener_is_found_behind_a_connection_from_the_same_port() {
-        let l = TcpListener::bind("127.0.0.1:0").unwrap();
-        let c = std::net::TcpStream::connect(l.local_addr().unwrap()).unwrap();
-        let (from, to) = (c.local_addr().unwrap(), c.peer_addr().unwrap());
-        assert_eq!(listener_cookie(from, to), None);
-        assert_eq!(listener(Some(from), to), listener(None, to));
-    }
-
-    #[test]
-    fn several_threads_ask_at_once() {
-        let l = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = l.local_addr().unwrap();
-        let told = listener(None, at);
-        std::thread::scope(|s| {
-            for _ in 0..4 {
-                s.spawn(|| (0..500).for_each(|_| assert_eq!(listener(None, at), told)));
-            }
-        });
-    }
-
-    #[test]
-    fn finds_the_owner_of_a_connection() {
-        let me = rustix::process::geteuid().as_raw();
-        let l = TcpListener::bind("127.0.0.1:0").unwrap();
-        let c = std::net::TcpStream::connect(l.local_addr().unwrap()).unwrap();
-        let (from, to) = (c.local_addr().unwrap(), c.peer_addr().unwrap());
-        assert_eq!(connection_uid(from, to), Some(me));
-        assert_eq!(connection_uid(to, to), None);
-    }
-
-    #[test]
-    fn a_connection_is_held_until_its_end_is_closed() {
-        let l = TcpListener::bind("127.0.0.1:0").unwrap();
-        let c = std::net::TcpStream::connect(l.local_addr().unwrap()).unwrap();
-        let (s, _) = l.accept().unwrap();
-        let (from, to) = (c.local_addr().unwrap(), c.peer_addr().unwrap());
-        c.shutdown(std::net::Shutdown::Write).unwrap();
-        assert!(is_held(from, to));
-        let _alone = crate::starting();
-        drop(c);
-        assert!(!is_held(from, to));
-        assert!(is_held(to, from));
-        drop(s);
-    }
-
-    #[test]
-    fn names_the_listener_of_a_group_that_the_kernel_chooses() {
-        use rustix::net::sockopt::{set_socket_reuseport, socket_cookie};
-        use std::collections::HashSet;
-
-        let member = |port: u16| -> OwnedFd {
-            let fd = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-            set_socket_reuseport(&fd, true).unwrap();
-            rustix::net::bind(&fd, &SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
-            rustix::net::listen(&fd, 100).unwrap();
-            fd
-        };
-        let first = member(0);
-        let at = SocketAddr::try_from(rustix::net::getsockname(&first).unwrap()).unwrap();
-        let group = [first, member(at.port())];
-        let cookies: Vec<u64> = group.iter().map(|fd| socket_cookie(fd).unwrap()).collect();
-        let mut seen = HashSet::new();
-        for _ in 0..64 {
-            // The socket is bound first, so that the kernel can be asked before it has chosen.
-            let c = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-            rustix::net::bind(&c, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-            let from = SocketAddr::try_from(rustix::net::getsockname(&c).unwrap()).unwrap();
-            // If the port belongs to an earlier connection whose other end is in TIME_WAIT, the kernel names that
-            // connection.
-            let Some(told) = listener_cookie(from, at) else { continue };
-            rustix::net::connect(&c, &at).unwrap();
-            let mut ready = group.each_ref().map(|fd| rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN));
-            rustix::event::poll(&mut ready, None).unwrap();
-            let chosen = ready.iter().position(|p| !p.revents().is_empty()).unwrap();
-            assert_eq!(cookies[chosen], told);
-            rustix::net::accept(&group[chosen]).unwrap();
-            seen.insert(told);
-        }
-        assert_eq!(seen.len(), 2, "64 connections went to one of two listeners");
-    }
-
-    #[test]
-    fn garbage_replies_name_nobody() {
-        assert_eq!(parse(&[]), None);
-        assert_eq!(parse(&[0xff; 40]), None);
-        assert_eq!(error(&[0xff; 40]), None);
+        rest = rest.get(usize::from(length.max(4)).next_multiple_of(4)..)?;
     }
 }
+
+#[cfg(test)]
+#[path = "owner_tests.rs"]
+mod tests;

@@ -7,6 +7,13 @@ use netacc_sys::{raw, reserved_fds};
 use rustix::fd::{FromRawFd, OwnedFd};
 use rustix::process::{geteuid, getuid};
 
+/// Value of [`PeerProcess::expects_trust`]: it will not.
+const DISTRUSTS: u32 = 0;
+/// Value of [`PeerProcess::expects_trust`]: it will.
+const TRUSTS: u32 = 1;
+/// Value of [`PeerProcess::expects_trust`]: it will, unless it is in another user namespace.
+const TRUSTS_IN_OURS: u32 = 2;
+
 /// The process that the kernel named as a link's peer.
 #[derive(Debug)]
 pub struct PeerProcess {
@@ -20,9 +27,9 @@ pub struct PeerProcess {
     trust: AtomicU32,
     /// Our own real user when the link was made.
     ours: AtomicU32,
-    /// 1 if it will trust the process that made this end of the link, which is decided by that process's user at the
+    /// Whether it will trust the process that made this end of the link, which is decided by that process's user at the
     /// time. It is used until the peer has stored its own word, also in the child of a fork, which may run as another
-    /// user.
+    /// user. Most peers have stored it before anybody asks; so /proc is asked for the namespace only then.
     expects_trust: AtomicU32,
 }
 
@@ -77,10 +84,12 @@ impl PeerProcess {
     pub fn set_uid(&self, uid: u32) {
         self.uid.store(uid, Ordering::Relaxed);
         let expected = match self.trust() {
-            Trust::Group => true,
-            _ => are_trusted_by(uid) && (self.pid() == 0 || !is_in_another_user_namespace(self.pid())),
+            Trust::Group => TRUSTS,
+            _ if !are_trusted_by(uid) => DISTRUSTS,
+            _ if self.pid() == 0 => TRUSTS,
+            _ => TRUSTS_IN_OURS,
         };
-        self.expects_trust.store(expected.into(), Ordering::Relaxed);
+        self.expects_trust.store(expected, Ordering::Relaxed);
     }
 
     /// Whether the kernel says that it is root.
@@ -123,7 +132,15 @@ impl PeerProcess {
 
     /// Whether it is expected to trust the process that made this end of the link.
     pub(super) fn will_trust_us(&self) -> bool {
-        self.expects_trust.load(Ordering::Relaxed) != 0
+        match self.expects_trust.load(Ordering::Relaxed) {
+            TRUSTS_IN_OURS => {
+                let known = if is_in_another_user_namespace(self.pid()) { DISTRUSTS } else { TRUSTS };
+                // Relaxed: two threads that ask at once find the same.
+                self.expects_trust.store(known, Ordering::Relaxed);
+                known == TRUSTS
+            }
+            known => known == TRUSTS,
+        }
     }
 
     /// Whether the process still lives. One in another PID namespace counts as alive if the kernel has no pidfd of it.

@@ -49,6 +49,7 @@ pub(super) fn is_stopped(pid: u32) -> bool {
 
 /// Whether `pid` is known to be in another user namespace than this process (user_namespaces(7)). False if that is not
 /// visible: for a process of another user, or without /proc.
+#[inline(never)]
 pub(super) fn is_in_another_user_namespace(pid: u32) -> bool {
     let namespace = |pid| {
         let found = statat(CWD, ProcPath::new(pid, "ns/user").as_bytes(), AtFlags::empty()).ok()?;

@@ -159,7 +159,9 @@ impl Place {
     }
 }
 
-static OFFERS: [Place; WAITING] = [const { Place::new() }; WAITING];
+netacc_sys::tables! {
+    static OFFERS: [Place; WAITING] = [const { Place::new() }; WAITING];
+}
 /// Number of offers that are to be looked at.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 /// Number of offers in all. Under `LOCK`, which readers need not take: they only stop early by it.

@@ -8,7 +8,7 @@ use crate::shm::host_access;
 use crate::shm::link::Link;
 use crate::shm::mapping;
 use crate::shm::mapping::Mapped;
-use crate::shm::owner::{self, Word};
+use crate::shm::owner::{Asked, Word};
 use crate::shm::procfs;
 use crate::shm::segment::{SEGMENT, Segment, ServedBy};
 use crate::shm::server_state::ServerState;
@@ -224,10 +224,14 @@ pub fn connect_link(
 ) -> core::result::Result<&'static Link, NoLink> {
     let res = |e: rustix::io::Errno| NoLink::Resources(Errno::from(e));
     mapping::affordable().map_err(NoLink::Resources)?;
+    // The kernel is asked for the listener first, since most servers have no NetACC, and nobody looks for their names then.
+    let asked = Asked::new(from, dest, member);
+    if asked.is_plain() {
+        return Err(NoLink::Nobody);
+    }
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).map_err(res)?;
     pass_credentials(fd.as_fd());
-    let made =
-        find(&fd, from, dest, member, place).and_then(|found| Ok((client_link(&fd, from, dest, found.0)?, found)));
+    let made = find(&fd, asked, member, place).and_then(|found| Ok((client_link(&fd, asked, found.0)?, found)));
     match made {
         Ok((Made { mapped, uid, pid, listener }, (found, several))) => {
             let link = reserved_fds::adopt(fd)
@@ -253,19 +257,14 @@ pub fn connect_link(
 
 /// Connects `fd` to a rendezvous: returns the cookie of a listener that may share its port, 0 for one that has its port
 /// alone, and whether its name tells that several processes may serve the listener.
-fn find(
-    fd: &OwnedFd,
-    from: SocketAddr,
-    dest: SocketAddr,
-    member: Option<u64>,
-    place: u16,
-) -> core::result::Result<(u64, bool), NoLink> {
+fn find(fd: &OwnedFd, asked: Asked, member: Option<u64>, place: u16) -> core::result::Result<(u64, bool), NoLink> {
+    let dest = asked.dest;
     let mut several = false;
     let connects = |name: &Name| {
         several = name.is_of_several();
         dial(fd, name)
     };
-    match search(from, dest, member, place, connects)? {
+    match search(|| asked.cookie(), dest, member, place, connects)? {
         Some(found) => Ok((found, several)),
         None if member.is_none() && meets_other_version(fd, dest) => Err(NoLink::Version),
         None => Err(NoLink::Nobody),
@@ -288,9 +287,9 @@ fn meets_other_version(fd: &OwnedFd, dest: SocketAddr) -> bool {
 
 /// Tries the names that the rendezvous for `dest` may have, in a client's order, until `there` returns true. Returns
 /// the cookie of a listener that may share its port, 0 for one that has its port alone. `there` may connect, or only
-/// look the name up.
+/// look the name up. `chosen` is the cookie of the listener that the kernel would choose, if it tells.
 pub fn search<E, F: FnMut(&Name) -> core::result::Result<bool, E>>(
-    from: SocketAddr,
+    chosen: impl FnOnce() -> Option<u64>,
     dest: SocketAddr,
     member: Option<u64>,
     place: u16,
@@ -323,7 +322,7 @@ pub fn search<E, F: FnMut(&Name) -> core::result::Result<bool, E>>(
     if let Some(found) = at(&mut there, 0, member)? {
         return Ok(Some(found));
     }
-    let cookie = member.or_else(|| owner::listener_cookie(from, dest));
+    let cookie = member.or_else(chosen);
     if member.is_none()
         && let Some(c) = cookie
         && there(&Name::new(Scope::One(c), dest.port()))?
@@ -378,10 +377,9 @@ struct Made {
 
 /// Sends a Hello over `fd` and makes the client's side of the link, if the process there may serve the listener.
 /// `member` is the cookie of a listener that may share its port; 0: it has its port alone.
-fn client_link(fd: &OwnedFd, from: SocketAddr, dest: SocketAddr, member: u64) -> core::result::Result<Made, NoLink> {
+fn client_link(fd: &OwnedFd, asked: Asked, member: u64) -> core::result::Result<Made, NoLink> {
     let (pid, uid) = raw::peer_credentials(fd.as_raw_fd()).map_err(NoLink::Resources)?;
-    // Listeners that share a port belong to one user, but each has its own cookie.
-    let word = owner::listener((member != 0).then_some(from), dest);
+    let word = asked.of_member(member);
     let told = accepts(uid, pid, word)?;
     let listener = if member != 0 { member } else { told };
     let backlog = match word {

@@ -152,11 +152,17 @@ fn answer(dest: SocketAddr, config: &Config, there: &Rendezvous, host: &Host) ->
     // Of several listeners any that is accelerated; `group` says how many are. Without sock_diag it is one port's answer.
     let ports: Vec<u16> = listeners.map_or_else(|| vec![FIRST_PORT], |members| members.into_values().collect());
     for port in ports {
-        let looked = rendezvous::search(SocketAddr::new(source, port), target, None, 0, |name| {
-            tried.push(*name);
-            found = found.or(there.inode(name.as_bytes()));
-            Ok::<bool, Infallible>(found.is_some())
-        });
+        let looked = rendezvous::search(
+            || owner::listener_cookie(SocketAddr::new(source, port), target),
+            target,
+            None,
+            0,
+            |name| {
+                tried.push(*name);
+                found = found.or(there.inode(name.as_bytes()));
+                Ok::<bool, Infallible>(found.is_some())
+            },
+        );
         if matches!(looked, Ok(Some(_))) {
             break;
         }

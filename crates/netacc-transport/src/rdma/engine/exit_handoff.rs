@@ -98,10 +98,15 @@ pub(super) fn hand_off(fork: Fork, ends: bool) {
 }
 
 /// Ends the copy, since this process continues.
+#[inline]
 pub(super) fn take_back() {
-    if COPY.load(Ordering::Acquire) == 0 {
-        return;
+    if COPY.load(Ordering::Acquire) != 0 {
+        take_back_copy();
     }
+}
+
+#[cold]
+fn take_back_copy() {
     let writing = COPY.swap(0, Ordering::AcqRel) - 1;
     if writing < 0 {
         return;

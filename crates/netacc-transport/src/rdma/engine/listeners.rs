@@ -46,9 +46,11 @@ pub(super) struct Request {
 /// Cookie of an identifier that no engine has yet: its events are dropped.
 pub(super) const NOBODY: u64 = LISTENER - 1;
 
-/// TCP ports at which the program listens for other hosts, a bit each: the first engine writes them, and all engines
-/// read them.
-static PORTS: [AtomicU64; 1 << 10] = [const { AtomicU64::new(0) }; 1 << 10];
+netacc_sys::tables! {
+    /// TCP ports at which the program listens for other hosts, a bit each: the first engine writes them, and all engines
+    /// read them.
+    static PORTS: [AtomicU64; 1 << 10] = [const { AtomicU64::new(0) }; 1 << 10];
+}
 
 /// Set while clients on other hosts cannot find some listener by RDMA, and the host may get a device by which they can.
 static UNHEARD: AtomicBool = AtomicBool::new(false);
