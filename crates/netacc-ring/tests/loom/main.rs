@@ -15,6 +15,7 @@
 mod pipe;
 mod slots;
 mod stream;
+mod turn;
 mod wake;
 
 use netacc_ring::sync::*;
