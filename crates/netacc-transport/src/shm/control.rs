@@ -314,7 +314,8 @@ impl Link {
 
     fn handle(&'static self, m: Message, fd: Option<OwnedFd>) {
         match (m, fd) {
-            (Message::Waker { id }, Some(fd)) => {
+            (Message::Waker { id, token }, None) if token != 0 => self.wakers().learn_token(id, token),
+            (Message::Waker { id, token: 0 }, Some(fd)) => {
                 if let Ok(fd) = reserved_fds::adopt(fd) {
                     self.wakers().learn(id, fd);
                 }
