@@ -13,8 +13,11 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 /// The smallest page size (bytes); each part of a larger page is queried by itself.
 const PAGE: usize = 4096;
 
+/// The binary logarithm of [`KNOWN`].
+const KNOWN_BITS: u32 = 15;
+
 /// Number of pages that are remembered; they hold 128 MiB of buffers.
-const KNOWN: usize = 32_768;
+const KNOWN: usize = 1 << KNOWN_BITS;
 
 /// What a call does with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,10 +42,22 @@ pub fn known<T>(p: *const T, len: usize, access: Access) -> bool {
     known_page(first, access) && (first / PAGE == last / PAGE || known_page(last, access))
 }
 
+/// The cell of [`PAGES`] for the page with this number. The number is hashed, because the buffers of a program's threads
+/// lie at a regular distance: malloc(3) aligns the arena of each thread to 64 MiB, and stacks are 8 MiB apart. With the
+/// low bits of the number alone, threads would overwrite each other's entries, and each call would ask the kernel again.
+#[inline(always)]
+fn cell(number: usize) -> Option<&'static AtomicUsize> {
+    // A multiplicative hash: the upper bits of the product with an odd number. Of the well-known multipliers this one
+    // spreads the distances that the test below names best.
+    const MULTIPLIER: u64 = 0xD1B5_4A32_D192_ED03;
+    let hash = (number as u64).wrapping_mul(MULTIPLIER) >> (u64::BITS - KNOWN_BITS);
+    PAGES.get(hash as usize)
+}
+
 #[inline(always)]
 fn known_page(addr: usize, access: Access) -> bool {
     let number = addr / PAGE;
-    let word = PAGES.get(number % KNOWN).map_or(0, |cell| cell.load(Ordering::Relaxed));
+    let word = cell(number).map_or(0, |cell| cell.load(Ordering::Relaxed));
     match access {
         Access::Read => word >> 1 == number + 1,
         Access::Write => word == entry(number, access),
@@ -107,7 +122,7 @@ fn probe_page(addr: usize, access: Access) -> bool {
         Access::Read => probed_by_read(addr),
         Access::Write => probed_by_write(addr),
     };
-    if there && let Some(cell) = PAGES.get(number % KNOWN) {
+    if there && let Some(cell) = cell(number) {
         cell.store(entry(number, access), Ordering::Relaxed);
     }
     there
@@ -166,6 +181,21 @@ mod tests {
         }
         // SAFETY: the first page can be read.
         assert_eq!(unsafe { *p }, 0);
+    }
+
+    /// The first pages of 256 arenas and of 256 stacks, as a program with that many threads has them.
+    #[test]
+    fn buffers_of_threads_do_not_displace_each_other() {
+        let place = |number: usize| core::ptr::from_ref(cell(number).unwrap()) as usize;
+        for distance in [128 << 20, 64 << 20, 8 << 20, (8 << 20) + PAGE, 2 << 20] {
+            let mut places: Vec<usize> = (0..256)
+                .flat_map(|n| (0..8).map(move |page| place(0x7f00_0000_0000 / PAGE + n * distance / PAGE + page)))
+                .collect();
+            places.sort_unstable();
+            let pages = places.len();
+            places.dedup();
+            assert_eq!(places.len(), pages, "{distance}");
+        }
     }
 
     #[test]
