@@ -25,6 +25,7 @@ mod notify;
 mod producer;
 mod ready;
 pub mod sync;
+pub mod turn;
 
 pub use area::Area;
 pub use consumer::Consumer;

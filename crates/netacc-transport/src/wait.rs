@@ -31,6 +31,12 @@ pub trait WakerSource: Sync {
     /// The descriptor of waker `id`, or -1.
     fn waker_fd(&self, id: u32) -> i32;
 
+    /// Rings waker `id`, on which a thread of this process sleeps.
+    fn ring(&self, id: u32);
+
+    /// Takes the ringing of waker `id` back.
+    fn silence(&'static self, id: u32);
+
     /// The descriptor that has messages of the other process, or -1 if none can come any more.
     fn control_to_poll(&self) -> i32;
 
@@ -287,7 +293,7 @@ impl WaitSet {
         for b in self.borrowed() {
             let control = if b.waker == 0 { b.at } else { b.at + 1 };
             if b.waker != 0 && self.revents(b.at) != 0 {
-                crate::wakers::silence(b.link.waker_fd(b.waker));
+                b.link.silence(b.waker);
             }
             if self.revents(control) != 0 {
                 b.link.service();

@@ -22,7 +22,7 @@ mod name;
 pub mod probe;
 pub mod qp_hello;
 pub use entrance::Entrance;
-pub use name::{Name, Scope};
+pub use name::{Name, Scope, proof};
 
 /// The version of everything that two processes share: messages, segment layout, ring protocol. It is part
 /// of the rendezvous name, so processes of different versions do not find each other and stay on TCP.
@@ -54,12 +54,16 @@ pub enum Message {
         /// The size of the segment in bytes, which must be the one that the receiver expects.
         segment: u64,
     },
-    /// The eventfd of a waker lies beside the message.
+    /// The sender has a new waker.
     Waker {
         /// The number by which shared memory refers to the waker.
         id: u32,
+        /// 0: the waker is the eventfd beside the message. Otherwise it is the datagram socket with the name that
+        /// [`Name::waker`] derives from the token, since strangers pass no descriptors.
+        token: u64,
     },
-    /// The receiver must write its own waker, because the sender does not have (or does not trust) the eventfd.
+    /// The receiver must ring its own waker, because the sender does not have the eventfd (or does not trust its maker),
+    /// or cannot reach the socket.
     Wake {
         /// The number of the waker.
         id: u32,
@@ -124,7 +128,7 @@ impl Message {
     pub fn encode(self) -> [u8; LEN] {
         let (kind, a, b, c): (u16, u32, u64, u64) = match self {
             Message::Hello { pid, segment } => (1, pid, segment, 0),
-            Message::Waker { id } => (2, id, 0, 0),
+            Message::Waker { id, token } => (2, id, token, 0),
             Message::Wake { id } => (3, id, 0, 0),
             Message::Liveness { slot, generation, token } => (4, slot, generation.into(), token),
             Message::Promote { slot, generation } => (5, slot, generation.into(), 0),
@@ -159,7 +163,7 @@ impl Message {
         let c = u64::from_le_bytes(bytes.get(24..32)?.try_into().ok()?);
         let m = match u16(bytes, 6)? {
             1 => Message::Hello { pid: a, segment: b },
-            2 => Message::Waker { id: a },
+            2 => Message::Waker { id: a, token: b },
             3 => Message::Wake { id: a },
             4 => Message::Liveness { slot: a, generation: u32::try_from(b).ok()?, token: c },
             5 => Message::Promote { slot: a, generation: u32::try_from(b).ok()? },
@@ -195,7 +199,8 @@ mod tests {
         fn what_is_encoded_decodes(a: u32, b: u64, e: u32) {
             for m in [
                 Message::Hello { pid: a, segment: b },
-                Message::Waker { id: a },
+                Message::Waker { id: a, token: 0 },
+                Message::Waker { id: a, token: b },
                 Message::Wake { id: a },
                 Message::Liveness { slot: a, generation: e, token: 0 },
                 Message::Liveness { slot: a, generation: e, token: b },

@@ -60,13 +60,23 @@ impl Name {
         n
     }
 
-    /// The name of a liveness socket that listens ([`crate::Message::Liveness`]). Every process can see the name, so
-    /// the lower half of the token, which proves the peer, is not part of it.
+    /// The name of a liveness socket that listens ([`crate::Message::Liveness`]).
     pub fn liveness(token: u64) -> Name {
+        Name::of_token(b"/alive/", token)
+    }
+
+    /// The name of a waker that is a socket ([`crate::Message::Waker`]).
+    pub fn waker(token: u64) -> Name {
+        Name::of_token(b"/waker/", token)
+    }
+
+    /// The name of a socket that one peer is told of by a token. Every process can see the name, so the lower half of the
+    /// token, which proves the peer ([`proof`]), is not part of it.
+    fn of_token(purpose: &[u8], token: u64) -> Name {
         let mut n = Name { buf: [0; 64], len: 0 };
         n.put(b"netacc/");
         n.decimal(crate::VERSION);
-        n.put(b"/alive/");
+        n.put(purpose);
         n.hex(&token.to_be_bytes().first_chunk::<4>().copied().unwrap_or_default());
         n
     }
@@ -106,6 +116,11 @@ impl Name {
     }
 }
 
+/// The half of a token that is not part of a name. A datagram to a waker consists of it.
+pub fn proof(token: u64) -> [u8; 4] {
+    token.to_be_bytes().last_chunk::<4>().copied().unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,6 +138,11 @@ mod tests {
         assert!(Name::at(Scope::Dual, 80, 7).as_bytes().ends_with(b"any/80+7"));
         assert_eq!(Name::at(Scope::Dual, 80, 0), Name::new(Scope::Dual, 80));
         assert_eq!(Name::of_version(12, Scope::Any4, 80, 0).as_bytes(), b"netacc/12/any4/80");
+        assert_eq!(
+            Name::waker(0x0102_0304_0506_0708).as_bytes(),
+            format!("netacc/{}/waker/01020304", crate::VERSION).as_bytes()
+        );
+        assert_eq!(proof(0x0102_0304_0506_0708), [5, 6, 7, 8]);
         assert_eq!(n(Scope::One(0x4_0b0c), 443), "0000000000040b0c/443");
         assert_eq!(n(Scope::Addr(Ipv6Addr::LOCALHOST.into()), 1), "00000000000000000000000000000001/1");
     }

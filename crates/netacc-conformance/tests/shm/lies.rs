@@ -68,7 +68,8 @@ fn forged_numbers_reach_nothing() {
             Message::OldSubflow { slot: c.side.slot_index() as u32, generation: forged.wrapping_add(77) },
             Message::Liveness { slot: c.side.slot_index() as u32, generation: forged.wrapping_add(77), token: 0 },
             Message::Hello { pid: 1, segment: 1 },
-            Message::Waker { id: forged.max(1024) },
+            Message::Waker { id: forged.max(1024), token: 0 },
+            Message::Waker { id: forged, token: forged.into() },
         ];
         for m in strangers {
             let (w, is_closed) = pipe();

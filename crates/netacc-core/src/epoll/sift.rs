@@ -15,6 +15,7 @@ use crate::operator::requests;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use netacc_sys::raw;
+use netacc_transport::shm::Link;
 
 /// Result of polling the kernel's set.
 #[derive(Clone, Copy, Debug, Default)]
@@ -98,6 +99,8 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
         // What is asked for is done by the next round of the wait, which holds no lock.
         Named::WakePipe => requests::drain_wake_pipe(),
         Named::Waker(w) => {
+            // Before the ready set is looked at: whatever is rung for from now on rings anew.
+            silence(e, w);
             activate_own(e, w);
             // The thread that noticed the link's end has written every waker after that. The event of the control
             // socket may have come while that thread was still reading, and is not repeated.
@@ -179,17 +182,30 @@ fn confirmed(s: &Socket, reg: &Registration, events: u32) -> u32 {
     asked.map_or(events, |now| events & !ENDS | u32::from(now.cast_unsigned()) & ENDS)
 }
 
+/// The link of a subscription, with a reference for the caller, and the number of its ready set; `None` if the
+/// subscription was dropped meanwhile.
+fn hold_link(e: &Epoll, w: &Subscription) -> Option<(&'static Link, u32)> {
+    // Under the lock the subscription cannot release its link before this thread has a reference.
+    let _g = e.lock.lock();
+    let link = w.link().filter(|_| core::ptr::eq(w.epoll.load(Ordering::Relaxed), e))?;
+    link.hold();
+    Some((link, w.ready_set.load(Ordering::Relaxed)))
+}
+
+/// Takes the ringing of a waker back that is a socket and would be full some time. An eventfd needs no such thing, since
+/// the kernel's set reports each ring of it (`EPOLLET`).
+fn silence(e: &'static Epoll, w: &'static Subscription) {
+    if w.link().is_some_and(|link| link.wakers().is_named(w.ready_set.load(Ordering::Relaxed)))
+        && let Some((link, ready_set)) = hold_link(e, w)
+    {
+        link.silence(ready_set);
+        link.put();
+    }
+}
+
 /// Reads a link's control socket, which has messages or has ended.
 fn serve(e: &'static Epoll, w: &'static Subscription) {
-    let link = {
-        // Under the lock the subscription cannot release its link before this thread has a reference.
-        let _g = e.lock.lock();
-        let Some(link) = w.link().filter(|_| core::ptr::eq(w.epoll.load(Ordering::Relaxed), e)) else {
-            return;
-        };
-        link.hold();
-        link
-    };
+    let Some((link, _)) = hold_link(e, w) else { return };
     link.service();
     // A forked child of the peer may have cleared `armed` without having our waker, and have sent a message instead: so
     // the ready set is checked again, which also arms it again before the next sleep.

@@ -16,6 +16,7 @@ mod left;
 mod pipe;
 mod slots;
 mod stream;
+mod turn;
 mod wake;
 
 use netacc_ring::sync::*;

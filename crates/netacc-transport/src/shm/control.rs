@@ -10,7 +10,8 @@ use crate::shm::redial;
 use crate::shm::strangers::take_passed_socket;
 use crate::shm::wait_budget::WaitBudget;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::Ordering;
+use netacc_ring::turn::in_turn;
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds, time};
@@ -187,27 +188,22 @@ impl Link {
     /// Processes all messages that wait in the control socket.
     pub fn service(&'static self) {
         // There is one reader at a time, so that messages are processed in order. A thread that finds the socket busy
-        // need not wait: the reader checks once more after it has released the lock, since the notification of a later
-        // message may have gone to the other thread. SeqCst: this thread stores `more` before it tries the lock; the
-        // reader releases the lock before it loads `more`.
-        self.control.more.store(1, Ordering::SeqCst);
-        while self.control.more.load(Ordering::SeqCst) != 0 {
-            fence(Ordering::SeqCst);
-            let Some(guard) = self.control.reader.try_lock() else { return };
-            self.control.more.store(0, Ordering::SeqCst);
-            let read = self.read_all();
-            drop(guard);
-            match read {
-                Read::All => fence(Ordering::SeqCst),
-                Read::Part => {
-                    // The kernel has told each epoll instance of the messages (`EPOLLET`) and does not repeat that. So
-                    // the instances' wakers are written, and a thread that finds the mark reads on.
-                    self.control.more.store(1, Ordering::SeqCst);
-                    return self.wakers().ring_all();
-                }
-                Read::Last(Received::End) => return self.lose(),
-                Read::Last(_) => return self.expel(),
+        // need not wait.
+        let read = in_turn(
+            &self.control.more,
+            || self.control.reader.try_lock(),
+            || Some(self.read_all()).filter(|read| !matches!(read, Read::All)),
+        );
+        match read {
+            None | Some(Read::All) => {}
+            Some(Read::Part) => {
+                // The kernel has told each epoll instance of the messages (`EPOLLET`) and does not repeat that. So
+                // the instances' wakers are written, and a thread that finds the mark reads on.
+                self.control.more.store(1, Ordering::SeqCst);
+                self.wakers().ring_all();
             }
+            Some(Read::Last(Received::End)) => self.lose(),
+            Some(Read::Last(_)) => self.expel(),
         }
     }
 
@@ -318,7 +314,8 @@ impl Link {
 
     fn handle(&'static self, m: Message, fd: Option<OwnedFd>) {
         match (m, fd) {
-            (Message::Waker { id }, Some(fd)) => {
+            (Message::Waker { id, token }, None) if token != 0 => self.wakers().learn_token(id, token),
+            (Message::Waker { id, token: 0 }, Some(fd)) => {
                 if let Ok(fd) = reserved_fds::adopt(fd) {
                     self.wakers().learn(id, fd);
                 }

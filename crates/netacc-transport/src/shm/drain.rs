@@ -7,7 +7,7 @@
 //! at a time may peek and read.
 
 use crate::shm::ShmEndpoint;
-use crate::shm::guard::{FirstMessage, first_message};
+use crate::shm::guard::{FirstMessage, first_bare_message};
 use crate::shm::passing::{PASSES, PASSES_OLD_SUBFLOW, receive_descriptors};
 use crate::shm::wake_peer::WAKE;
 use netacc_sys::errno::Errno;
@@ -71,7 +71,7 @@ impl ShmEndpoint {
         let mut reading = None;
         for _ in 0..LOOKS {
             // Descriptors stay in the socket, which is closed by `dismiss_shared`.
-            if !lends && matches!(first_message(fd), FirstMessage::Message { descriptors: true, .. }) {
+            if !lends && matches!(first_bare_message(fd), FirstMessage::Message { descriptors: true, .. }) {
                 self.side.report("passed descriptors over a liveness socket");
                 return LivenessEvent::Strange;
             }

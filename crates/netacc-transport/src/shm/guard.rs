@@ -11,7 +11,7 @@
 
 use netacc_sys::errno::Errno;
 use netacc_sys::{closer, raw, reserved_fds};
-use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::fcntl_get_seals;
 
 /// The first message in a control socket.
@@ -86,9 +86,8 @@ fn peek<const N: usize>(fd: i32, control: &mut Control<N>) -> Result<(usize, usi
     }
 }
 
-/// Peeks at the first message of a socket. If the sender's credentials were requested, there is room for them alone,
-/// and the truncation flag reports descriptors (unix(7)). Otherwise some descriptors may be duplicated, which are
-/// closed again.
+/// Peeks at the first message of a socket that requests the senders' credentials. There is room for them alone, and the
+/// truncation flag reports descriptors (unix(7)), of which the peek makes no duplicates.
 pub(super) fn first_message(fd: i32) -> FirstMessage {
     let mut control = Control([0; CREDENTIALS]);
     match peek(fd, &mut control) {
@@ -108,6 +107,18 @@ pub(super) fn first_message(fd: i32) -> FirstMessage {
     }
 }
 
+/// Peeks at the first message of a socket that requests no credentials. Without room for control messages the peek makes
+/// no duplicates of descriptors: even the close of a duplicate may block, since a file of a FUSE file system asks its
+/// server at each close.
+pub(super) fn first_bare_message(fd: i32) -> FirstMessage {
+    match peek(fd, &mut Control([0; 0])) {
+        Ok((0, _, false)) => FirstMessage::End,
+        Ok((_, _, descriptors)) => FirstMessage::Message { uid: None, descriptors },
+        Err(Errno::AGAIN) => FirstMessage::Nothing,
+        Err(_) => FirstMessage::End,
+    }
+}
+
 /// Whether the first message of a socket passes exactly one descriptor, which is that of a sealed memfd: no operation
 /// on such a file blocks.
 pub(super) fn brings_memfd(fd: i32) -> bool {
@@ -116,8 +127,15 @@ pub(super) fn brings_memfd(fd: i32) -> bool {
     let mut sealed = true;
     let count = control.take_descriptors(used, |copy| {
         // Only shared memory knows seals (fcntl(2)).
-        sealed &= fcntl_get_seals(&copy).is_ok_and(|seals| !seals.is_empty());
-        reserved_fds::drop_raw(copy);
+        if fcntl_get_seals(&copy).is_ok_and(|seals| !seals.is_empty()) {
+            reserved_fds::drop_raw(copy);
+        } else {
+            sealed = false;
+            // The file may be of a kind whose every close blocks. It keeps its number, since moving it would close one.
+            let copy = copy.into_raw_fd();
+            reserved_fds::take_over(copy);
+            closer::close_as_it_is(copy);
+        }
     });
     count == 1 && sealed && !more
 }
@@ -144,17 +162,17 @@ pub(super) fn dismiss_reserved(fd: i32) {
 /// messages are left to them. On a kernel with `SO_PASSRIGHTS` no descriptor can arrive after the check
 /// ([`refuse_descriptors`]).
 pub(super) fn dismiss_shared(fd: i32) {
-    match first_message(fd) {
+    match first_bare_message(fd) {
         FirstMessage::Message { descriptors: true, .. } => closer::close_as_it_is(fd),
         _ => reserved_fds::close(fd),
     }
 }
 
-/// Has the kernel refuse descriptors that are sent to the socket, where the kernel can (Linux 6.16, `SO_PASSRIGHTS`).
-/// Sockets that are accepted from a listening one inherit this.
-pub(super) fn refuse_descriptors(fd: BorrowedFd<'_>) {
+/// Has the kernel refuse descriptors that are sent to the socket, where the kernel can (Linux 6.16, `SO_PASSRIGHTS`), and
+/// returns whether it can. Sockets that are accepted from a listening one inherit this.
+pub(super) fn refuse_descriptors(fd: BorrowedFd<'_>) -> bool {
     const SO_PASSRIGHTS: i32 = 83;
-    let _ = raw::setsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, 0);
+    raw::setsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, 0).is_ok()
 }
 
 /// Shuts the socket down, so that no more messages can come, and returns whether it has descriptors. Messages without
@@ -163,6 +181,8 @@ fn holds_descriptors(fd: i32) -> bool {
     // Largest number of messages that are read: more than a socket holds.
     const MESSAGES: usize = 4096;
     let _ = raw::shutdown(fd, libc::SHUT_RDWR);
+    // The credentials take the room in which a peek would make duplicates.
+    pass_credentials_to(fd);
     for _ in 0..MESSAGES {
         match first_message(fd) {
             FirstMessage::Nothing | FirstMessage::End => return false,
@@ -178,7 +198,11 @@ fn holds_descriptors(fd: i32) -> bool {
 
 /// Has the kernel add the sender's credentials to each message that is received (`SO_PASSCRED`, unix(7)).
 pub(super) fn pass_credentials(fd: BorrowedFd<'_>) {
-    let _ = raw::setsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PASSCRED, 1);
+    pass_credentials_to(fd.as_raw_fd());
+}
+
+fn pass_credentials_to(fd: i32) {
+    let _ = raw::setsockopt_int(fd, libc::SOL_SOCKET, libc::SO_PASSCRED, 1);
 }
 
 #[cfg(test)]
@@ -226,14 +250,55 @@ mod tests {
     fn without_credentials_descriptors_are_found_and_not_kept() {
         let (ours, theirs) = pair();
         let (read, write) = rustix::pipe::pipe().unwrap();
+        assert_eq!(first_bare_message(ours.as_raw_fd()), FirstMessage::Nothing);
+        pass(&theirs, b"x", &[]);
         pass(&theirs, b"x", &[write.as_fd()]);
         pass(&theirs, b"x", &[write.as_fd(), write.as_fd(), write.as_fd()]);
         drop(write);
-        for _ in 0..2 {
-            assert_eq!(first_message(ours.as_raw_fd()), FirstMessage::Message { uid: None, descriptors: true });
+        for descriptors in [false, true, true] {
+            assert_eq!(first_bare_message(ours.as_raw_fd()), FirstMessage::Message { uid: None, descriptors });
             assert!(rustix::io::read(&ours, &mut [0; 8]).is_ok());
         }
         assert_eq!(rustix::io::read(&read, &mut [0; 1]), Ok(0), "nobody holds one");
+        drop(theirs);
+        assert_eq!(first_bare_message(ours.as_raw_fd()), FirstMessage::End);
+    }
+
+    /// Whether this process holds a lock on the file that fcntl(2) gives to a process. The close of any descriptor of the
+    /// file takes it away, so it shows what no later look at the table of descriptors shows.
+    fn is_locked(file: &OwnedFd) -> bool {
+        // SAFETY: a zeroed lock is valid.
+        let mut other: libc::flock = unsafe { core::mem::zeroed() };
+        other.l_type = libc::F_WRLCK as libc::c_short;
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let again = rustix::fs::open(path.as_str(), rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).unwrap();
+        raw::fcntl(again.as_raw_fd(), libc::F_OFD_GETLK, (&raw mut other).addr()).unwrap();
+        // Its close would take the lock away.
+        core::mem::forget(again);
+        other.l_type != libc::F_UNLCK as libc::c_short
+    }
+
+    #[test]
+    fn a_look_at_a_message_closes_no_descriptor_of_it() {
+        let file = rustix::fs::memfd_create("locked", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        // SAFETY: a zeroed lock is valid.
+        let mut lock: libc::flock = unsafe { core::mem::zeroed() };
+        lock.l_type = libc::F_WRLCK as libc::c_short;
+        raw::fcntl(file.as_raw_fd(), libc::F_SETLK, (&raw const lock).addr()).unwrap();
+        assert!(is_locked(&file));
+        for credentials in [false, true] {
+            let (ours, theirs) = pair();
+            if credentials {
+                pass_credentials(ours.as_fd());
+            }
+            pass(&theirs, b"x", &[file.as_fd()]);
+            let seen = if credentials { first_message(ours.as_raw_fd()) } else { first_bare_message(ours.as_raw_fd()) };
+            assert!(matches!(seen, FirstMessage::Message { descriptors: true, .. }));
+            assert!(holds_descriptors(ours.as_raw_fd()));
+            assert!(is_locked(&file), "with credentials: {credentials}");
+        }
+        drop(rustix::io::dup(&file).unwrap());
+        assert!(!is_locked(&file), "the lock shows what it should");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::shm::blocks::Blocks;
 use crate::shm::control_socket::ControlSocket;
 use crate::shm::endpoint::ShmEndpoint;
 use crate::shm::guard::dismiss_reserved;
-use crate::shm::link_wakers::{IdleWakers, WAKERS, WakerPair, Wakers};
+use crate::shm::link_wakers::{IdleWakers, TokenPair, WAKERS, WakerPair, Wakers};
 use crate::shm::mapping::Mapped;
 use crate::shm::peer_listener::PeerListener;
 use crate::shm::peer_process::PeerProcess;
@@ -15,7 +15,7 @@ use crate::shm::side::Side;
 use crate::shm::slots::Slots;
 use crate::shm::stats::StatsPlace;
 use crate::shm::users::Trust;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::SLOTS;
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
@@ -60,6 +60,9 @@ pub struct Link {
     pub(super) stats: StatsPlace,
     /// Set in the child of a fork: the link is the parent's, and only its segment is ours to use.
     pub inherited: AtomicU32,
+    /// The socket from which the peer's wakers are rung that are sockets (descriptor + 1), made when it is first needed.
+    /// It is this link's alone: a peer that leaves its datagrams unread uses up its buffer.
+    pub(super) sender: AtomicI32,
     /// Our thread wakers that no thread uses; under `lock`.
     pub(super) idle_wakers: IdleWakers,
     /// Our ready sets in use; under `lock`.
@@ -99,6 +102,8 @@ pub struct Link {
     /// Slot allocation (client side).
     pub slots: Slots,
     thread_wakers: [WakerPair; WAKERS - READY_SETS],
+    /// They come last, since links between processes that trust each other touch none of them.
+    waker_tokens: [TokenPair; WAKERS],
 }
 
 #[allow(unsafe_code)]
@@ -326,18 +331,24 @@ impl Link {
     pub fn close_descriptors(&self) {
         self.control.close(self.peer.is_trusted());
         self.wakers().close();
+        self.close_sender();
         self.idle_wakers.forget();
     }
 
     /// The wakers of both sides.
     #[inline]
     pub fn wakers(&self) -> Wakers<'_> {
-        Wakers { of_ready_sets: &self.ready_set_wakers, of_threads: &self.thread_wakers }
+        let (of_ready_sets, of_threads) = (&self.ready_set_wakers, &self.thread_wakers);
+        Wakers { of_ready_sets, of_threads, tokens: &self.waker_tokens }
     }
 
     /// Calls `f` for the control socket and all wakers.
     pub fn descriptors(&self, f: impl FnMut(i32)) {
-        core::iter::once(self.control.fd()).chain(self.wakers().descriptors()).filter(|fd| *fd >= 0).for_each(f);
+        [self.control.fd(), self.sender_fd()]
+            .into_iter()
+            .chain(self.wakers().descriptors())
+            .filter(|fd| *fd >= 0)
+            .for_each(f);
     }
 
     /// Whether this process has the link by a fork: the control socket and our wakers are the parent's.

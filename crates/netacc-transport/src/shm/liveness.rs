@@ -16,7 +16,7 @@
 
 use crate::limits::ACCEPTS_PER_LOOK;
 use crate::num;
-use crate::shm::guard::{FirstMessage, dismiss_shared, first_message, refuse_descriptors};
+use crate::shm::guard::{FirstMessage, dismiss_shared, first_bare_message, refuse_descriptors};
 use crate::shm::numbers::ProgramNumber;
 use crate::shm::owed_dial::OwedDial;
 use crate::shm::procfs;
@@ -45,7 +45,7 @@ static ACCEPTING: Lock<{ lock_rank::NONE }> = Lock::new();
 fn unix_socket() -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    refuse_descriptors(fd.as_fd());
+    let _ = refuse_descriptors(fd.as_fd());
     Ok(fd)
 }
 
@@ -121,7 +121,7 @@ enum Caller {
 }
 
 fn caller(fd: i32, token: u64) -> Caller {
-    match first_message(fd) {
+    match first_bare_message(fd) {
         FirstMessage::Nothing => Caller::Silent,
         FirstMessage::End | FirstMessage::Message { descriptors: true, .. } => Caller::Stranger,
         FirstMessage::Message { .. } => {

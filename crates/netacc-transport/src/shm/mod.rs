@@ -48,6 +48,7 @@ mod liveness;
 mod machine;
 
 mod mapping;
+mod named_waker;
 mod numbers;
 mod old_subflow;
 mod open;

@@ -9,7 +9,6 @@
 
 use crate::shm::segment::LIVENESS_WAKER;
 use crate::wait::{WaitSet, WakerSource};
-use crate::wakers;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// Largest number of further threads that wait for one connection, in both directions together.
@@ -32,14 +31,6 @@ pub(super) fn take_ours(cell: &AtomicU32) -> u32 {
     cell.fetch_update(Ordering::SeqCst, Ordering::SeqCst, ours).unwrap_or(0)
 }
 
-/// Writes a waker of our own side.
-fn ring<L: WakerSource>(link: &L, id: u32) {
-    let fd = link.waker_fd(id);
-    if fd >= 0 {
-        wakers::ring(fd);
-    }
-}
-
 /// The threads that wait for one connection.
 #[derive(Debug)]
 pub struct Waiters {
@@ -56,7 +47,7 @@ impl Waiters {
             if e.load(Ordering::SeqCst) != 0 {
                 let id = e.swap(0, Ordering::SeqCst);
                 if id != 0 {
-                    ring(link, id);
+                    link.ring(id);
                 }
             }
         }
@@ -141,7 +132,7 @@ impl Waiters {
     pub(super) fn wake_co_waiters<L: WakerSource>(&self, link: &L) {
         for e in &self.co_waiters {
             if e.load(Ordering::SeqCst) != 0 {
-                ring(link, e.swap(0, Ordering::SeqCst) >> WORD_SHIFT);
+                link.ring(e.swap(0, Ordering::SeqCst) >> WORD_SHIFT);
             }
         }
     }

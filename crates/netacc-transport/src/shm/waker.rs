@@ -1,6 +1,7 @@
 //! Waking threads over a link: ready sets and the wakers of both sides.
 
 use crate::shm::Link;
+use crate::shm::named_waker::{self, Emptied};
 use crate::shm::segment::{LIVENESS_WAKER, READY_SETS};
 use crate::wait::{WaitOn, WaitSet, WakerSource};
 use crate::wakers;
@@ -32,6 +33,14 @@ impl WakerSource for Link {
 
     fn waker_fd(&self, id: u32) -> i32 {
         self.wakers().fd(id)
+    }
+
+    fn ring(&self, id: u32) {
+        self.wakers().ring(id);
+    }
+
+    fn silence(&'static self, id: u32) {
+        Link::silence(self, id);
     }
 
     fn control_to_poll(&self) -> i32 {
@@ -115,62 +124,132 @@ impl Link {
         self.ready_sets.fetch_and(!(1 << n), Ordering::Relaxed);
     }
 
-    fn make_waker(&self, id: u32) -> Result<i32> {
+    /// Makes our waker `id` and tells the peer of it. Under `lock`.
+    fn make_waker(&self, id: u32) -> Result<()> {
+        if !self.is_inherited() && !self.has_mate() && !self.trust_is_mutual() && self.make_named_waker(id).is_ok() {
+            return Ok(());
+        }
         let fd = wakers::create()?;
-        // In the child of a fork the waker is only for threads of the child. A peer that must not have it wakes us by
-        // messages.
+        // In the child of a fork the waker is only for threads of the child. A peer that must not have it, and to which no
+        // socket could be named, wakes us by messages.
         let sent = if self.is_inherited() {
             Ok(())
         } else {
             match self.hand_waker(id, fd) {
                 Ok(true) => Ok(()),
                 Ok(false) if !self.trust_is_mutual() => Ok(()),
-                Ok(false) => self.control.send(Message::Waker { id }, Some(fd)),
+                Ok(false) => self.control.send(Message::Waker { id, token: 0 }, Some(fd)),
                 Err(e) => Err(e),
             }
         };
-        let made = sent.and_then(|()| if self.wakers().set(id, fd) { Ok(fd) } else { Err(Errno::MFILE) });
+        let made = sent.and_then(|()| if self.wakers().set(id, fd, 0) { Ok(()) } else { Err(Errno::MFILE) });
         made.inspect_err(|_| reserved_fds::close(fd))
     }
 
-    /// Writes the peer's waker, if this process has its eventfd; false if it does not.
-    pub(crate) fn ring_known(&self, id: u32) -> bool {
-        match self.peer_waker(id) {
-            Some(fd) => {
-                page().count(Counter::Doorbells);
-                wakers::ring(fd);
-                true
-            }
-            None => false,
+    /// Makes our waker `id` for a peer that is to get no descriptor of ours. A peer that does not get the message, since
+    /// its socket is full, wakes us by messages.
+    fn make_named_waker(&self, id: u32) -> Result<()> {
+        let (fd, token) = named_waker::create()?;
+        if !self.wakers().set(id, fd, token) {
+            reserved_fds::close(fd);
+            return Err(Errno::MFILE);
+        }
+        let _ = self.control.send(Message::Waker { id, token }, None);
+        Ok(())
+    }
+
+    /// Takes the ringing of our waker `id` back. To be called before the look at what it may have rung for.
+    pub fn silence(&'static self, id: u32) {
+        if self.wakers().silence(id) == Emptied::HoldsDescriptors {
+            // No correct peer does that. The descriptors stay in the socket until the link ends.
+            self.wakers().retire(id);
+            self.reset_all();
+            self.expel();
         }
     }
 
-    /// Wakes the peer's threads that sleep on waker `id`: by its eventfd, by a message, or by [`Header::kick_all`].
+    /// Rings the peer's waker, if this process has its eventfd or can reach it by its name; false if it does not.
+    pub(crate) fn ring_known(&self, id: u32) -> bool {
+        let rung = self.ring_at_once(id);
+        if rung {
+            page().count(Counter::Doorbells);
+        }
+        rung
+    }
+
+    fn ring_at_once(&self, id: u32) -> bool {
+        if let Some(fd) = self.peer_waker(id) {
+            wakers::ring(fd);
+            return true;
+        }
+        match self.wakers().peer_token(id) {
+            0 => false,
+            token => self.ring_named(id, token),
+        }
+    }
+
+    fn ring_named(&self, id: u32, token: u64) -> bool {
+        let Some(sender) = self.sender() else { return false };
+        let rung = named_waker::ring(sender, token);
+        if rung == Err(Errno::CONNREFUSED) {
+            // The peer is in another network namespace, or it ends.
+            self.wakers().learn_token(id, 0);
+        }
+        rung.is_ok()
+    }
+
+    /// The socket from which the peer's wakers are rung; `None` if no descriptor is left for it.
+    fn sender(&self) -> Option<i32> {
+        match self.sender_fd() {
+            -1 => {
+                let made = named_waker::create_sender().ok()?;
+                // AcqRel: a thread that finds the descriptor uses a socket that is there.
+                match self.sender.compare_exchange(0, made + 1, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => Some(made),
+                    Err(other) => {
+                        reserved_fds::close(made);
+                        Some(other - 1)
+                    }
+                }
+            }
+            fd => Some(fd),
+        }
+    }
+
+    /// The socket from which the peer's wakers are rung, or -1.
+    pub(super) fn sender_fd(&self) -> i32 {
+        self.sender.load(Ordering::Acquire) - 1
+    }
+
+    /// Closes the socket from which the peer's wakers are rung. It has no name, so it holds nothing of anybody's.
+    pub(super) fn close_sender(&self) {
+        let fd = self.sender.swap(0, Ordering::Relaxed) - 1;
+        if fd >= 0 {
+            reserved_fds::close(fd);
+        }
+    }
+
+    /// Wakes the peer's threads that sleep on waker `id`: by its eventfd or its name, by a message, or by
+    /// [`Header::kick_all`].
     ///
     /// [`Header::kick_all`]: super::segment::Header::kick_all
     #[cold]
     pub(crate) fn ring_peer(&'static self, id: u32) {
         page().count(Counter::Doorbells);
-        if let Some(fd) = self.peer_waker(id) {
-            wakers::ring(fd);
+        if self.ring_at_once(id) {
             return;
         }
-        // The waker's message is still in the control socket, or the peer's wakers must not be written.
+        // The waker's message is still in the control socket, or the waker cannot be rung from here.
         self.service();
-        match self.peer_waker(id) {
-            Some(fd) => wakers::ring(fd),
-            None => {
-                if self.control.send(Message::Wake { id }, None).is_err()
-                    && let Some(cell) =
-                        self.segment().and_then(|s| s.header().kick_all.get(self.side().other().index()))
-                {
-                    // The socket is full. The peer finds this word when it has read all messages, and then rings all of
-                    // its wakers.
-                    cell.store(1, Ordering::SeqCst);
-                    // The peer may have read them all before it could see the word: then there is room again.
-                    let _ = self.control.send(Message::Wake { id }, None);
-                }
-            }
+        if !self.ring_at_once(id)
+            && self.control.send(Message::Wake { id }, None).is_err()
+            && let Some(cell) = self.segment().and_then(|s| s.header().kick_all.get(self.side().other().index()))
+        {
+            // The socket is full. The peer finds this word when it has read all messages, and then rings all of its
+            // wakers.
+            cell.store(1, Ordering::SeqCst);
+            // The peer may have read them all before it could see the word: then there is room again.
+            let _ = self.control.send(Message::Wake { id }, None);
         }
     }
 
