@@ -5,7 +5,7 @@ use crate::limits::HELLOS_PER_ACCEPT;
 use crate::listen::crowd;
 use crate::listen::crowd::{Room, User};
 use crate::listen::withdrawal::hand_on;
-use crate::object::listener::{HELLOS, Listener, load_link, note_filled, readable, reserved_back};
+use crate::object::listener::{HELLOS, Listener, load_link, note_filled, readable, reserved_back, served_by};
 use crate::wait::bell;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering, fence};
 use netacc_stats::{Reason, page};
@@ -28,6 +28,13 @@ struct Sweep {
     news: bool,
 }
 
+impl Sweep {
+    /// Whether there is something for [`enter_taken`] to do.
+    fn has_something(&self) -> bool {
+        self.fresh.is_some() || self.gone.is_some() || self.news
+    }
+}
+
 /// Those of the two sockets (or -1) at which a client waits, by one question to the kernel for both.
 fn knocked(rendezvous: i32, entrance: i32) -> [i32; 2] {
     let mut asked = [rendezvous, entrance].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
@@ -35,6 +42,42 @@ fn knocked(rendezvous: i32, entrance: i32) -> [i32; 2] {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let any = raw::ppoll(asked.as_mut_ptr(), many, &raw mut ts, core::ptr::null()).is_ok_and(|ready| ready > 0);
     asked.map(|p| if any && p.revents != 0 { p.fd } else { -1 })
+}
+
+/// Makes the link that was just taken up known to the epoll instances and the threads that wait for the listener, and
+/// lets go of the one that made room for it. Returns whether there was one. Called without `lock`.
+fn enter_taken(l: &'static Listener, round: &mut Sweep) -> bool {
+    if let Some(link) = round.gone.take() {
+        let_go(link);
+    }
+    let fresh = round.fresh.take();
+    if let Some(link) = fresh {
+        if !listeners::link_taken(l, link) {
+            page().fallback(Reason::NoDescriptors);
+            let listed = {
+                let _g = l.lock.lock();
+                l.unlink(link)
+            };
+            if listed {
+                let_go(link);
+            }
+        }
+        link.put();
+    }
+    if core::mem::take(&mut round.news) {
+        // A thread that goes to sleep counts itself and then looks at what is there ([`Listener::arm`]); this one
+        // has stored what is there and then looks at the count. With a fence in between one sees the other.
+        fence(Ordering::SeqCst);
+        if l.waiters.load(Ordering::SeqCst) > 0 {
+            bell::ring_all();
+        }
+    }
+    fresh.is_some()
+}
+
+/// Whether the listener may take up a further link of this user.
+fn has_room(l: &Listener, uid: u32) -> bool {
+    !matches!(crowd::room(l.links(), User::numbered(uid)), Room::Full)
 }
 
 impl Listener {
@@ -60,44 +103,13 @@ impl Listener {
                 let _g = self.lock.lock();
                 wanted(self) && self.collect(&mut round)
             };
-            any |= self.enter_taken(&mut round);
+            any |= round.has_something() && enter_taken(self, &mut round);
             // A process that has siblings takes up no more than it can serve, as it would take one connection from the
             // kernel's queue: what waits at the rendezvous can be taken up by any of them.
             if !more || (self.has_siblings() && self.queued()) {
                 return any;
             }
         }
-    }
-
-    /// Makes the link that was just taken up known to the epoll instances and the threads that wait for the listener, and
-    /// lets go of the one that made room for it. Returns whether there was one. Called without `lock`.
-    fn enter_taken(&'static self, round: &mut Sweep) -> bool {
-        if let Some(link) = round.gone.take() {
-            let_go(link);
-        }
-        let fresh = round.fresh.take();
-        if let Some(link) = fresh {
-            if !listeners::link_taken(self, link) {
-                page().fallback(Reason::NoDescriptors);
-                let listed = {
-                    let _g = self.lock.lock();
-                    self.unlink(link)
-                };
-                if listed {
-                    let_go(link);
-                }
-            }
-            link.put();
-        }
-        if core::mem::take(&mut round.news) {
-            // A thread that goes to sleep counts itself and then looks at what is there ([`Listener::arm`]); this one
-            // has stored what is there and then looks at the count. With a fence in between one sees the other.
-            fence(Ordering::SeqCst);
-            if self.waiters.load(Ordering::SeqCst) > 0 {
-                bell::ring_all();
-            }
-        }
-        fresh.is_some()
     }
 
     /// To be called before a process that has siblings goes off to serve a connection for any time: takes up the clients
@@ -113,7 +125,7 @@ impl Listener {
                 let _g = self.lock.lock();
                 self.collect_hellos(&mut round)
             };
-            self.enter_taken(&mut round);
+            enter_taken(self, &mut round);
             if !more {
                 break;
             }
@@ -129,9 +141,10 @@ impl Listener {
     }
 
     /// Takes up the next of the clients whose Hello has come; true if there is one. Called under `lock`.
+    #[inline]
     fn collect_hellos(&'static self, round: &mut Sweep) -> bool {
         let backlog = self.backlog.load(Ordering::Relaxed);
-        let room = |uid| self.has_room(uid);
+        let room = |uid| has_room(self, uid);
         for cell in &self.hellos {
             let fd = cell.load(Ordering::Relaxed);
             if fd != 0 && round.budget > 0 && readable(fd - 1) {
@@ -147,17 +160,13 @@ impl Listener {
         false
     }
 
-    fn has_room(&self, uid: u32) -> bool {
-        !matches!(crowd::room(self.links(), User::numbered(uid)), Room::Full)
-    }
-
     /// Takes up the next client; true if there may be more of them and the sweep may go on. Called under `lock`.
     fn collect(&'static self, round: &mut Sweep) -> bool {
         if self.collect_hellos(round) {
             return true;
         }
         let backlog = self.backlog.load(Ordering::Relaxed);
-        let room = |uid| self.has_room(uid);
+        let room = |uid| has_room(self, uid);
         let asked = knocked(self.rendezvous_fd(), self.entrance.fd());
         if asked == [-1; 2] {
             self.starved.store(0, Ordering::Relaxed);
@@ -201,7 +210,7 @@ impl Listener {
                 crowd::entered(link);
                 link.owner.store(core::ptr::from_ref(self) as usize, Ordering::Release);
                 if let Some(segment) = link.segment() {
-                    segment.set_served_by(self.served_by());
+                    segment.set_served_by(served_by(self));
                 }
                 link.next.store(self.links.load(Ordering::Relaxed), Ordering::Relaxed);
                 note_filled(link);

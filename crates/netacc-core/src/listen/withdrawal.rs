@@ -80,7 +80,7 @@ pub(crate) fn leave_to_siblings(s: &Socket, l: &'static Listener) {
             return;
         }
         *left -= 1;
-        let Some((link, slot)) = l.pop_oldest(passable) else { return };
+        let Some((link, slot)) = pop_oldest(l, passable) else { return };
         let ep = link.endpoint(slot as usize).filter(|ep| slot != 0 && !ep.side.is_live());
         let done = ep.map_or(Err(Errno::NOTCONN), |ep| to_kernel(link, ep));
         link.put();
@@ -90,6 +90,16 @@ pub(crate) fn leave_to_siblings(s: &Socket, l: &'static Listener) {
         }
         netacc_log::log!(Debug, "listener: a connect that waited here goes to the kernel's queue, for an idle process");
     }
+}
+
+/// Takes the oldest of the connects that `which` is true for out of their links' queues, and holds its link.
+fn pop_oldest(l: &Listener, which: impl Fn(&'static Link, Segment) -> bool) -> Option<(&'static Link, u32)> {
+    let _g = l.lock.lock();
+    let waits = |link: &'static Link| Some((link.segment().filter(|s| which(link, *s))?.front_time()?, link));
+    let (_, link) = l.links().filter_map(waits).min_by_key(|(when, _)| *when)?;
+    l.waits.store(0, Ordering::Relaxed);
+    let slot = link.pop()?;
+    link.hold_if_used().then_some((link, slot))
 }
 
 /// The address of this host at which a listener that is bound to all of them is found.

@@ -154,28 +154,13 @@ impl Listener {
         self.many.load(Ordering::Relaxed) != 0 && self.servers.number().is_none_or(|n| n > 1)
     }
 
-    /// What a client has to know of the processes that serve the listener.
-    pub(crate) fn served_by(&self) -> ServedBy {
-        // Programs that wait by poll(2) and the like come back to the listener soon.
-        let blocks = || {
-            let owner = at(self.owner.load(Ordering::Acquire));
-            self.polled.load(Ordering::Relaxed) == 0 && owner.is_some_and(|s| !s.has(NONBLOCK))
-        };
-        match self.many.load(Ordering::Relaxed) {
-            0 => ServedBy::One,
-            _ if !self.has_siblings() => ServedBy::Forked,
-            _ if blocks() => ServedBy::Acceptors,
-            _ => ServedBy::Several,
-        }
-    }
-
     /// Counts this process, which is about to accept, among those that serve the listener, and tells the clients if it has
     /// got siblings.
     #[inline]
     pub(crate) fn serve(&self) {
         self.servers.serve();
         if self.servers.has_changed() {
-            let by = self.served_by();
+            let by = served_by(self);
             let _g = self.lock.lock();
             self.links().filter_map(Link::segment).for_each(|segment| segment.set_served_by(by));
         }
@@ -321,16 +306,6 @@ impl Listener {
         Some(take_slot(first, slot))
     }
 
-    /// Takes the oldest of the connects that `which` is true for out of their links' queues, and holds its link.
-    pub(crate) fn pop_oldest(&self, which: impl Fn(&'static Link, Segment) -> bool) -> Option<(&'static Link, u32)> {
-        let _g = self.lock.lock();
-        let waits = |link: &'static Link| Some((link.segment().filter(|s| which(link, *s))?.front_time()?, link));
-        let (_, link) = self.links().filter_map(waits).min_by_key(|(when, _)| *when)?;
-        self.waits.store(0, Ordering::Relaxed);
-        let slot = link.pop()?;
-        link.hold_if_used().then_some((link, slot))
-    }
-
     /// The link with the oldest connect, and when that was queued. Under `lock`.
     fn oldest(&self) -> Option<(u64, &'static Link)> {
         self.links().filter_map(|l| Some((l.segment()?.front_time()?, l))).min_by_key(|(when, _)| *when)
@@ -397,6 +372,21 @@ impl Listener {
                 q.waiters.disarm_queue(&q.side, set);
             }
         }
+    }
+}
+
+/// What a client has to know of the processes that serve the listener.
+pub(crate) fn served_by(l: &Listener) -> ServedBy {
+    // Programs that wait by poll(2) and the like come back to the listener soon.
+    let blocks = || {
+        let owner = at(l.owner.load(Ordering::Acquire));
+        l.polled.load(Ordering::Relaxed) == 0 && owner.is_some_and(|s| !s.has(NONBLOCK))
+    };
+    match l.many.load(Ordering::Relaxed) {
+        0 => ServedBy::One,
+        _ if !l.has_siblings() => ServedBy::Forked,
+        _ if blocks() => ServedBy::Acceptors,
+        _ => ServedBy::Several,
     }
 }
 
