@@ -34,7 +34,7 @@ pub trait WakerSource: Sync {
     /// Rings waker `id`, on which a thread of this process sleeps.
     fn ring(&self, id: u32);
 
-    /// Takes the ringing of waker `id` back.
+    /// Takes the ringing of waker `id` back. To be called before the look at what it may have rung for.
     fn silence(&'static self, id: u32);
 
     /// The descriptor that has messages of the other process, or -1 if none can come any more.

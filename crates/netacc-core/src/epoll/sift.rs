@@ -16,6 +16,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use netacc_sys::raw;
 use netacc_transport::shm::Link;
+use netacc_transport::wait::WakerSource;
 
 /// Result of polling the kernel's set.
 #[derive(Clone, Copy, Debug, Default)]

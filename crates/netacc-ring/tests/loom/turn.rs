@@ -54,8 +54,8 @@ impl Socket {
 /// (s) Two threads are told of a message each, and one finds the other reading. Both messages are read when both threads
 /// have left, however the reports and the reading interleave.
 ///
-/// Mutations: `more` cleared after the work, or not at all looked at again; a thread that finds the lock taken not storing
-/// `more` before it tries; either fence left out together with `SeqCst` of `more`.
+/// Mutations: `more` cleared after the work, or not looked at again; a thread that does not store `more` before it tries the
+/// lock; the fence after the work left out.
 #[test]
 fn no_message_stays_behind() {
     model(4, || {

@@ -269,13 +269,13 @@ mod tests {
     fn is_locked(file: &OwnedFd) -> bool {
         // SAFETY: a zeroed lock is valid.
         let mut other: libc::flock = unsafe { core::mem::zeroed() };
-        other.l_type = libc::F_WRLCK as libc::c_short;
+        other.l_type = libc::F_WRLCK.try_into().unwrap();
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let again = rustix::fs::open(path.as_str(), rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).unwrap();
         raw::fcntl(again.as_raw_fd(), libc::F_OFD_GETLK, (&raw mut other).addr()).unwrap();
         // Its close would take the lock away.
         core::mem::forget(again);
-        other.l_type != libc::F_UNLCK as libc::c_short
+        i32::from(other.l_type) != libc::F_UNLCK
     }
 
     #[test]
@@ -283,7 +283,7 @@ mod tests {
         let file = rustix::fs::memfd_create("locked", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         // SAFETY: a zeroed lock is valid.
         let mut lock: libc::flock = unsafe { core::mem::zeroed() };
-        lock.l_type = libc::F_WRLCK as libc::c_short;
+        lock.l_type = libc::F_WRLCK.try_into().unwrap();
         raw::fcntl(file.as_raw_fd(), libc::F_SETLK, (&raw const lock).addr()).unwrap();
         assert!(is_locked(&file));
         for credentials in [false, true] {

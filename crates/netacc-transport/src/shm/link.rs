@@ -6,6 +6,7 @@ use crate::shm::endpoint::ShmEndpoint;
 use crate::shm::guard::dismiss_reserved;
 use crate::shm::link_wakers::{IdleWakers, TokenPair, WAKERS, WakerPair, Wakers};
 use crate::shm::mapping::Mapped;
+use crate::shm::named_waker::Sender;
 use crate::shm::peer_listener::PeerListener;
 use crate::shm::peer_process::PeerProcess;
 use crate::shm::queue::ConnectQueue;
@@ -15,7 +16,7 @@ use crate::shm::side::Side;
 use crate::shm::slots::Slots;
 use crate::shm::stats::StatsPlace;
 use crate::shm::users::Trust;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::SLOTS;
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
@@ -60,9 +61,8 @@ pub struct Link {
     pub(super) stats: StatsPlace,
     /// Set in the child of a fork: the link is the parent's, and only its segment is ours to use.
     pub inherited: AtomicU32,
-    /// The socket from which the peer's wakers are rung that are sockets (descriptor + 1), made when it is first needed.
-    /// It is this link's alone: a peer that leaves its datagrams unread uses up its buffer.
-    pub(super) sender: AtomicI32,
+    /// The socket from which the peer's wakers are rung that are sockets.
+    pub(super) sender: Sender,
     /// Our thread wakers that no thread uses; under `lock`.
     pub(super) idle_wakers: IdleWakers,
     /// Our ready sets in use; under `lock`.
@@ -331,7 +331,7 @@ impl Link {
     pub fn close_descriptors(&self) {
         self.control.close(self.peer.is_trusted());
         self.wakers().close();
-        self.close_sender();
+        self.sender.close();
         self.idle_wakers.forget();
     }
 
@@ -344,7 +344,7 @@ impl Link {
 
     /// Calls `f` for the control socket and all wakers.
     pub fn descriptors(&self, f: impl FnMut(i32)) {
-        [self.control.fd(), self.sender_fd()]
+        [self.control.fd(), self.sender.fd()]
             .into_iter()
             .chain(self.wakers().descriptors())
             .filter(|fd| *fd >= 0)

@@ -83,7 +83,8 @@ impl<'a> Wakers<'a> {
     pub(super) fn silence(self, id: u32) -> Emptied {
         let fd = self.fd(id);
         if fd >= 0 && self.is_named(id) {
-            return named_waker::silence(fd);
+            let is_of_ready_set = (id as usize) < READY_SETS;
+            return if is_of_ready_set { named_waker::silence(fd) } else { named_waker::take_ring(fd) };
         }
         wakers::silence(fd);
         Emptied::Silent

@@ -13,7 +13,7 @@
 //! ([`super::guard`]). The kernel refuses them where it can (Linux 6.16); elsewhere each datagram is looked at first.
 
 use crate::shm::guard::{self, FirstMessage, dismiss_reserved};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds};
 use netacc_wire::{Name, proof};
@@ -53,8 +53,46 @@ pub(super) fn create() -> Result<(i32, u64)> {
     }
 }
 
-/// Makes the socket from which this side of a link rings the peer's wakers. It has no name, so nobody can send to it.
-pub(super) fn create_sender() -> Result<i32> {
+/// The socket from which one side of a link rings the peer's wakers (descriptor + 1), made when it is first needed; 0: there
+/// is none. It is the link's alone, since a peer that leaves its datagrams unread uses up its buffer. It has no name, so
+/// nobody can send to it, and its close cannot block.
+#[derive(Debug)]
+pub(super) struct Sender(AtomicI32);
+
+impl Sender {
+    /// Rings the waker with this token. `EAGAIN`: the waker is full, or the peer has left too many of our datagrams unread.
+    /// `ECONNREFUSED`: this process cannot reach it, as from another network namespace.
+    pub(super) fn ring(&self, token: u64) -> Result<()> {
+        ring(self.open()?, token)
+    }
+
+    fn open(&self) -> Result<i32> {
+        if self.fd() >= 0 {
+            return Ok(self.fd());
+        }
+        let made = create_sender()?;
+        // AcqRel: a thread that finds the descriptor uses a socket that is there.
+        self.0.compare_exchange(0, made + 1, Ordering::AcqRel, Ordering::Acquire).map(|_| made).or_else(|other| {
+            reserved_fds::close(made);
+            Ok(other - 1)
+        })
+    }
+
+    /// The descriptor, or -1.
+    pub(super) fn fd(&self) -> i32 {
+        self.0.load(Ordering::Acquire) - 1
+    }
+
+    /// Closes the socket.
+    pub(super) fn close(&self) {
+        let fd = self.0.swap(0, Ordering::Relaxed) - 1;
+        if fd >= 0 {
+            reserved_fds::close(fd);
+        }
+    }
+}
+
+fn create_sender() -> Result<i32> {
     reserved_fds::adopt(datagram_socket()?)
 }
 
@@ -109,8 +147,7 @@ fn admit_only(fd: BorrowedFd<'_>, proof: [u8; 4]) -> Result<()> {
     raw::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, (&raw const program).cast(), size)
 }
 
-/// Rings the waker with this token from one of our sockets. `EAGAIN`: the waker is full, or the peer has left too many of
-/// our datagrams unread. `ECONNREFUSED`: this process cannot reach it, as from another network namespace.
+/// Rings the waker with this token from one of our sockets.
 #[allow(unsafe_code)]
 pub(super) fn ring(from: i32, token: u64) -> Result<()> {
     // SAFETY: the caller keeps this descriptor open during the call.
@@ -120,29 +157,35 @@ pub(super) fn ring(from: i32, token: u64) -> Result<()> {
     Ok(())
 }
 
-/// Takes the ringing of a waker back.
+/// Takes all rings of a waker back, for an epoll instance: to that a full socket would report nothing new.
 pub(super) fn silence(fd: i32) -> Emptied {
     empty(fd, REFUSES.load(Ordering::Relaxed) != 0)
 }
 
-/// Empties a waker. Unless the kernel `refuses` descriptors, each datagram is looked at before it is received.
+/// Takes one ring of a waker back, for a thread that sleeps in ppoll. There is hardly ever another one, which would end the
+/// next sleep, and a look for it costs as much as all else of the ring.
+pub(super) fn take_ring(fd: i32) -> Emptied {
+    take(fd, REFUSES.load(Ordering::Relaxed) != 0).1
+}
+
+/// Empties a waker.
 fn empty(fd: i32, refuses: bool) -> Emptied {
     for _ in 0..ROUNDS {
-        let more = if refuses {
-            // Without room for control messages, and without any that could come.
-            raw::discard_datagrams(fd)
-        } else {
-            match guard::first_bare_message(fd) {
-                FirstMessage::Nothing | FirstMessage::End => return Emptied::Silent,
-                FirstMessage::Message { descriptors: true, .. } => return Emptied::HoldsDescriptors,
-                FirstMessage::Message { .. } => raw::recv(fd, [0u8; 4].as_mut_ptr(), 4, libc::MSG_DONTWAIT).is_ok(),
-            }
-        };
-        if !more {
-            break;
+        let (taken, emptied) = if refuses { (raw::discard_datagrams(fd), Emptied::Silent) } else { take(fd, refuses) };
+        if !taken || emptied == Emptied::HoldsDescriptors {
+            return emptied;
         }
     }
     Emptied::Silent
+}
+
+/// Receives one datagram, and returns whether there was one. Unless the kernel `refuses` descriptors, it is looked at
+/// before.
+fn take(fd: i32, refuses: bool) -> (bool, Emptied) {
+    if !refuses && matches!(guard::first_bare_message(fd), FirstMessage::Message { descriptors: true, .. }) {
+        return (false, Emptied::HoldsDescriptors);
+    }
+    (raw::recv(fd, [0u8; 4].as_mut_ptr(), 4, libc::MSG_DONTWAIT).is_ok(), Emptied::Silent)
 }
 
 /// Closes a waker of ours, into which the peer may have put descriptors whose close blocks.
@@ -251,6 +294,9 @@ mod tests {
         assert_eq!(ring(from, token), Ok(()));
         assert_eq!(empty(waker, false), Emptied::Silent);
         assert!(!rings(waker));
+        assert_eq!(ring(from, token), Ok(()));
+        assert_eq!(take(waker, false), (true, Emptied::Silent));
+        assert_eq!(take(waker, false), (false, Emptied::Silent));
         assert_eq!(ring(from, token), Ok(()));
         assert_eq!(pass(token, &proof(token)), Ok(4));
         assert_eq!(empty(waker, false), Emptied::HoldsDescriptors, "behind an ordinary one, too");

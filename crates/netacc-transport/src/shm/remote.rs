@@ -72,11 +72,6 @@ impl Link {
         mate.is_some()
     }
 
-    /// Whether the other side is in this process and takes our wakers without a message. The answer may be old.
-    pub(super) fn has_mate(&self) -> bool {
-        !self.mate.load(Ordering::Relaxed).is_null()
-    }
-
     /// Hands a waker of ours to the other side, if that is in this process; false if it is not.
     pub(super) fn hand_waker(&self, id: u32, fd: i32) -> Result<bool> {
         // A signal handler may have interrupted the thread that holds the lock: then the other side gets a message.

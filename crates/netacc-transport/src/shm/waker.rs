@@ -19,7 +19,7 @@ impl WakerSource for Link {
             return Ok(id);
         }
         let id = self.idle_wakers.next().ok_or(Errno::MFILE)?;
-        self.make_waker(id)?;
+        make(self, id)?;
         self.idle_wakers.made(id);
         Ok(id)
     }
@@ -40,7 +40,12 @@ impl WakerSource for Link {
     }
 
     fn silence(&'static self, id: u32) {
-        Link::silence(self, id);
+        if self.wakers().silence(id) == Emptied::HoldsDescriptors {
+            // No correct peer does that. The descriptors stay in the socket until the link ends.
+            self.wakers().retire(id);
+            self.reset_all();
+            self.expel();
+        }
     }
 
     fn control_to_poll(&self) -> i32 {
@@ -102,7 +107,7 @@ impl Link {
             return Err(Errno::MFILE);
         }
         if self.waker_fd(n) < 0 {
-            self.make_waker(n)?;
+            make(self, n)?;
         }
         // Release: see [`Link::is_idle`].
         self.ready_sets.store(used | 1 << n, Ordering::Release);
@@ -124,109 +129,13 @@ impl Link {
         self.ready_sets.fetch_and(!(1 << n), Ordering::Relaxed);
     }
 
-    /// Makes our waker `id` and tells the peer of it. Under `lock`.
-    fn make_waker(&self, id: u32) -> Result<()> {
-        if !self.is_inherited() && !self.has_mate() && !self.trust_is_mutual() && self.make_named_waker(id).is_ok() {
-            return Ok(());
-        }
-        let fd = wakers::create()?;
-        // In the child of a fork the waker is only for threads of the child. A peer that must not have it, and to which no
-        // socket could be named, wakes us by messages.
-        let sent = if self.is_inherited() {
-            Ok(())
-        } else {
-            match self.hand_waker(id, fd) {
-                Ok(true) => Ok(()),
-                Ok(false) if !self.trust_is_mutual() => Ok(()),
-                Ok(false) => self.control.send(Message::Waker { id, token: 0 }, Some(fd)),
-                Err(e) => Err(e),
-            }
-        };
-        let made = sent.and_then(|()| if self.wakers().set(id, fd, 0) { Ok(()) } else { Err(Errno::MFILE) });
-        made.inspect_err(|_| reserved_fds::close(fd))
-    }
-
-    /// Makes our waker `id` for a peer that is to get no descriptor of ours. A peer that does not get the message, since
-    /// its socket is full, wakes us by messages.
-    fn make_named_waker(&self, id: u32) -> Result<()> {
-        let (fd, token) = named_waker::create()?;
-        if !self.wakers().set(id, fd, token) {
-            reserved_fds::close(fd);
-            return Err(Errno::MFILE);
-        }
-        let _ = self.control.send(Message::Waker { id, token }, None);
-        Ok(())
-    }
-
-    /// Takes the ringing of our waker `id` back. To be called before the look at what it may have rung for.
-    pub fn silence(&'static self, id: u32) {
-        if self.wakers().silence(id) == Emptied::HoldsDescriptors {
-            // No correct peer does that. The descriptors stay in the socket until the link ends.
-            self.wakers().retire(id);
-            self.reset_all();
-            self.expel();
-        }
-    }
-
     /// Rings the peer's waker, if this process has its eventfd or can reach it by its name; false if it does not.
     pub(crate) fn ring_known(&self, id: u32) -> bool {
-        let rung = self.ring_at_once(id);
+        let rung = ring_at_once(self, id);
         if rung {
             page().count(Counter::Doorbells);
         }
         rung
-    }
-
-    fn ring_at_once(&self, id: u32) -> bool {
-        if let Some(fd) = self.peer_waker(id) {
-            wakers::ring(fd);
-            return true;
-        }
-        match self.wakers().peer_token(id) {
-            0 => false,
-            token => self.ring_named(id, token),
-        }
-    }
-
-    fn ring_named(&self, id: u32, token: u64) -> bool {
-        let Some(sender) = self.sender() else { return false };
-        let rung = named_waker::ring(sender, token);
-        if rung == Err(Errno::CONNREFUSED) {
-            // The peer is in another network namespace, or it ends.
-            self.wakers().learn_token(id, 0);
-        }
-        rung.is_ok()
-    }
-
-    /// The socket from which the peer's wakers are rung; `None` if no descriptor is left for it.
-    fn sender(&self) -> Option<i32> {
-        match self.sender_fd() {
-            -1 => {
-                let made = named_waker::create_sender().ok()?;
-                // AcqRel: a thread that finds the descriptor uses a socket that is there.
-                match self.sender.compare_exchange(0, made + 1, Ordering::AcqRel, Ordering::Acquire) {
-                    Ok(_) => Some(made),
-                    Err(other) => {
-                        reserved_fds::close(made);
-                        Some(other - 1)
-                    }
-                }
-            }
-            fd => Some(fd),
-        }
-    }
-
-    /// The socket from which the peer's wakers are rung, or -1.
-    pub(super) fn sender_fd(&self) -> i32 {
-        self.sender.load(Ordering::Acquire) - 1
-    }
-
-    /// Closes the socket from which the peer's wakers are rung. It has no name, so it holds nothing of anybody's.
-    pub(super) fn close_sender(&self) {
-        let fd = self.sender.swap(0, Ordering::Relaxed) - 1;
-        if fd >= 0 {
-            reserved_fds::close(fd);
-        }
     }
 
     /// Wakes the peer's threads that sleep on waker `id`: by its eventfd or its name, by a message, or by
@@ -236,12 +145,12 @@ impl Link {
     #[cold]
     pub(crate) fn ring_peer(&'static self, id: u32) {
         page().count(Counter::Doorbells);
-        if self.ring_at_once(id) {
+        if ring_at_once(self, id) {
             return;
         }
         // The waker's message is still in the control socket, or the waker cannot be rung from here.
         self.service();
-        if !self.ring_at_once(id)
+        if !ring_at_once(self, id)
             && self.control.send(Message::Wake { id }, None).is_err()
             && let Some(cell) = self.segment().and_then(|s| s.header().kick_all.get(self.side().other().index()))
         {
@@ -252,10 +161,56 @@ impl Link {
             let _ = self.control.send(Message::Wake { id }, None);
         }
     }
+}
 
-    /// The peer's waker, if we have it and the peer is trusted: a write to an eventfd of another user's process may
-    /// block.
-    fn peer_waker(&self, id: u32) -> Option<i32> {
-        self.wakers().of_peer(id).filter(|_| self.peer.is_trusted())
+/// Makes our waker `id` and tells the peer of it. Under the link's lock.
+fn make(link: &Link, id: u32) -> Result<()> {
+    // A peer in this process takes an eventfd without a message.
+    let is_apart = link.mate.load(Ordering::Relaxed).is_null();
+    if !link.is_inherited() && is_apart && !link.trust_is_mutual() && make_named(link, id).is_ok() {
+        return Ok(());
     }
+    let fd = wakers::create()?;
+    // In the child of a fork the waker is only for threads of the child. A peer that must not have it, and to which no
+    // socket could be named, wakes us by messages.
+    let sent = if link.is_inherited() {
+        Ok(())
+    } else {
+        match link.hand_waker(id, fd) {
+            Ok(true) => Ok(()),
+            Ok(false) if !link.trust_is_mutual() => Ok(()),
+            Ok(false) => link.control.send(Message::Waker { id, token: 0 }, Some(fd)),
+            Err(e) => Err(e),
+        }
+    };
+    let made = sent.and_then(|()| if link.wakers().set(id, fd, 0) { Ok(()) } else { Err(Errno::MFILE) });
+    made.inspect_err(|_| reserved_fds::close(fd))
+}
+
+/// Makes our waker `id` for a peer that is to get no descriptor of ours. A peer that does not get the message, since its
+/// socket is full, wakes us by messages.
+fn make_named(link: &Link, id: u32) -> Result<()> {
+    let (fd, token) = named_waker::create()?;
+    if !link.wakers().set(id, fd, token) {
+        reserved_fds::close(fd);
+        return Err(Errno::MFILE);
+    }
+    let _ = link.control.send(Message::Waker { id, token }, None);
+    Ok(())
+}
+
+/// Rings the peer's waker by its eventfd or its name; false if this process has neither, or the name does not lead to it.
+fn ring_at_once(link: &Link, id: u32) -> bool {
+    // A write to an eventfd of another user's process may block.
+    if let Some(fd) = link.wakers().of_peer(id).filter(|_| link.peer.is_trusted()) {
+        wakers::ring(fd);
+        return true;
+    }
+    let token = link.wakers().peer_token(id);
+    let rung = if token == 0 { Err(Errno::NOENT) } else { link.sender.ring(token) };
+    if rung == Err(Errno::CONNREFUSED) {
+        // The peer is in another network namespace, or it ends.
+        link.wakers().learn_token(id, 0);
+    }
+    rung.is_ok()
 }
