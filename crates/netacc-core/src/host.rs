@@ -1,6 +1,7 @@
 //! The socket layer's implementation of the trait that the transports below it use (see [`netacc_transport::host`]).
 
 use crate::conn::{pool, ports};
+use crate::epoll::subscription;
 use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::fork::descendants;
@@ -97,6 +98,10 @@ impl Host for Program {
         let s = reference::at(ep.owner.load(Ordering::Acquire) as *mut Socket)?;
         s.endpoint().filter(|e| core::ptr::eq(*e, ep))?;
         s.stats()
+    }
+
+    fn kick(&self, ep: &ShmEndpoint) {
+        subscription::kick(ep);
     }
 
     fn patience(&self, token: ConnToken) -> Patience {
