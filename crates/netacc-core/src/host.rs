@@ -2,6 +2,7 @@
 
 use crate::conn::pool::ClaimFor;
 use crate::conn::{pool, ports};
+use crate::epoll::subscription;
 use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::fork::descendants;
@@ -98,6 +99,10 @@ impl Host for Program {
         let s = reference::at(ep.owner.load(Ordering::Acquire) as *mut Socket)?;
         s.endpoint().filter(|e| core::ptr::eq(*e, ep))?;
         s.stats()
+    }
+
+    fn kick(&self, ep: &ShmEndpoint) {
+        subscription::kick(ep);
     }
 
     fn patience(&self, token: ConnToken) -> Patience {

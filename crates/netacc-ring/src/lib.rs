@@ -3,6 +3,7 @@
 //! * [`Producer`] and [`Consumer`] are the two ends of a single-producer single-consumer byte ring.
 //!   Their shared words live in [`ProducerLine`] and [`ConsumerLine`], each written by one side only.
 //! * [`ReadySet`] is a ready set: the producer sets a bit per connection, the consumer takes them.
+//! * [`HoldersWord`] counts the processes that have one side of a connection after forks.
 //! * [`SideLine`] has the wakers of the threads that wait for a connection; `notify` decides which of them are
 //!   written.
 //!
@@ -20,6 +21,7 @@
 
 mod area;
 mod consumer;
+mod holders;
 mod lines;
 mod notify;
 mod producer;
@@ -29,6 +31,7 @@ pub mod turn;
 
 pub use area::Area;
 pub use consumer::Consumer;
+pub use holders::{HoldersCount, HoldersWord};
 pub use lines::{
     CLOSED, ConsumerLine, FIN, GONE, HOLDING, OPEN, OwnLine, ProducerLine, RESET, SWITCHED, SideLine, has_not_ended,
 };

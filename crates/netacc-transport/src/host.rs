@@ -105,6 +105,8 @@ pub trait Host: Sync {
     fn each_conn(&self, f: &mut dyn FnMut(&ProgramConn));
     /// The entry on the stats page of the socket at a client's end of a slot, if the program has it.
     fn stats_of(&self, ep: &'static ShmEndpoint) -> Option<&'static SockEntry>;
+    /// Wakes the threads that sleep in the epoll instance to which the endpoint's registration belongs. Takes no lock.
+    fn kick(&self, ep: &ShmEndpoint);
     /// The times after which silence of the peer ends the connection.
     fn patience(&self, socket: ConnToken) -> Patience;
     /// Whether any socket ever had `SO_KEEPALIVE` set. If not, a transport need not check each of them.

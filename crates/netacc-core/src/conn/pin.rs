@@ -50,6 +50,7 @@ fn retire(s: &'static Socket) -> bool {
     heirs::done(s);
     s.upgrade.held_by.leave();
     crate::fork::ownership::unshare_if_alone(s);
+    let others = s.has(SHARED) || s.endpoint().is_some_and(|ep| shm && ep.side.link().is_inherited());
     let ep = s.take_endpoint();
     let listener = s.listener();
     let was = s.end_state().unwrap_or(ListenState::Dormant);
@@ -58,12 +59,14 @@ fn retire(s: &'static Socket) -> bool {
             // The connection was offered for promotion and the offer was not accepted.
             ep.side.withdraw();
             ep.close(false);
-        } else if s.has(SHARED) {
+        } else if others {
             ep.leave_shared();
         } else {
             ep.close(s.has(LINGER_RESET));
         }
     }
+    // Counted after the last access to the ring: the process that is alone then goes on from the published words.
+    s.holders.leave();
     drop((rx, tx));
     if s.has(HOLDS_PORT) {
         held_port::left(s);

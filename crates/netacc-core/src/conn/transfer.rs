@@ -3,6 +3,7 @@
 
 use crate::conn::pin::Pin;
 use crate::fd::table;
+use crate::fork::ownership;
 use crate::object::reference::Ref;
 use crate::object::socket::{NONBLOCK, Socket};
 use crate::operator::requests;
@@ -34,6 +35,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
     requests::check();
     queued_connects::check();
     let s = r.obj;
+    ownership::settle(s);
     // With MSG_TRUNC nothing is copied (tcp(7)). Otherwise a call with an invalid buffer waits like one without room,
     // until there is something to copy.
     let bad = dst.bad() && flags & MSG_TRUNC == 0;
@@ -264,6 +266,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
     }
     requests::check();
     queued_connects::check();
+    ownership::settle(s);
     let nonblock = flags & MSG_DONTWAIT != 0 || s.has(NONBLOCK);
     let mut sent = 0;
     let mut until = None;

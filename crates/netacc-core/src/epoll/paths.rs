@@ -148,6 +148,7 @@ pub(crate) fn listen_in(e: &'static Epoll, reg: &'static Registration, s: &'stat
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP | EPOLLET) as u32;
         if liveness >= 0 && e.enter(EPOLL_CTL_ADD, liveness, events, cookie(Kind::Liveness, reg)).is_ok() {
             reg.set_source(e, Source::Liveness);
+            subscription::note_instance(ep, reg);
         }
     }
     touch(e, reg);

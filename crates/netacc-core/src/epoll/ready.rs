@@ -5,6 +5,7 @@ use crate::epoll::cookies::{Kind, cookie};
 use crate::epoll::nested::{arm_children, on_hint};
 use crate::epoll::registration::release_registration;
 use crate::epoll::subscription;
+use crate::fork::ownership;
 use crate::object::instance::{
     ACCEPTED, DISABLED, Epoll, FRESH, GONE, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, QUEUED, Registration,
 };
@@ -315,29 +316,50 @@ fn watch_fd(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint, (fd, which)
     let s = at(reg.sock.load(Ordering::Relaxed));
     let here = s.is_some_and(|s| s.is_shm() && s.endpoint().is_some_and(|now| core::ptr::eq(now, ep)));
     if here && reg.flags.fetch_or(which, Ordering::Relaxed) & which == 0 {
-        let events = (libc::EPOLLIN | EPOLLOUT | libc::EPOLLRDHUP | EPOLLET) as u32;
+        // A liveness socket has room whenever its other end has taken a byte, which is nobody's event.
+        let room = if which & (PEER_LIVENESS_WATCHED | ACCEPTED) == 0 { EPOLLOUT } else { 0 };
+        let events = (libc::EPOLLIN | room | libc::EPOLLRDHUP | EPOLLET) as u32;
         let _ = e.enter(libc::EPOLL_CTL_ADD, fd, events, cookie(Kind::Liveness, reg));
     }
 }
 
-/// To be called before a sleep: arms the liveness sockets that wake connections on links inherited by a fork. False:
-/// one of them is ready. Under the instance's lock.
-pub(crate) fn arm_liveness(e: &Epoll) -> bool {
+/// Result of [`arm_liveness`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Armed {
+    /// A connection is ready.
+    Ready,
+    /// Each of the connections wakes this instance when it is ready.
+    Surely,
+    /// A wake-up may be taken by another process, so the sleep is made in steps.
+    InSteps,
+}
+
+/// To be called before a sleep: arms the liveness sockets that wake connections on links inherited by a fork. Under the
+/// instance's lock.
+pub(crate) fn arm_liveness(e: &Epoll) -> Armed {
     let mut quiet = true;
+    let mut surely = true;
     let mut p = e.registrations.load(Ordering::Relaxed);
     while let Some(reg) = at(p) {
         p = reg.next_all.load(Ordering::Relaxed);
         if reg.source() == Source::Liveness
             && reg.queue() & DISABLED == 0
-            && let Some(ep) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.endpoint())
+            && let Some(s) = at(reg.sock.load(Ordering::Relaxed))
+            && let Some(ep) = s.endpoint()
         {
+            ownership::settle(s);
             let events = reg.events.load(Ordering::Relaxed);
-            ep.arm_liveness(events & EPOLLOUT as u32 != 0);
+            // Only one instance is woken by other threads of this process, which may take a byte that was meant for it.
+            surely &= ep.arm_liveness(events & EPOLLOUT as u32 != 0) && subscription::is_noted(e, ep);
             // An edge-triggered registration that is ready and was reported before does not prevent the sleep.
             quiet &= !is_wanted(e, reg);
         }
     }
-    quiet
+    match (quiet, surely) {
+        (false, _) => Armed::Ready,
+        (true, true) => Armed::Surely,
+        (true, false) => Armed::InSteps,
+    }
 }
 
 /// Whether there is room for a waiting writer, for an edge-triggered registration that was queued without an edge. It

@@ -322,7 +322,7 @@ fn move_sockets(e: &'static Epoll, reg: &'static Registration, ep: &ShmEndpoint,
     let flags = reg.flags.load(Ordering::Relaxed);
     for (entered, fd, events) in [
         (reg.source() == Source::Liveness, ep.liveness.fd(), ends),
-        (flags & PEER_LIVENESS_WATCHED != 0, ep.liveness.peer_fd(), ends | EPOLLOUT as u32),
+        (flags & PEER_LIVENESS_WATCHED != 0, ep.liveness.peer_fd(), ends),
         (flags & OLD_SUBFLOW_WATCHED != 0, ep.old_subflow.fd(), ends | EPOLLOUT as u32),
         (flags & ON_KERNEL != 0, ep.passed.kernel_fd(), ends | EPOLLOUT as u32),
     ] {
@@ -337,7 +337,6 @@ fn move_sockets(e: &'static Epoll, reg: &'static Registration, ep: &ShmEndpoint,
 /// alone.
 fn rewatch(e: &'static Epoll, reg: &'static Registration, s: &'static Socket, ep: &ShmEndpoint) {
     if ep.side.link().is_inherited() {
-        ep.registration.store(0, Ordering::Relaxed);
         reg.alias.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
     reg.flags.fetch_and(!(PEER_LIVENESS_WATCHED | OLD_SUBFLOW_WATCHED | ON_KERNEL), Ordering::Relaxed);

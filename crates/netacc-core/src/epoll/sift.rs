@@ -155,7 +155,9 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
         Named::Liveness(reg) => {
             let mut fresh = 0;
             if let Some(ep) = sock(reg).and_then(|s| s.endpoint()) {
-                ep.on_liveness_event();
+                if ep.on_liveness_event(events) && !subscription::is_noted(e, ep) {
+                    subscription::kick(ep);
+                }
                 if ep.old_subflow.fd() >= 0 {
                     // The edge counters count events of the ring only, and this edge is the kernel's.
                     fresh = FRESH;

@@ -185,7 +185,30 @@ pub(crate) fn attach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) ->
     Attached::Here
 }
 
-/// Undoes [`attach`]. Under `STRUCTURE`.
+/// Notes the instance that other threads of this process wake for a connection that came by a fork, which no ready set
+/// reports. The first one counts. Under `STRUCTURE`.
+pub(crate) fn note_instance(ep: &ShmEndpoint, reg: &'static Registration) {
+    // Release: a thread that finds the registration finds its instance.
+    let _ =
+        ep.registration.compare_exchange(0, core::ptr::from_ref(reg) as usize, Ordering::Release, Ordering::Relaxed);
+}
+
+/// Wakes the threads that sleep in the instance of [`note_instance`]. Takes no lock.
+pub(crate) fn kick(ep: &ShmEndpoint) {
+    // The objects are never freed. If the registration is used anew just now, a wrong instance is woken, which does no harm.
+    let first = at(ep.registration.load(Ordering::Acquire) as *mut Registration);
+    if let Some(e) = first.and_then(|first| at(first.epoll.load(Ordering::Relaxed))) {
+        e.kick();
+    }
+}
+
+/// Whether `e` is the instance of [`note_instance`].
+pub(crate) fn is_noted(e: &Epoll, ep: &ShmEndpoint) -> bool {
+    let first = at(ep.registration.load(Ordering::Acquire) as *mut Registration);
+    first.is_some_and(|first| core::ptr::eq(first.epoll.load(Ordering::Relaxed), e))
+}
+
+/// Undoes [`attach`] and [`note_instance`]. Under `STRUCTURE`.
 pub(crate) fn detach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) {
     let Some(first) = at(ep.registration.load(Ordering::Relaxed) as *mut Registration) else {
         return;

@@ -4,7 +4,7 @@ use crate::epoll::call::Call;
 use crate::epoll::children::absorb_children;
 use crate::epoll::nested::arm_children;
 use crate::epoll::queues::Queues;
-use crate::epoll::ready::{arm_liveness, collect, harvest, serve_polled};
+use crate::epoll::ready::{Armed, arm_liveness, collect, harvest, serve_polled};
 use crate::epoll::sift::{Polled, complete_switches, sift};
 use crate::epoll::stash::unstash;
 use crate::epoll::subscription::{any_bits, arm_all};
@@ -213,12 +213,13 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32, signals: &mut CallSignals) 
     if unheard {
         serve_polled(e);
     }
+    let mut by_liveness = Armed::Surely;
     let quiet = {
         let _g = e.lock.lock();
-        arm_all(e)
-            && arm_children(e)
-            && (e.polled.load(Ordering::Relaxed) == 0 || arm_liveness(e))
-            && e.ready_len.load(Ordering::Relaxed) == 0
+        if e.with_liveness.load(Ordering::Relaxed) > 0 {
+            by_liveness = arm_liveness(e);
+        }
+        arm_all(e) && arm_children(e) && by_liveness != Armed::Ready && e.ready_len.load(Ordering::Relaxed) == 0
     };
     let mut left = if quiet { until.left() } else { 0 };
     let mut bounded = until != call.deadline;
@@ -242,7 +243,7 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32, signals: &mut CallSignals) 
         }
     }
     // Another sharer may take the byte that was meant for this one: see `WaitSet::shared`.
-    if e.with_liveness.load(Ordering::Relaxed) != 0 && !(0..=longer(steps)).contains(&left) {
+    if by_liveness == Armed::InSteps && !(0..=longer(steps)).contains(&left) {
         left = longer(steps);
         bounded = true;
     }

@@ -4,9 +4,9 @@ use crate::conn;
 use crate::fd::table::Entry;
 use crate::fd::{later, placeholder, table};
 use crate::fork::descendants::{CONNECTED, FORKING, WAITING, hold};
-use crate::fork::prepare::{Forking, NewSpaces};
+use crate::fork::prepare::{Counting, Forking, NewSpaces};
 use crate::listen::heirs;
-use crate::object::socket::SHARED;
+use crate::object::socket::{SHARED, SHARED_HERE};
 use crate::switch::{queued, redispatch};
 use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
@@ -30,6 +30,7 @@ pub fn child(f: Forking) {
     CONNECTED.after_fork();
     WAITING.after_fork();
     FORKING.store(0, Ordering::Relaxed);
+    Counting::after_fork();
     // The writing end stays open for the life of this process, which the parent observes by it.
     if let Some((reading, writing)) = f.pipe {
         reserved_fds::close(reading);
@@ -55,6 +56,12 @@ pub fn child(f: Forking) {
     table::each(0, usize::MAX, |_, e| {
         let Entry::Socket(r) = e else { return };
         r.obj.upgrade.held_by.inherit();
+        r.obj.set(SHARED_HERE, false);
+        let counted = f.counting.counts(r.obj);
+        if !r.obj.is_shm() {
+            // No fork has counted this process as a holder of a connection that has left the rings.
+            r.obj.holders.forget();
+        }
         if let Some(l) = r.obj.listener() {
             l.after_fork();
         }
@@ -64,7 +71,10 @@ pub fn child(f: Forking) {
             ep.side.reset_if_untold();
             ep.forget_sleepers();
             ep.forget_missing();
-            if !r.obj.has(SHARED) {
+            // A connection that another thread of the parent opened during the fork was not prepared for this child,
+            // though it may have been for that of a further thread that forked.
+            if !r.obj.has(SHARED) || !counted {
+                r.obj.holders.forget();
                 r.obj.disown();
             }
         }

@@ -4,12 +4,12 @@ use crate::conn::neighbours;
 use crate::fd::table::Entry;
 use crate::fd::{placeholder, table};
 use crate::fork::descendants::{CONNECTED, FORKING, WAITING, end_of_life};
-use crate::fork::namespace;
+use crate::fork::{namespace, ownership};
 use crate::object::reference::Ref;
-use crate::object::socket::{ConnState, KEEPABLE, NONBLOCK, Path, SHARED, Socket, Upgrade};
+use crate::object::socket::{ConnState, KEEPABLE, NONBLOCK, Path, SHARED, SHARED_HERE, Socket, Upgrade};
 use crate::switch::{demote, promote, queued_connects};
 use crate::timeouts;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::Result;
 use netacc_sys::signals::Blocked;
@@ -21,6 +21,53 @@ use rustix::fd::{AsRawFd, OwnedFd};
 /// Lock of a forking thread while it keeps others from reading: without it two such threads could wait for each other.
 pub(super) static FORK_LOCK: Lock<{ lock_rank::FORK }> = Lock::new();
 const FORK_QUIESCE: u64 = time::ns(timeouts::FORK_QUIESCE);
+
+/// The bits of the forks under way, by which a socket says which of them have counted their child as a holder of its
+/// connection.
+static COUNTING: AtomicU32 = AtomicU32::new(0);
+
+/// The bit of one fork. Another thread may fork at the same time, and only that fork may have seen a connection that has
+/// just been opened.
+#[derive(Debug, Default)]
+pub(super) struct Counting(u32);
+
+impl Counting {
+    fn begin() -> Counting {
+        loop {
+            let used = COUNTING.load(Ordering::Relaxed);
+            let bit = !used & used.wrapping_add(1);
+            // Relaxed: what the bits of the sockets say is changed under their locks.
+            if bit != 0 && COUNTING.compare_exchange(used, used | bit, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                return Counting(bit);
+            }
+            // Thirty-two threads fork at once, and each of them will be done soon.
+            raw::sched_yield();
+        }
+    }
+
+    /// In the child: whether this process was counted as a holder of the connection. The other forks are the parent's.
+    pub(super) fn counts(&self, s: &Socket) -> bool {
+        s.counted_by.swap(0, Ordering::Relaxed) & self.0 != 0
+    }
+
+    /// In the child: forgets the forks of the parent.
+    pub(super) fn after_fork() {
+        COUNTING.store(0, Ordering::Relaxed);
+    }
+
+    /// In the parent: ends the fork, which has made a child or not.
+    fn end(&self, forked: bool) {
+        table::each(0, usize::MAX, |_, e| {
+            let Entry::Socket(r) = e else { return };
+            let counted = r.obj.counted_by.load(Ordering::Relaxed) & self.0 != 0;
+            if counted && r.obj.counted_by.fetch_and(!self.0, Ordering::Relaxed) & self.0 != 0 && !forked {
+                r.obj.holders.take_back();
+            }
+        });
+        COUNTING.fetch_and(!self.0, Ordering::Relaxed);
+    }
+}
+
 /// The data that [`prepare`] passes to [`parent`] and [`child`](super::child::child).
 #[derive(Debug, Default)]
 pub struct Forking {
@@ -28,6 +75,8 @@ pub struct Forking {
     pub(super) pipe: Option<(i32, i32)>,
     /// Whether no connection is shared, only epoll instances.
     pub(super) instances: bool,
+    /// The bit by which sockets say that their connection was counted for this fork.
+    pub(super) counting: Counting,
     /// [`FORK_LOCK`], if anything is unread.
     pub(super) guard: Option<Guard<'static>>,
     /// The links of shared connections, which no other thread reads until the fork is done: the kernel copies the
@@ -63,6 +112,7 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     // tracked.
     FORKING.fetch_add(1, Ordering::SeqCst);
     let mut shared = false;
+    let counting = Counting::begin();
     let mut splits = new.processes.then_some(true);
     // One time budget covers all connections together.
     let timeout = WaitBudget::of_a_fork();
@@ -78,7 +128,7 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
             }
             Path::Shm => {
                 shared = true;
-                share(fd, r, &timeout);
+                share(fd, r, &counting, &timeout);
                 // Another thread may just have taken it to the kernel for an operator.
                 end_candidacy(fd, r);
             }
@@ -96,7 +146,7 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
         }
     });
     let instances = crate::epoll::shared::before_fork();
-    let mut forking = Forking { instances: !shared, ..Forking::default() };
+    let mut forking = Forking { instances: !shared, counting, ..Forking::default() };
     if shared || instances {
         forking.pipe = end_of_life();
     }
@@ -152,7 +202,7 @@ fn each_shared(mut f: impl FnMut(&'static ShmEndpoint)) {
     });
 }
 
-fn share(fd: i32, r: Ref<Socket>, timeout: &WaitBudget) {
+fn share(fd: i32, r: Ref<Socket>, counting: &Counting, timeout: &WaitBudget) {
     let s = r.obj;
     // Signals are blocked, since a handler of this thread must not close a number between the look-up and the
     // replacement of its file.
@@ -167,6 +217,7 @@ fn share(fd: i32, r: Ref<Socket>, timeout: &WaitBudget) {
     // connection is closed.
     let there = table::get(fd).is_some_and(|e| e.is(r));
     let Some(fd) = Some(fd).filter(|_| there).or_else(|| table::number_of(r, fd)) else { return };
+    count_holder(s, counting);
     if s.set(SHARED, true) && ep.liveness.fd() >= 0 {
         return;
     }
@@ -185,6 +236,21 @@ fn share(fd: i32, r: Ref<Socket>, timeout: &WaitBudget) {
             "fd {fd}: cannot create the liveness socket ({e}); the child's copy of the connection is reset"
         ),
     }
+}
+
+/// Counts the child as a further holder of a connection, before it exists: the count is never too low. Under both
+/// direction locks.
+fn count_holder(s: &Socket, counting: &Counting) {
+    let first = !s.has(SHARED);
+    if first {
+        s.set(SHARED_HERE, true);
+    }
+    // Without a count, of a connection that is shared already, it is not known who has it.
+    let counted = if first { s.holders.begin() } else { s.holders.fork() };
+    if !counted {
+        s.holders.forget();
+    }
+    s.counted_by.fetch_or(counting.0, Ordering::Relaxed);
 }
 
 /// Puts the liveness socket under every number the application has for the connection.
@@ -207,6 +273,7 @@ pub fn parent(f: Forking, forked: bool) {
     if forked {
         page().count(Counter::Forks);
     }
+    f.counting.end(forked);
     if let Some((reading, writing)) = f.pipe {
         reserved_fds::close(writing);
         let which = if f.instances { &WAITING } else { &CONNECTED };
@@ -230,8 +297,7 @@ fn forget_untold() {
             if r.valid()
                 && let Some(ep) = r.obj.endpoint().filter(|ep| ep.side.forget_untold() && ep.liveness.fd() < 0)
             {
-                ep.unshare();
-                r.obj.set(SHARED, ep.side.is_shared());
+                ownership::end_sharing(r.obj, ep);
             }
         }
     });

@@ -6,6 +6,7 @@ pub mod address;
 pub mod candidate;
 pub mod entrance;
 pub mod held_by;
+pub(crate) mod holders;
 pub mod instance;
 pub mod kernel_turn;
 pub mod listener;

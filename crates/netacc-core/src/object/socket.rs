@@ -6,6 +6,7 @@
 
 use crate::object::address::Addr;
 use crate::object::candidate::Candidate;
+use crate::object::holders::Holders;
 use crate::object::instance::Registration;
 use crate::object::listener::Listener;
 use crate::object::reference::Ref;
@@ -38,8 +39,10 @@ netacc_sys::flags! { SocketFlag:
     /// Flag: the connection was accepted under a close-on-exec number which was not duplicated: see
     /// [`crate::fd::fd_cache`].
     pub const KEEPABLE;
-    /// Flag: the process has forked while this connection was open.
+    /// Flag: the process has forked while this connection was open, and others may still have it.
     pub const SHARED;
+    /// Flag: before this process forked, no other process had the connection.
+    pub const SHARED_HERE;
     /// Flag: a program that is executed is meant to inherit a number of this socket.
     pub const HANDED;
     /// Flag: bind(2) was called on a dead connection.
@@ -105,6 +108,11 @@ pub struct Socket {
     pub(crate) kernel_read: AtomicU64,
     /// Data of [`crate::switch::upgrade`] about a candidate whose other end is on another host.
     pub(crate) upgrade: Candidate,
+    /// The number of processes that have the connection in a ring. There is a count only while [`SHARED`] is set; if that
+    /// is set without a count, it is not known who has the connection.
+    pub(crate) holders: Holders,
+    /// The forks under way (a bit each, see `Counting`) that have counted their child as a holder.
+    pub(crate) counted_by: AtomicU32,
     /// SO_LINGER: on/off in the upper, seconds in the lower half.
     pub linger: AtomicU64,
     /// Record of how well spinning pays for this socket; see [`crate::wait::spin`].
@@ -145,6 +153,8 @@ impl Socket {
         s.calls.store(0, Ordering::Relaxed);
         s.redispatched.store(0, Ordering::Relaxed);
         s.upgrade.reset();
+        s.holders.forget();
+        s.counted_by.store(0, Ordering::Relaxed);
         s.spin.reset();
         s.local.clear();
         s.peer.clear();

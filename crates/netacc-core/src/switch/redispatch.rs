@@ -11,7 +11,7 @@ use crate::fd::placeholder::replace_everywhere;
 use crate::fd::table;
 use crate::fork::descendants;
 use crate::object::reference::Ref;
-use crate::object::socket::{LINGER_RESET, PLACEHOLDER, SHARED, Socket};
+use crate::object::socket::{LINGER_RESET, PLACEHOLDER, SHARED, SHARED_HERE, Socket};
 use crate::switch::by_tcp::{SILENT, by_tcp, dial_or_not, is_kernel_full, note_silent, now_tcp, send_drained};
 use crate::switch::to_kernel::accept;
 use crate::switch::{full_queue, queued};
@@ -252,7 +252,8 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
             }
             paths::switched(s, old, || s.set_endpoint(new));
             // No other process shares the new endpoint.
-            s.set(SHARED, false);
+            s.set(SHARED | SHARED_HERE, false);
+            s.holders.leave();
             // Threads that sleep on the connection wake, check it again, and find the new endpoint.
             old.poke_self();
             if new.side.link().segment().is_some_and(Segment::may_be_served_by_many) {

@@ -59,6 +59,9 @@ fn share(s: &Socket, ep: &'static ShmEndpoint) -> Result<Others> {
     }
     let alone = ep.liveness.fd() < 0 || (!ep.side.link().is_inherited() && descendants::alone());
     s.set(SHARED, true);
+    // The relay takes the place of this process and does not count itself out: the others never take themselves for the
+    // only ones.
+    s.holders.forget();
     let timeout = WaitBudget::of_a_fork();
     if let Some(liveness) = ep.share(&timeout)? {
         ep.set_liveness(reserved_fds::adopt(liveness)?);

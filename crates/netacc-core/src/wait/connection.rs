@@ -1,6 +1,7 @@
 //! Waiting for a connection: a thread spins briefly if that has paid lately, and then sleeps in the kernel.
 
 use crate::fd::table;
+use crate::fork::ownership;
 use crate::object::reference::Ref;
 use crate::object::socket::Socket;
 use crate::switch::queued_connects;
@@ -76,6 +77,7 @@ pub fn until_done(
     let mut steps = 0u32;
     loop {
         let until = queued_connects::within(deadline);
+        ownership::settle(s);
         let numbers = [ep.liveness.fd(), ep.old_subflow.fd()];
         let mut set = WaitSet::new();
         set.steps = steps;

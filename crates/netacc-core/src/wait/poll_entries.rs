@@ -8,6 +8,7 @@ use crate::conn::pin::Pin;
 use crate::epoll::absorb;
 use crate::fd::table;
 use crate::fd::table::Entry;
+use crate::fork::ownership;
 use crate::listen::adopt;
 use crate::listen::opening::follow_sharer;
 use crate::object::listener::{Listener, tcp_ready};
@@ -281,6 +282,7 @@ impl Fds {
             // The object came after `hold`, which is called again before the next sleep.
             Some(Ours::Connection(_) | Ours::Listener(_)) if !self.holds(i) => ready = true,
             Some(Ours::Connection(s)) => {
+                ownership::settle(s);
                 // A connection without an endpoint, or one that has to switch, is about to leave the ring.
                 let moves = s.endpoint().is_none_or(|ep| {
                     ep.arm(interest(p.events), set);

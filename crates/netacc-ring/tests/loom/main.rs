@@ -12,6 +12,7 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod holders;
 mod left;
 mod pipe;
 mod slots;

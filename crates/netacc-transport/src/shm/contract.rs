@@ -5,9 +5,10 @@ use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
 use crate::shm::queued_connect::QueuedConnect;
 use crate::shm::segment::WIPED;
+use crate::shm::sharers::poll_liveness_after;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{PEER_GONE, RX_SHUT};
-use crate::shm::waiters::{READS, WRITES};
+use crate::shm::waiters::{READS, WRITES, register_liveness};
 use crate::wait::{WaitOn, WaitSet};
 use core::sync::atomic::Ordering;
 use netacc_ring::{CLOSED, FIN, Violation, to_usize};
@@ -123,11 +124,22 @@ impl Endpoint for ShmEndpoint {
         let Some(v) = self.side.view() else { return true };
         let waker = v.link.waker_for(set);
         let own = line!(v, side, v.me);
+        let mut sole = false;
         if self.passed.kernel_fd() < 0 {
             let what = if interest.read { READS } else { 0 } | if interest.write { WRITES } else { 0 };
             self.waiters.join(v.link, what, set);
+            // Loaded after the thread has joined, with a SeqCst fence in between; a thread that forks stores the state and
+            // then wakes those that have joined ([`ShmEndpoint::share`]). One of the two sees the other.
+            sole = v.is_sole_heir(&self.side);
         }
-        if waker != 0 {
+        if sole {
+            if interest.read {
+                register_liveness(&own.rx_waiter, true);
+            }
+            if interest.write {
+                register_liveness(&own.tx_waiter, true);
+            }
+        } else if waker != 0 {
             if interest.read {
                 self.waiters.register(v.link, &own.rx_waiter, waker, READS, set);
             }
@@ -135,7 +147,7 @@ impl Endpoint for ShmEndpoint {
                 self.waiters.register(v.link, &own.tx_waiter, waker, WRITES, set);
             }
         }
-        self.add_kernel_ends(&v, interest.read, set);
+        self.add_kernel_ends(&v, (interest.read, sole), set);
         if interest.write && self.passed.kernel_fd() >= 0 {
             set.add(self.passed.kernel_fd(), libc::POLLOUT);
         }
@@ -159,7 +171,9 @@ impl Endpoint for ShmEndpoint {
     fn disarm(&self, interest: Interest, set: &WaitSet) {
         let Some(v) = self.side.view().filter(|v| set.holds(v.link)) else { return };
         self.waiters.leave(v.link, set);
-        if let Some(waker) = v.link.waker_of(set).filter(|_| !set.mark_was_set) {
+        // An epoll instance may have requested the byte, too, and sleep on.
+        let stays = v.is_sole_heir(&self.side) && self.registration.load(Ordering::SeqCst) != 0;
+        if let Some(waker) = v.link.waker_of(set).filter(|_| !set.mark_was_set && !stays) {
             let own = line!(v, side, v.me);
             if interest.read {
                 self.waiters.unregister(v.link, &own.rx_waiter, waker, READS);
@@ -168,7 +182,7 @@ impl Endpoint for ShmEndpoint {
                 self.waiters.unregister(v.link, &own.tx_waiter, waker, WRITES);
             }
         }
-        self.poll_liveness(&v);
+        poll_liveness_after(self, &v, set);
     }
 
     fn shutdown(&self, how: Shut) {

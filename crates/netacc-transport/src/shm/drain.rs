@@ -61,8 +61,8 @@ fn set_lock(fd: i32, kind: i32) -> bool {
 
 impl ShmEndpoint {
     /// Receives wake-up bytes, and the socket on which the connection goes on. With `stays` the socket is left for the
-    /// other sharers.
-    pub(super) fn drain(&self, fd: i32, stays: bool) -> LivenessEvent {
+    /// other sharers. Without `over` a read that was cut short ends it, since nothing but bytes has come.
+    pub(super) fn drain(&self, fd: i32, stays: bool, over: bool) -> LivenessEvent {
         let mut buf = [0u8; 64];
         let mut heard = LivenessEvent::Nothing;
         // A stranger passes nothing that the other sharers would need.
@@ -92,6 +92,9 @@ impl ShmEndpoint {
                 return LivenessEvent::Strange;
             }
             heard = LivenessEvent::Woken;
+            if !stays && !over && n < buf.len() {
+                return heard;
+            }
             if stays && reading.is_none() {
                 // The socket is read again under the locks, since another thread or process may have taken the data in
                 // between.

@@ -8,7 +8,7 @@ use crate::shm::passed::PassedSockets;
 use crate::shm::passing::{pass_descriptors, take_out};
 use crate::shm::registry;
 use crate::shm::rings::Direction;
-use crate::shm::sharers::{FORKED, GIVING};
+use crate::shm::sharers::{FORKED, GIVING, poll_all_ends};
 use crate::shm::side::Side;
 use crate::shm::side_machines::{LivenessSocket, PEER_GONE, RX_SHUT, Switch, SwitchEvent};
 use crate::shm::slot_side::{SlotSide, View};
@@ -110,10 +110,10 @@ impl Follower<'_> {
         let Follower { ep, v } = *self;
         if ep.passed.kernel_fd() < 0 {
             v.link.service();
-            ep.poll_liveness_ends(v, true);
+            poll_all_ends(ep, v);
         }
         if ep.passed.kernel_fd() < 0 && ep.side.state.glance().is_left_by_sharer() && self.wake_own_peer() {
-            ep.poll_liveness_ends(v, true);
+            poll_all_ends(ep, v);
         }
         ep.passed.kernel_fd() >= 0
     }
@@ -144,7 +144,7 @@ impl Follower<'_> {
         if !ep.side.is_live() {
             ep.passed.of_generation(&ep.side, generation);
         }
-        ep.poll_liveness_ends(v, true);
+        poll_all_ends(ep, v);
         self.forward_sibling_copy();
         ep.passed.kernel_fd() >= 0
     }

@@ -37,6 +37,9 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// learns the name could make others, which are closed at the next look.
 const BACKLOG: i32 = 16;
 
+/// Number of wake-ups after which a liveness socket is read. A socket holds some 200 messages of a byte.
+const LEFT: u32 = 32;
+
 const LIVENESS_ACCEPT: u64 = time::ns(timeouts::LIVENESS_ACCEPT);
 
 /// Lock of the thread that accepts connections, so that no other thread reads a descriptor that it may close.
@@ -184,6 +187,8 @@ pub struct Liveness {
     pub(super) dialed: AtomicU32,
     /// A connection to the peer's listening liveness socket that could not be made yet.
     pub(super) owed_dial: OwedDial,
+    /// Number of wake-up bytes that were left in the liveness socket; see [`Liveness::may_leave_byte`].
+    left: AtomicU32,
     /// Held by the thread that reads a liveness socket of either side; see [`super::drain`].
     pub(super) draining: Lock<{ lock_rank::NONE }>,
 }
@@ -255,6 +260,13 @@ impl Liveness {
             fd if fd >= 0 && !side.liveness_listens() => fd,
             _ => self.fd(),
         }
+    }
+
+    /// Whether a wake-up byte may stay in the liveness socket. An edge-triggered entry of an epoll instance reports each
+    /// further byte, so most of them need no system call; a socket that is full would take none.
+    pub(super) fn may_leave_byte(&self) -> bool {
+        // Relaxed: the number only bounds how many bytes there are.
+        self.left.fetch_add(1, Ordering::Relaxed) % LEFT != LEFT - 1
     }
 
     /// Accepts the peer's connection to our liveness socket, if there is one. True: it was accepted by this call.

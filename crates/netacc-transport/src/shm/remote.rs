@@ -156,6 +156,7 @@ impl ShmEndpoint {
         self.side.view().is_some_and(|v| {
             let state = self.observe(&v);
             state.is_alone()
+                && !v.link.is_inherited()
                 && !state.is_read_side_over()
                 && self.edges.lowat() <= 1
                 && !self.old_subflow.is_there()
@@ -167,6 +168,6 @@ impl ShmEndpoint {
     /// all bytes in it. The caller holds the lock for writing.
     pub fn may_write_past(&self) -> bool {
         let may = |state: SideState| state.is_alone() && !state.is_write_side_over();
-        self.side.view().is_some_and(|v| may(self.observe(&v)) && !self.peer_closed(&v))
+        self.side.view().is_some_and(|v| !v.link.is_inherited() && may(self.observe(&v)) && !self.peer_closed(&v))
     }
 }

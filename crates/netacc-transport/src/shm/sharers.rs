@@ -9,6 +9,7 @@
 //! The parent's link remains the parent's. A child rings the wakers of the peer that it has inherited, and is itself
 //! woken by a byte on its liveness socket.
 
+use crate::host;
 use crate::limits::{OWNER_PAUSES, OWNER_YIELDS};
 use crate::num;
 use crate::shm::ShmEndpoint;
@@ -17,13 +18,13 @@ use crate::shm::drain::LivenessEvent;
 use crate::shm::procfs;
 use crate::shm::redial;
 use crate::shm::rings::Direction;
-use crate::shm::segment::LIVENESS_WAKER;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{LivenessSocket, LivenessSocketEvent, PEER_GONE, SHARED, Switch, SwitchEvent};
 use crate::shm::slot_side::{SlotSide, View};
 use crate::shm::wait_budget::WaitBudget;
+use crate::shm::waiters::register_liveness;
 use crate::wait::WaitSet;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering, fence};
 use netacc_ring::{SWITCHED, Violation};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds, time};
@@ -53,6 +54,52 @@ impl SlotSide {
     /// Whether other sharers of this side may use the connection.
     pub fn is_shared(&self) -> bool {
         self.state.glance().is_shared()
+    }
+}
+
+impl View {
+    /// Whether this process has the connection by a fork, and is the only one left that has it on this side. It is woken
+    /// by bytes on the liveness socket, which nobody else reads. As long as the peer has not connected to a socket that
+    /// listens, nothing wakes the process, not even the peer's end, so that this does not hold. Acquire: a thread that finds
+    /// it so sees the cursors.
+    #[inline]
+    pub(super) fn is_sole_heir(&self, side: &SlotSide) -> bool {
+        let state = side.state.look();
+        self.link.is_inherited() && !state.is_shared() && state.liveness_socket() == LivenessSocket::Joined
+    }
+}
+
+/// Processes what the sockets of `set` report, after a sleep on them or without one.
+pub(super) fn poll_liveness_after(ep: &ShmEndpoint, v: &View, set: &WaitSet) {
+    let own = if v.link.is_inherited() { [ep.liveness.to_poll(&ep.side), ep.liveness.accepted_fd()] } else { [-1, -1] };
+    // A socket that came while the thread slept is looked at. In a long set a search takes longer than a system call.
+    const LONG: usize = 256;
+    let unknown = libc::POLLIN | libc::POLLHUP;
+    let seen = [ep.liveness.peer_fd(), own[0], own[1]]
+        .into_iter()
+        .filter(|fd| *fd >= 0)
+        .map(|fd| if set.len() > LONG { unknown } else { set.events_of(fd).unwrap_or(unknown) })
+        .fold(0, |all, events| all | events);
+    if (seen != 0 || ep.liveness.owes_dial(&ep.side)) && ep.poll_liveness(v, seen & !libc::POLLIN != 0) {
+        kick_instance(ep);
+    }
+}
+
+/// Processes all that the peer liveness socket and the liveness socket report.
+pub(super) fn poll_all_ends(ep: &ShmEndpoint, v: &View) {
+    if ep.poll_liveness_ends(v, true, true) {
+        kick_instance(ep);
+    }
+}
+
+/// Wakes the threads that sleep in the epoll instance which watches a connection that was inherited by a fork: no
+/// ready set reports to it, and another thread may have taken the byte that was meant for it.
+pub(super) fn kick_instance(ep: &ShmEndpoint) {
+    // SeqCst: the instance is noted before its threads count themselves as sleepers and check the connection.
+    if ep.registration.load(Ordering::SeqCst) != 0
+        && let Some(host) = host::host()
+    {
+        host.kick(ep);
     }
 }
 
@@ -134,7 +181,12 @@ impl ShmEndpoint {
         };
         // Only this process knows of bytes that are held back, so they are published.
         self.push();
+        let sole = v.is_sole_heir(&self.side);
         self.side.state.set(SHARED);
+        if sole {
+            // Threads that sleep as those of a sole heir wake, and sleep in steps: another process may take their bytes.
+            self.poke_self();
+        }
         if self.liveness.is_there() {
             return Ok(None);
         }
@@ -199,6 +251,8 @@ impl ShmEndpoint {
     /// again. The caller holds both direction locks.
     pub fn unshare(&self) {
         let Some(v) = self.side.view() else { return };
+        // One of them may have ended our stream.
+        self.observe(&v);
         // If one of them has left the rings, this process still has to follow.
         if self.side.is_shared()
             && !self.sharers_switched(&v)
@@ -246,8 +300,9 @@ impl ShmEndpoint {
         lost && !v.is_orphan() && !redial::is_still_owed_by(self)
     }
 
-    /// Adds the kernel sockets that can wake a sleeper of this connection.
-    pub(super) fn add_kernel_ends(&self, v: &View, read: bool, set: &mut WaitSet) {
+    /// Adds the kernel sockets that can wake a sleeper of this connection. `sole`: as of [`View::is_sole_heir`] when
+    /// the sleeper registered.
+    pub(super) fn add_kernel_ends(&self, v: &View, (read, sole): (bool, bool), set: &mut WaitSet) {
         let old_subflow = self.old_subflow.fd();
         if old_subflow >= 0 && read {
             match self.old_subflow.is_ready(&self.side) {
@@ -272,7 +327,7 @@ impl ShmEndpoint {
                 _ if self.side.state.glance().liveness_socket() == LivenessSocket::Ended => {}
                 fd if fd >= 0 => {
                     set.add(fd, libc::POLLIN | libc::POLLRDHUP);
-                    set.shared = true;
+                    set.shared |= !sole;
                     let waiting = self.liveness.accepted_fd();
                     if waiting >= 0 && waiting != fd {
                         set.add(waiting, libc::POLLIN);
@@ -291,20 +346,25 @@ impl ShmEndpoint {
     ///
     /// Other bytes come from a program without this library that has inherited the liveness socket. They cannot be put
     /// into the ring's stream, so the connection is reset, instead of losing them unnoticed.
-    pub(super) fn poll_liveness(&self, v: &View) {
+    ///
+    /// `over`: the kernel has reported more than bytes. Returns whether bytes were taken that may have been meant for
+    /// another thread.
+    fn poll_liveness(&self, v: &View, over: bool) -> bool {
         let inherited = v.link.is_inherited();
         if inherited && self.liveness.accept(&self.side) {
             self.waiters.wake_co_waiters(v.link);
         }
-        self.poll_liveness_ends(v, inherited);
+        self.poll_liveness_ends(v, inherited, over)
     }
 
-    /// Processes what the peer liveness socket reports and, with `with_liveness`, what the liveness socket reports.
-    pub(super) fn poll_liveness_ends(&self, v: &View, with_liveness: bool) {
+    /// Processes what the peer liveness socket reports and, with `with_liveness`, what the liveness socket reports. `over`:
+    /// they may report more than bytes. Returns whether bytes were taken that may have been meant for another thread.
+    fn poll_liveness_ends(&self, v: &View, with_liveness: bool, over: bool) -> bool {
         if self.passed.kernel_fd() >= 0 {
             // Nothing more is reported there.
-            return;
+            return false;
         }
+        let mut taken = false;
         let peer_liveness = self.liveness.peer_fd();
         let there = with_liveness && self.side.state.glance().liveness_socket() != LivenessSocket::Ended;
         let using = there.then(|| self.side.users.begin());
@@ -316,10 +376,13 @@ impl ShmEndpoint {
         let first = if peer_liveness >= 0 && redial::is_still_owed_by(self) { -1 } else { peer_liveness };
         for (fd, tells) in [(first, true), (liveness, peer_liveness < 0)] {
             // All sharers read the same socket, so messages that each of them needs stay in it.
-            let shared = fd == liveness || self.side.is_shared();
-            match if fd >= 0 { self.drain(fd, shared) } else { LivenessEvent::Nothing } {
+            let shared = self.side.is_shared();
+            match if fd >= 0 { self.drain(fd, shared, over) } else { LivenessEvent::Nothing } {
                 LivenessEvent::Nothing => {}
-                LivenessEvent::Woken => self.waiters.wake_co_waiters(v.link),
+                LivenessEvent::Woken => {
+                    taken |= fd == liveness;
+                    self.waiters.wake_co_waiters(v.link);
+                }
                 LivenessEvent::End if fd == peer_liveness && !self.liveness.has_peer_ended(&self.side) => {
                     self.waiters.wake_co_waiters(v.link)
                 }
@@ -337,29 +400,43 @@ impl ShmEndpoint {
                 }
             }
         }
+        taken
     }
 
     /// Processes what the liveness socket and the peer liveness socket report, for an epoll instance that has got an
     /// event of one of them.
-    pub fn on_liveness_event(&self) {
-        if self.side.is_live()
-            && let Some(v) = self.side.view()
-        {
-            self.poll_liveness(&v);
+    ///
+    /// `events`: what epoll(7) has reported of it. Returns whether bytes were taken that may have been meant for another
+    /// instance.
+    pub fn on_liveness_event(&self, events: u32) -> bool {
+        if !self.side.is_live() {
+            return false;
         }
+        let Some(v) = self.side.view() else { return false };
+        let over = events & !(libc::EPOLLIN as u32 | libc::EPOLLOUT as u32) != 0;
+        if !over && v.is_sole_heir(&self.side) && !v.peer_switched(&self.passed) && self.liveness.may_leave_byte() {
+            self.waiters.wake_co_waiters(v.link);
+            return false;
+        }
+        self.poll_liveness(&v, over)
     }
 
-    /// Requests a wake-up by a byte on the liveness socket. True: there is no need to sleep.
+    /// Requests a wake-up by a byte on the liveness socket, for an epoll instance. True: the byte can't be lost, since no
+    /// other process reads it, so the instance need not sleep in steps. The caller has counted itself as a sleeper, and
+    /// checks the connection afterwards.
     pub fn arm_liveness(&self, write: bool) -> bool {
-        let Some(v) = self.side.view() else { return true };
+        let Some(v) = self.side.view() else { return false };
+        // SeqCst: the caller has counted itself and then loads the state; a thread that forks stores the state and then
+        // looks for sleepers to wake ([`ShmEndpoint::share`]). One of the two sees the other.
+        fence(Ordering::SeqCst);
+        let sole = v.is_sole_heir(&self.side);
         let own = line!(v, side, v.me);
-        let _ = own.rx_waiter.compare_exchange(0, LIVENESS_WAKER, Ordering::SeqCst, Ordering::SeqCst);
+        register_liveness(&own.rx_waiter, sole);
         if write {
-            let _ = own.tx_waiter.compare_exchange(0, LIVENESS_WAKER, Ordering::SeqCst, Ordering::SeqCst);
+            register_liveness(&own.tx_waiter, sole);
         }
         // The readiness is checked after this fence; the peer publishes and then loads the registration.
-        core::sync::atomic::fence(Ordering::SeqCst);
-        let r = crate::Endpoint::readiness(self);
-        r.readable() || (write && r.writable())
+        fence(Ordering::SeqCst);
+        sole
     }
 }

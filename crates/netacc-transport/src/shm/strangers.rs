@@ -12,6 +12,7 @@
 use crate::limits::RELAY_WAIT_MS;
 use crate::shm::passed::PassedSockets;
 use crate::shm::segment::{LENDING_UNKNOWN, REFUSES_LENT, TAKES_LENT};
+use crate::shm::sharers::poll_all_ends;
 use crate::shm::side_machines::{AHEAD, PEER_GONE};
 use crate::shm::slot_side::View;
 use crate::shm::slots::CONTROL_SLOT;
@@ -187,7 +188,7 @@ pub(super) fn take_passed_socket(ep: &ShmEndpoint) {
         && ep.passed.kernel_fd() < 0
         && let Some(v) = ep.side.view().filter(|v| v.peer_switched(&ep.passed))
     {
-        ep.poll_liveness_ends(&v, true);
+        poll_all_ends(ep, &v);
     }
 }
 

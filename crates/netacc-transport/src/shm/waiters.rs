@@ -31,6 +31,17 @@ pub(super) fn take_ours(cell: &AtomicU32) -> u32 {
     cell.fetch_update(Ordering::SeqCst, Ordering::SeqCst, ours).unwrap_or(0)
 }
 
+/// Requests a wake-up by a byte on the liveness socket. A sole heir replaces whatever another process has left in the
+/// word: nobody waits for that any more.
+pub(super) fn register_liveness(cell: &AtomicU32, sole: bool) {
+    if let Err(other) = cell.compare_exchange(0, LIVENESS_WAKER, Ordering::SeqCst, Ordering::SeqCst)
+        && sole
+        && other != LIVENESS_WAKER
+    {
+        cell.swap(LIVENESS_WAKER, Ordering::SeqCst);
+    }
+}
+
 /// The threads that wait for one connection.
 #[derive(Debug)]
 pub struct Waiters {

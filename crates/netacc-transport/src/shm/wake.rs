@@ -3,6 +3,7 @@
 
 use crate::endpoint::Endpoint;
 use crate::shm::ShmEndpoint;
+use crate::shm::sharers::kick_instance;
 use crate::shm::side::Side;
 use crate::shm::slot_side::{SlotSide, View};
 use crate::shm::waiters::{READS, Waiters, take_ours};
@@ -64,7 +65,8 @@ impl ShmEndpoint {
         if v.link.is_inherited() {
             // The words in shared memory name sleeping threads of the parent, which this process cannot ring, so their
             // registrations have to stay.
-            return self.waiters.wake_co_waiters(v.link);
+            self.waiters.wake_co_waiters(v.link);
+            return kick_instance(self);
         }
         let own = line!(v, side, v.me);
         let watch = own.subscriber.load(Ordering::SeqCst);
@@ -92,6 +94,8 @@ impl ShmEndpoint {
 
     /// In the child of a fork: forgets the threads that sleep for the connection, which are the parent's.
     pub fn forget_sleepers(&self) {
+        // The epoll instances of the parent do not have this process's threads.
+        self.registration.store(0, Ordering::Relaxed);
         self.waiters.forget();
         self.side.users.forget();
     }

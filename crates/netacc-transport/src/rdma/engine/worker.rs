@@ -380,7 +380,7 @@ impl Engine {
                 What::Kernel(c) => {
                     if let Some(conn) = self.mux.conns.table.get(c) {
                         if conn.kernel < 0 {
-                            conn.ep.on_liveness_event();
+                            conn.ep.on_liveness_event(u32::MAX);
                         }
                         self.mux.conns.queue(c);
                     }

@@ -1,0 +1,34 @@
+"""What the child of a forking server calls that has its connection alone."""
+
+import collections
+import re
+
+from harness import ROOT, check, launcher, need
+from matrix import case
+
+ROUNDS = 100
+
+# The calls of one round trip: the sleep with the signals around it, the peer's waker (by a byte on the liveness socket, if the
+# peer has made it after the fork), and once in a while the bytes that woke the child. A few more are made when the child was
+# woken for nothing.
+ALLOWED = {"epoll_pwait": 1, "rt_sigprocmask": 2, "rt_sigpending": 1, "write": 1, "sendto": 1, "recvmsg": 1 / 16}
+SPARE = 10
+
+
+@case(limit=120)
+def child_alone(ctx):
+    trace = ctx.dir / "trace"
+    ctx.spawn([need("strace"), "-f", "-o", trace, launcher(), ROOT / "build/tests/budget/forked", str(ROUNDS)]).result(100)
+    counted = collections.Counter()
+    between = set()
+    for line in trace.read_text(errors="replace").splitlines():
+        if not (found := re.match(r"(\d+) +(\w+)\(", line)):
+            continue
+        pid, call = found.groups()
+        if call == "getppid":
+            between ^= {pid}
+        elif pid in between:
+            counted[call] += 1
+    check(counted["epoll_pwait"] + counted["epoll_wait"] > 0, f"nothing was counted: {counted}")
+    over = {call: n for call, n in counted.items() if n > ALLOWED.get(call, 0) * ROUNDS + SPARE * (call in ALLOWED)}
+    check(not over, f"in {ROUNDS} round trips: {dict(counted)}")
