@@ -49,8 +49,10 @@ pub(super) fn claim_on(
 struct View {
     /// Number of links to the wanted listener.
     count: usize,
-    /// Whether several processes serve the wanted listener.
+    /// Whether several processes have the wanted listener.
     shared: bool,
+    /// Whether several processes have served it, so that further links may lead to others of them.
+    several: bool,
     /// Whether they serve a connection for any time after each accept(2) ([`ServedBy::Acceptors`]).
     acceptors: bool,
     /// The members of the reuseport group to which there are links; `None`: the listener is in no group.
@@ -64,7 +66,15 @@ struct View {
 
 impl View {
     fn of(t: &'static Target) -> View {
-        let mut v = View { count: 0, shared: false, acceptors: false, members: None, stuck: [0; STUCK], untold: false };
+        let mut v = View {
+            count: 0,
+            shared: false,
+            several: false,
+            acceptors: false,
+            members: None,
+            stuck: [0; STUCK],
+            untold: false,
+        };
         let mut room = v.stuck.iter_mut();
         for link in links(t) {
             let member = link.listener.member.load(Ordering::Relaxed);
@@ -89,6 +99,7 @@ impl View {
         for by in links_to(t, member).map(|l| l.segment().map_or(ServedBy::One, Segment::served_by)) {
             self.count += 1;
             self.shared |= by != ServedBy::One;
+            self.several |= matches!(by, ServedBy::Several | ServedBy::Acceptors);
             self.acceptors |= by == ServedBy::Acceptors;
         }
     }
@@ -97,7 +108,7 @@ impl View {
     /// rotation spreads over them.
     fn wants_link(&self, turn: usize) -> bool {
         let later = turn.is_multiple_of(SPREAD) && self.known() < 2;
-        self.shared && (self.count < SPREAD.div_ceil(self.known().max(1)) || later) && self.count < MOST_LINKS
+        self.several && (self.count < SPREAD.div_ceil(self.known().max(1)) || later) && self.count < MOST_LINKS
     }
 
     fn avoids(&self, link: &'static Link) -> bool {
@@ -370,7 +381,7 @@ fn claim_known(
     mut order: netacc_sys::Guard<'static>,
 ) -> core::result::Result<core::result::Result<Claim, netacc_sys::Guard<'static>>, Reason> {
     let late = what == ClaimFor::Late;
-    if view.shared {
+    if view.several {
         match link_of_several(t, view, (member, turn), what) {
             // With several processes another one may have room, and by TCP any of them can accept.
             Some(link) if !late && link.segment().is_some_and(|s| link.queue.is_full(s)) => {
