@@ -57,12 +57,13 @@ pub(crate) fn hand_on(links: impl Iterator<Item = &'static Link> + Clone) {
 
 /// To be called when a thread has accepted a connection and goes off to serve it, for any time. Passes the connects that
 /// still wait at this process on to the kernel's queue, where each process that serves the listener can accept them.
-/// Nothing is passed on if this process comes back soon, or if the kernel's queue has no room.
+/// Nothing is passed on if this process comes back soon, if it is not known to have siblings, or if the kernel's queue has
+/// no room.
 #[cold]
 pub(crate) fn leave_to_siblings(s: &Socket, l: &'static Listener) {
     l.leave_hellos();
     let comes_back = s.has(NONBLOCK) || l.waiters.load(Ordering::SeqCst) > 0;
-    if comes_back {
+    if comes_back || l.servers.number().is_none() {
         return;
     }
     // SeqCst, in `queued`: a client queues its connect and then looks whether a thread waits here; this thread no longer

@@ -377,7 +377,8 @@ impl Listener {
 
 /// What a client has to know of the processes that serve the listener.
 pub(crate) fn served_by(l: &Listener) -> ServedBy {
-    // Programs that wait by poll(2) and the like come back to the listener soon.
+    // Programs that wait by poll(2) and the like come back to the listener soon. Whether there is any other process that
+    // could take what one leaves must be known: a client goes to the kernel's queue for it.
     let blocks = || {
         let owner = at(l.owner.load(Ordering::Acquire));
         l.polled.load(Ordering::Relaxed) == 0 && owner.is_some_and(|s| !s.has(NONBLOCK))
@@ -385,7 +386,7 @@ pub(crate) fn served_by(l: &Listener) -> ServedBy {
     match l.many.load(Ordering::Relaxed) {
         0 => ServedBy::One,
         _ if !l.has_siblings() => ServedBy::Forked,
-        _ if blocks() => ServedBy::Acceptors,
+        _ if l.servers.number().is_some() && blocks() => ServedBy::Acceptors,
         _ => ServedBy::Several,
     }
 }
