@@ -14,7 +14,7 @@
 
 use crate::errno::{Answer, Fail, Result};
 use crate::signals::{self, Blocked};
-use crate::{libc_kind, raw, symbol, time, weak};
+use crate::{libc_kind, raw, symbol, thread_state, time, weak};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
 
@@ -52,10 +52,22 @@ fn this_thread() -> usize {
     weak::pthread_self()
 }
 
+/// The places in which a thread may be noted as sleeping.
+fn places(thread: usize) -> impl Iterator<Item = &'static Sleeper> {
+    (0..PROBES).filter_map(move |n| SLEEPING.get(((thread >> 12) + n) % SLEEPERS))
+}
+
 /// Called in the child of a fork, in which no other thread sleeps.
 pub fn forget() {
-    SLEEPING
-        .iter()
+    // The places lie on many pages, and the child pays for each that it looks at.
+    let (own, all) = if thread_state::is_only_thread() {
+        (Some(places(this_thread())), None)
+    } else {
+        (None, Some(SLEEPING.iter()))
+    };
+    own.into_iter()
+        .flatten()
+        .chain(all.into_iter().flatten())
         .filter(|s| s.thread.load(Ordering::Relaxed) != 0)
         .for_each(|s| s.thread.store(0, Ordering::Relaxed));
 }
@@ -73,7 +85,7 @@ pub fn asleep<T>(sigmask: *const c_void, sleep: impl FnOnce(*const c_void) -> Re
     let may = COUNT.load(Ordering::Relaxed) == 0 || is_enabled();
     let mine =
         // The memories of threads lie whole pages apart.
-        (0..if may { PROBES } else { 0 }).filter_map(|n| SLEEPING.get(((me >> 12) + n) % SLEEPERS)).find(|s| {
+        places(me).filter(|_| may).find(|s| {
             // Relaxed: the word stands for itself.
             s.thread.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         });

@@ -15,7 +15,7 @@
 use crate::errno::{Errno, Result};
 use crate::{raw, reserved_fds};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 /// Largest number of threads at a time.
 const THREADS: usize = 4;
@@ -45,6 +45,8 @@ crate::tables! {
     static PLACES: [ThreadSlot; THREADS] =
         [const { ThreadSlot { thread: AtomicU32::new(0), stack: Stack(UnsafeCell::new([0; STACK])) } }; THREADS];
 }
+/// Whether any of the threads was ever started.
+static STARTED: AtomicBool = AtomicBool::new(false);
 /// Sockets that wait to be closed, as words of [`enter`].
 static QUEUE: [AtomicI32; WAITING] = [const { AtomicI32::new(0) }; WAITING];
 
@@ -84,12 +86,17 @@ pub fn is_full() -> bool {
 
 /// Called in the child of a fork, which has copies of the descriptors and none of the threads.
 pub fn after_fork() {
+    // Each place is a page that the child would copy.
+    if !STARTED.load(Ordering::Relaxed) {
+        return;
+    }
     for place in &PLACES {
         place.thread.store(0, Ordering::Relaxed);
     }
 }
 
 fn start() {
+    STARTED.store(true, Ordering::Relaxed);
     let free = |p: &&ThreadSlot| p.thread.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::Relaxed).is_ok();
     if let Some(place) = PLACES.iter().find(free)
         && spawn(place).is_err()

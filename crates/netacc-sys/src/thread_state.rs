@@ -159,6 +159,9 @@ fn own() -> Result<&'static Count, usize> {
     if first.owner.load(Ordering::Relaxed) == me { Ok(&first.count) } else { Err(me) }
 }
 
+/// Number of lines that were ever taken.
+static TAKEN: AtomicU32 = AtomicU32::new(0);
+
 /// The thread's line, wherever it lies; one that it has taken just now if it `may_take` one.
 #[cold]
 fn search(me: usize, may_take: bool) -> Place {
@@ -171,7 +174,11 @@ fn search(me: usize, may_take: bool) -> Place {
             }
             // A handler of this thread may take it meanwhile, for this thread.
             owner = match line.owner.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => me,
+                Ok(_) => {
+                    // Relaxed: a child of a fork has what its parent's thread had stored.
+                    TAKEN.fetch_add(1, Ordering::Relaxed);
+                    me
+                }
                 Err(other) => other,
             };
         }
@@ -275,10 +282,19 @@ pub(crate) fn highest_rank() -> u8 {
     entered().map_or(lock_rank::NONE, Count::highest_rank)
 }
 
+/// Whether no other thread has ever made a call of ours.
+pub(crate) fn is_only_thread() -> bool {
+    TAKEN.load(Ordering::Relaxed) == 1 && CROWDED.load(Ordering::Relaxed) == 0 && entered().is_some()
+}
+
 /// Called in the child of a fork: no thread holds a lock, and the next thread at the address of one that no longer
 /// exists begins anew. The calling thread is in the calls in which it was.
 pub(crate) fn forget() {
     let own = entered();
+    // The lines lie on many pages, and the child pays for each that it looks at.
+    if let Some(own) = own.filter(|_| is_only_thread()) {
+        return own.forget();
+    }
     for line in &TABLE {
         line.count.forget();
         if line.count.visits() != 0 && !own.is_some_and(|own| core::ptr::eq(own, &line.count)) {

@@ -156,6 +156,9 @@ impl<const N: usize> Beliefs<N> {
     /// Called in the child of a fork: drops the entries that a thread of the parent, which does not exist here, was
     /// just changing.
     pub fn after_fork(&self) {
+        if !ANY.load(Ordering::Relaxed) {
+            return;
+        }
         for cell in self.0.iter().filter(|c| c.seq.load(Ordering::Relaxed) & 1 != 0) {
             cell.family_port.store(0, Ordering::Relaxed);
             cell.seq.fetch_add(1, Ordering::Relaxed);

@@ -104,11 +104,13 @@ pub(crate) fn ring_all() {
 /// Called in the child of a fork: the bells are those of the parent's threads.
 pub fn after_fork() {
     for cell in &CELLS {
-        let fd = cell.waker.swap(0, Ordering::Relaxed) - 1;
-        if fd >= 0 {
-            reserved_fds::close(fd);
+        // What is 0 already is not written, since every page that the child writes to is copied.
+        if cell.waker.load(Ordering::Relaxed) != 0 {
+            reserved_fds::close(cell.waker.swap(0, Ordering::Relaxed) - 1);
         }
-        cell.taken.store(0, Ordering::Relaxed);
+        if cell.taken.load(Ordering::Relaxed) != 0 {
+            cell.taken.store(0, Ordering::Relaxed);
+        }
     }
 }
 

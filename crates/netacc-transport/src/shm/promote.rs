@@ -3,7 +3,7 @@
 
 use crate::num::low_half;
 use crate::shm::{Link, ShmEndpoint};
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::{Lock, lock_rank};
 
 /// Number of offers that can wait. A further one is refused, and its connection stays on TCP.
@@ -162,6 +162,8 @@ impl Place {
 netacc_sys::tables! {
     static OFFERS: [Place; WAITING] = [const { Place::new() }; WAITING];
 }
+/// Whether any place was ever used.
+static USED: AtomicBool = AtomicBool::new(false);
 /// Number of offers that are to be looked at.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 /// Number of offers in all. Under `LOCK`, which readers need not take: they only stop early by it.
@@ -170,6 +172,7 @@ static LOCK: Lock<{ lock_rank::LEAF }> = Lock::new();
 
 /// Queues an offer for the socket layer. While the offer waits, it has a reference to the link.
 pub(crate) fn queue(link: &'static Link, offer: Offer) {
+    USED.store(true, Ordering::Relaxed);
     let _g = LOCK.lock();
     // This is checked under the lock: if the link ends after this check, `forget` finds the offer that is stored now.
     let place = OFFERS.iter().find(|o| o.link.load(Ordering::Relaxed).is_null()).filter(|_| !link.is_lost());
@@ -285,6 +288,10 @@ pub(crate) fn forget(link: &'static Link) {
 
 /// Called in the child of a fork: forgets the offers, which are the parent's.
 pub fn after_fork() {
+    // The places lie on several pages, and the child pays for each that it looks at.
+    if !USED.load(Ordering::Relaxed) {
+        return;
+    }
     for o in &OFFERS {
         o.link.store(core::ptr::null_mut(), Ordering::Relaxed);
         o.busy.store(0, Ordering::Relaxed);
