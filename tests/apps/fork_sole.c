@@ -74,13 +74,18 @@ int main(void)
 			int fd = who ? connect_to(port) : accept(l, NULL, NULL);
 			unsigned next = 0;
 			turn(RECV, fd, -1, &next);
+			int second = dup(fd); // the child goes on with either number
+			CHECK(second >= 0);
 			pid_t kid = fork_child();
 			if (kid) { // the parent is done with it at once
 				close(fd);
+				close(second);
 				reap(kid);
 				reap(peer);
 				continue;
 			}
+			close(how % 2 ? fd : second);
+			fd = how % 2 ? second : fd;
 			int ep = how >= EPOLL ? instance(how, fd) : -1;
 			for (int i = 0; i < TURNS; i++)
 				turn(how, fd, ep, &next);

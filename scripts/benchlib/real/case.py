@@ -45,10 +45,11 @@ class Real(Case):
     seconds = (2, 1)
     steps_per_round = 2
 
-    def __init__(self, name, title, server, load, stranger, *, usual=None, fresh=False):
+    def __init__(self, name, title, server, load, stranger, *, usual=None, fresh=False, may_be_tcp=False):
         """`stranger`: the client is another user. `usual`: which of both cases runs without being asked for. `fresh`: each
-        measurement has a server of its own, on a port of its own."""
+        measurement has a server of its own, on a port of its own. `may_be_tcp`: connections may go by TCP under NetACC, too."""
         super().__init__()
+        self.must_be_accelerated = not may_be_tcp
         self.name = f"real-{name}-{'other' if stranger else 'same'}"
         self.title = f"{title}, {'another' if stranger else 'same'} user"
         self.server, self.load = server, load

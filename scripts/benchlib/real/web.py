@@ -257,5 +257,8 @@ def cases():
         ("php-4", "PHP-FPM behind nginx, 4 connections", Php, loads.Ab(4, keep=True, most=12_000)),
     ]
     usual = {"prefork-8": False}
-    rows = [(row, {"usual": usual.get(row[0])}) for row in kept]
-    return pairs([*rows, *((row, {"fresh": True}) for row in each)])
+    # A listener whose connections are all passed on is the kernel's, and so is the queue of a server all of whose workers are
+    # busy.
+    may_be_tcp = {"prefork-8", "prefork-32", "node-cluster-8"}
+    rows = [(row, {"usual": usual.get(row[0])}) for row in kept] + [(row, {"fresh": True}) for row in each]
+    return pairs((row, options | {"may_be_tcp": row[0] in may_be_tcp}) for row, options in rows)

@@ -30,7 +30,6 @@ pub fn child(f: Forking) {
     CONNECTED.after_fork();
     WAITING.after_fork();
     FORKING.store(0, Ordering::Relaxed);
-    Counting::after_fork();
     // The writing end stays open for the life of this process, which the parent observes by it.
     if let Some((reading, writing)) = f.pipe {
         reserved_fds::close(reading);
@@ -79,6 +78,7 @@ pub fn child(f: Forking) {
             }
         }
     });
+    Counting::after_fork();
     // The locks among them are free in this process, and after _Fork(3) no memory may be freed.
     core::mem::forget((f.unread, f.engines, f.guard));
     reserved_fds::fill_gaps();

@@ -45,14 +45,20 @@ impl Counting {
         }
     }
 
-    /// In the child: whether this process was counted as a holder of the connection. The other forks are the parent's.
+    /// Whether this fork has counted its child as a holder of the connection.
     pub(super) fn counts(&self, s: &Socket) -> bool {
-        s.counted_by.swap(0, Ordering::Relaxed) & self.0 != 0
+        s.counted_by.load(Ordering::Relaxed) & self.0 != 0
     }
 
-    /// In the child: forgets the forks of the parent.
+    /// In the child, when it has looked at all of its connections: forgets the forks of the parent. A connection may have
+    /// several numbers, so none is forgotten before all were looked at.
     pub(super) fn after_fork() {
         COUNTING.store(0, Ordering::Relaxed);
+        table::each(0, usize::MAX, |_, e| {
+            if let Entry::Socket(r) = e {
+                r.obj.counted_by.store(0, Ordering::Relaxed);
+            }
+        });
     }
 
     /// In the parent: ends the fork, which has made a child or not.
@@ -241,6 +247,10 @@ fn share(fd: i32, r: Ref<Socket>, counting: &Counting, timeout: &WaitBudget) {
 /// Counts the child as a further holder of a connection, before it exists: the count is never too low. Under both
 /// direction locks.
 fn count_holder(s: &Socket, counting: &Counting) {
+    // A connection with several numbers comes here once for each.
+    if counting.counts(s) {
+        return;
+    }
     let first = !s.has(SHARED);
     if first {
         s.set(SHARED_HERE, true);

@@ -44,6 +44,9 @@ pub(super) fn block_of(slot: usize) -> usize {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Blocks {
+    /// The range of addresses in which the first part of the segment is mapped, and after it that of the next segment
+    /// which has this object; null before the first one. Only the thread that maps or unmaps the segment writes it.
+    range: AtomicPtr<u8>,
     /// The address of each block, null while it is not mapped. Block 0 is part of the segment's first mapping.
     at: [AtomicPtr<u8>; BLOCKS],
     next_free: AtomicPtr<Blocks>,
@@ -59,17 +62,31 @@ impl Pooled for Blocks {
 }
 
 static ALL: Slab<Blocks> = Slab::new();
-/// Bytes of segments that the process has mapped.
+/// Number of objects that are free and have a range.
+static SPARE: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of segments that the process has mapped, and of ranges that wait for a segment.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
 /// Allocates the object of a segment that is about to be mapped. `ENOMEM`: there is no memory for it.
 pub(super) fn alloc() -> Result<&'static Blocks> {
-    ALL.alloc().ok_or(Errno::NOMEM)
+    let blocks = ALL.alloc().ok_or(Errno::NOMEM)?;
+    if blocks.range().is_some() {
+        SPARE.fetch_sub(1, Ordering::Relaxed);
+    }
+    Ok(blocks)
 }
 
 /// Returns the object of a segment that is no longer mapped.
 pub(super) fn release(blocks: &'static Blocks) {
+    if blocks.range().is_some() {
+        SPARE.fetch_add(1, Ordering::Relaxed);
+    }
     ALL.release(blocks);
+}
+
+/// Whether the next segment needs no further addresses for its first part.
+pub(super) fn has_spare() -> bool {
+    SPARE.load(Ordering::Relaxed) > 0
 }
 
 /// Counts bytes that were mapped by other functions than [`Blocks::reach`]; [`unmap`] subtracts them.
@@ -78,6 +95,17 @@ pub(super) fn count(len: usize) {
 }
 
 impl Blocks {
+    /// The range of addresses that the object has kept from an earlier segment.
+    pub(super) fn range(&self) -> Option<NonNull<u8>> {
+        // Relaxed: the thread that reads it has the object for itself.
+        NonNull::new(self.range.load(Ordering::Relaxed))
+    }
+
+    /// Keeps a range of addresses for this segment and all later ones of the object.
+    pub(super) fn keep_range(&self, at: NonNull<u8>) {
+        self.range.store(at.as_ptr(), Ordering::Relaxed);
+    }
+
     /// The address of a block, if it is mapped.
     #[inline]
     fn get(&self, block: usize) -> Option<NonNull<u8>> {
@@ -154,7 +182,7 @@ impl Blocks {
 ///
 /// # Safety
 /// The range is a mapping of a segment to which nothing refers any more.
-pub(super) unsafe fn unmap(at: *mut u8, len: usize) {
+unsafe fn unmap(at: *mut u8, len: usize) {
     // SAFETY: the caller guarantees a mapping of a segment to which nothing refers any more.
     let _ = unsafe { munmap(at.cast(), len) };
     MAPPED.fetch_sub(len, Ordering::Relaxed);

@@ -199,12 +199,13 @@ impl Link {
         }
     }
 
-    /// The mapped segment; the caller holds a reference to the link.
+    /// The mapped segment. The caller holds a reference to the link, or believes nothing of what it reads there before it has
+    /// compared the connection's generation.
     #[inline]
     #[allow(unsafe_code)]
     pub fn segment(&self) -> Option<Segment> {
-        // SAFETY: `new` has stored both for one segment, and `put`, which clears the address and unmaps, does not run
-        // while the caller has its reference.
+        // SAFETY: `new` has stored both for one segment. `put` does not run while the caller has its reference; the address
+        // of a caller that only looks, and has none, stays that of readable and writable memory.
         unsafe { Segment::from_ptrs(self.seg.load(Ordering::Relaxed), self.blocks.load(Ordering::Relaxed)) }
     }
 
@@ -312,8 +313,8 @@ impl Link {
         self.seg.store(core::ptr::null_mut(), Ordering::Relaxed);
         if let Some(seg) = seg.filter(|_| !shared) {
             #[allow(unsafe_code)]
-            // SAFETY: the last reference is gone, so nothing here refers to the segment, and `part` has shown that no
-            // other side uses this mapping.
+            // SAFETY: the last reference is gone, so nothing here believes what it reads in the segment, and `part` has shown
+            // that no other side uses this mapping.
             unsafe {
                 seg.unmap();
             }

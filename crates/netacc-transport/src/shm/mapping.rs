@@ -7,12 +7,18 @@
 //! of them: so the windows of every connection are mapped at both of its ends, and if that is not possible the
 //! connection goes by TCP. A block stays mapped at its address until the link ends.
 //!
+//! The first part, with all of the words, lies in a range of addresses that is never given back: when the link has ended
+//! there is anonymous memory, and later the first part of another segment. A thread that looks at a connection without a
+//! lock (poll, `FIONREAD`, `SO_ERROR`) may have read the segment's address just before another thread closes the link's last
+//! connection. What it reads then is meaningless, and no fault.
+//!
 //! # Safety
 //! The memfd has its full size from the beginning and is sealed against shrinking, so no access to a mapping of it can
-//! fault. Blocks are published by their address, and unmapped when the last user of the link is gone.
+//! fault. Blocks are published by their address, and unmapped when the last user of the link is gone: only a thread that
+//! holds a lock of the connection accesses a window.
 #![allow(unsafe_code)]
 
-use crate::shm::blocks::{self, FIRST, PAIR, afford, unmap};
+use crate::shm::blocks::{self, Blocks, FIRST, PAIR, afford};
 use crate::shm::segment::{LARGE_AT, SEGMENT, Segment};
 use crate::shm::side::Side;
 use core::ptr::{self, NonNull};
@@ -22,7 +28,7 @@ use netacc_sys::mem;
 use netacc_sys::{reserved_fds, signals};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create};
-use rustix::mm::{Advice, MapFlags, madvise, mmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
 use rustix::process::{Resource, getrlimit};
 
 /// Size (bytes) of the part that is mapped from the beginning.
@@ -37,7 +43,7 @@ pub(super) fn affordable() -> Result<()> {
     if limit.is_some_and(|limit| limit < SEGMENT as u64) {
         return Err(Errno(libc::EFBIG));
     }
-    afford(HEAD)
+    if blocks::has_spare() { Ok(()) } else { afford(HEAD) }
 }
 
 /// Sets the size of a memfd and seals it.
@@ -48,19 +54,52 @@ fn fix_size(fd: &OwnedFd) -> Result<()> {
     Ok(())
 }
 
-/// Maps the beginning of a segment.
-fn map_head(fd: BorrowedFd<'_>) -> Result<NonNull<u8>> {
+/// Maps the beginning of a segment: where the object has a range, there, else where the kernel likes.
+fn map_head(fd: BorrowedFd<'_>, blocks: &Blocks) -> Result<NonNull<u8>> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-    // SAFETY: the kernel chooses a free range for the mapping, so that no existing one changes.
-    let at = unsafe { mmap(ptr::null_mut(), HEAD, mem::first_access(), flags, fd, 0)? };
+    let at = match blocks.range() {
+        Some(range) => {
+            let flags = flags | MapFlags::FIXED;
+            // SAFETY: the range is ours, no segment is mapped there, and a thread that looks there by a stale address
+            // only reads what it does not believe, or writes a hint.
+            unsafe { mmap(range.as_ptr().cast(), HEAD, mem::first_access(), flags, fd, 0)? }
+        }
+        None => {
+            afford(HEAD)?;
+            // SAFETY: the kernel chooses a free range for the mapping, so that no existing one changes.
+            unsafe { mmap(ptr::null_mut(), HEAD, mem::first_access(), flags, fd, 0)? }
+        }
+    };
     let at: NonNull<u8> = NonNull::new(at.cast()).ok_or(Errno::NOMEM)?;
-    blocks::count(HEAD);
+    if blocks.range().is_none() {
+        blocks::count(HEAD);
+        blocks.keep_range(at);
+    }
     // SAFETY: the mapping was just made, and no other code knows it. Its exclusion from core dumps has no other effect.
     unsafe {
         let _ = madvise(at.as_ptr().cast(), HEAD, Advice::LinuxDontDump);
-        mem::open_up(at, HEAD).inspect_err(|_| unmap(at.as_ptr(), HEAD))?;
+        mem::open_up(at, HEAD).inspect_err(|_| leave_range(at))?;
     }
     Ok(at)
+}
+
+/// Takes a segment out of its range, which keeps its addresses and can still be read and written.
+///
+/// # Safety
+/// `at` is the range of a segment of which only stale addresses are left.
+unsafe fn leave_range(at: NonNull<u8>) {
+    // Where the program locks all of its memory the kernel would bring all of the range into memory. There, and where the
+    // kernel refuses, the segment stays mapped until the next one takes its place.
+    if !mem::is_locking() {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the caller guarantees that the range is one of ours, and the mapping takes the place of a segment in one
+        // step: a thread that accesses it meanwhile finds the one or the other.
+        unsafe {
+            let _ = mmap_anonymous(at.as_ptr().cast(), HEAD, access, flags);
+            let _ = madvise(at.as_ptr().cast(), HEAD, Advice::LinuxDontDump);
+        }
+    }
 }
 
 /// A segment that has just been mapped.
@@ -112,9 +151,8 @@ impl Segment {
 
     /// Maps a segment that was made here.
     pub fn map_own(fd: BorrowedFd<'_>) -> Result<Segment> {
-        afford(HEAD)?;
         let blocks = blocks::alloc()?;
-        let base = map_head(fd.as_fd()).inspect_err(|_| blocks::release(blocks))?;
+        let base = map_head(fd.as_fd(), blocks).inspect_err(|_| blocks::release(blocks))?;
         blocks.begin(base.as_ptr().wrapping_add(LARGE_AT));
         Ok(Segment { base: base.cast(), blocks })
     }
@@ -133,13 +171,13 @@ impl Segment {
     /// Unmaps all of the segment.
     ///
     /// # Safety
-    /// No reference into the segment may be used afterwards.
+    /// No reference into the segment may be used afterwards, apart from looks whose result is not believed.
     pub unsafe fn unmap(self) {
-        // SAFETY: address and length are those of `map_head`, and the caller guarantees that no reference is used
-        // afterwards.
+        // SAFETY: the range is that of `map_head`, and the caller guarantees that what is read there afterwards is not
+        // believed. Windows are accessed under the locks of a connection, and none is left.
         unsafe {
             self.blocks.unmap();
-            unmap(self.as_ptr(), HEAD);
+            leave_range(self.base.cast());
         }
         blocks::release(self.blocks);
     }

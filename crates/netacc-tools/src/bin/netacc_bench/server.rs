@@ -184,6 +184,8 @@ fn serve(mut wire: Wire, from: SocketAddr, shared: &Shared) {
     }
     note(&format!("{from} measures"));
     let session = session(&mut wire, from, &mut house);
+    // Whoever reads that the session has ended may begin one.
+    drop(house);
     if matches!(session, Session::Well) {
         note(&format!("{from} is done"));
     }
