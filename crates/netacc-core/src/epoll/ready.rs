@@ -323,22 +323,10 @@ fn watch_fd(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint, (fd, which)
     }
 }
 
-/// Result of [`arm_liveness`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Armed {
-    /// A connection is ready.
-    Ready,
-    /// Each of the connections wakes this instance when it is ready.
-    Surely,
-    /// A wake-up may be taken by another process, so the sleep is made in steps.
-    InSteps,
-}
-
-/// To be called before a sleep: arms the liveness sockets that wake connections on links inherited by a fork. Under the
-/// instance's lock.
-pub(crate) fn arm_liveness(e: &Epoll) -> Armed {
+/// To be called before a sleep: arms the liveness sockets that wake connections on links inherited by a fork. False:
+/// one of them is ready. Under the instance's lock.
+pub(crate) fn arm_liveness(e: &Epoll) -> bool {
     let mut quiet = true;
-    let mut surely = true;
     let mut p = e.registrations.load(Ordering::Relaxed);
     while let Some(reg) = at(p) {
         p = reg.next_all.load(Ordering::Relaxed);
@@ -349,17 +337,12 @@ pub(crate) fn arm_liveness(e: &Epoll) -> Armed {
         {
             ownership::settle(s);
             let events = reg.events.load(Ordering::Relaxed);
-            // Only one instance is woken by other threads of this process, which may take a byte that was meant for it.
-            surely &= ep.arm_liveness(events & EPOLLOUT as u32 != 0) && subscription::is_noted(e, ep);
+            ep.arm_liveness(events & EPOLLOUT as u32 != 0);
             // An edge-triggered registration that is ready and was reported before does not prevent the sleep.
             quiet &= !is_wanted(e, reg);
         }
     }
-    match (quiet, surely) {
-        (false, _) => Armed::Ready,
-        (true, true) => Armed::Surely,
-        (true, false) => Armed::InSteps,
-    }
+    quiet
 }
 
 /// Whether there is room for a waiting writer, for an edge-triggered registration that was queued without an edge. It

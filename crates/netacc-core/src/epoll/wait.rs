@@ -4,7 +4,7 @@ use crate::epoll::call::Call;
 use crate::epoll::children::absorb_children;
 use crate::epoll::nested::arm_children;
 use crate::epoll::queues::Queues;
-use crate::epoll::ready::{Armed, arm_liveness, collect, harvest, serve_polled};
+use crate::epoll::ready::{arm_liveness, collect, harvest, serve_polled};
 use crate::epoll::sift::{Polled, complete_switches, sift};
 use crate::epoll::stash::unstash;
 use crate::epoll::subscription::{any_bits, arm_all};
@@ -213,13 +213,11 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32, signals: &mut CallSignals) 
     if unheard {
         serve_polled(e);
     }
-    let mut by_liveness = Armed::Surely;
+    let with_liveness = e.with_liveness.load(Ordering::Relaxed) != 0;
     let quiet = {
         let _g = e.lock.lock();
-        if e.with_liveness.load(Ordering::Relaxed) > 0 {
-            by_liveness = arm_liveness(e);
-        }
-        arm_all(e) && arm_children(e) && by_liveness != Armed::Ready && e.ready_len.load(Ordering::Relaxed) == 0
+        let unready = !with_liveness || arm_liveness(e);
+        arm_all(e) && arm_children(e) && unready && e.ready_len.load(Ordering::Relaxed) == 0
     };
     let mut left = if quiet { until.left() } else { 0 };
     let mut bounded = until != call.deadline;
@@ -242,8 +240,9 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32, signals: &mut CallSignals) 
             bounded = true;
         }
     }
-    // Another sharer may take the byte that was meant for this one: see `WaitSet::shared`.
-    if by_liveness == Armed::InSteps && !(0..=longer(steps)).contains(&left) {
+    // Another sharer may take the byte that was meant for this one: see `WaitSet::shared`. A process that has its connections
+    // alone sleeps in steps as well, of which there are few: then no wake-up that is missing keeps it for long.
+    if with_liveness && !(0..=longer(steps)).contains(&left) {
         left = longer(steps);
         bounded = true;
     }

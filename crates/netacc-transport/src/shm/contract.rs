@@ -147,7 +147,7 @@ impl Endpoint for ShmEndpoint {
                 self.waiters.register(v.link, &own.tx_waiter, waker, WRITES, set);
             }
         }
-        self.add_kernel_ends(&v, (interest.read, sole), set);
+        self.add_kernel_ends(&v, interest.read, set);
         if interest.write && self.passed.kernel_fd() >= 0 {
             set.add(self.passed.kernel_fd(), libc::POLLOUT);
         }

@@ -300,9 +300,8 @@ impl ShmEndpoint {
         lost && !v.is_orphan() && !redial::is_still_owed_by(self)
     }
 
-    /// Adds the kernel sockets that can wake a sleeper of this connection. `sole`: as of [`View::is_sole_heir`] when
-    /// the sleeper registered.
-    pub(super) fn add_kernel_ends(&self, v: &View, (read, sole): (bool, bool), set: &mut WaitSet) {
+    /// Adds the kernel sockets that can wake a sleeper of this connection, which waits for bytes if `read` is set.
+    pub(super) fn add_kernel_ends(&self, v: &View, read: bool, set: &mut WaitSet) {
         let old_subflow = self.old_subflow.fd();
         if old_subflow >= 0 && read {
             match self.old_subflow.is_ready(&self.side) {
@@ -327,7 +326,7 @@ impl ShmEndpoint {
                 _ if self.side.state.glance().liveness_socket() == LivenessSocket::Ended => {}
                 fd if fd >= 0 => {
                     set.add(fd, libc::POLLIN | libc::POLLRDHUP);
-                    set.shared |= !sole;
+                    set.shared = true;
                     let waiting = self.liveness.accepted_fd();
                     if waiting >= 0 && waiting != fd {
                         set.add(waiting, libc::POLLIN);
