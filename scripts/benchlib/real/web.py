@@ -259,6 +259,6 @@ def cases():
     usual = {"prefork-8": False}
     # A listener whose connections are all passed on is the kernel's, and so is the queue of a server all of whose workers are
     # busy.
-    may_be_tcp = {"prefork-8", "prefork-32", "node-cluster-8"}
+    may_be_tcp = {"prefork-8", "prefork-32", "node-cluster-8", "php-4"}
     rows = [(row, {"usual": usual.get(row[0])}) for row in kept] + [(row, {"fresh": True}) for row in each]
     return pairs((row, options | {"may_be_tcp": row[0] in may_be_tcp}) for row, options in rows)
