@@ -108,7 +108,7 @@ impl HoldersWord {
         self.change(generation, HoldersCount::marked)
     }
 
-    /// Ends this use of the word, whoever is counted.
+    /// Ends this use of the word, however many processes are counted.
     pub fn end(&self, generation: u64) -> bool {
         self.change(generation, HoldersCount::free)
     }

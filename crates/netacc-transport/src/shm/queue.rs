@@ -90,7 +90,7 @@ impl Segment {
     }
 
     /// Whether a connect may be left waiting that was queued while nobody waited for it: its process has been taken up, and
-    /// serves a connection for any time after each accept(2). A link that nobody has taken up is found by whoever does so.
+    /// serves a connection for any time after each accept(2). A process that takes the link up later looks at the queue.
     pub fn may_be_left(self) -> bool {
         self.served_by() == ServedBy::Acceptors && self.server() == ServerState::Open
     }

@@ -184,7 +184,7 @@ fn serve(mut wire: Wire, from: SocketAddr, shared: &Shared) {
     }
     note(&format!("{from} measures"));
     let session = session(&mut wire, from, &mut house);
-    // Whoever reads that the session has ended may begin one.
+    // Released before the end is reported, since a client that reads the report may begin a session at once.
     drop(house);
     if matches!(session, Session::Well) {
         note(&format!("{from} is done"));
