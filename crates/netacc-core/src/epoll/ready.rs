@@ -316,9 +316,9 @@ fn watch_fd(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint, (fd, which)
     let s = at(reg.sock.load(Ordering::Relaxed));
     let here = s.is_some_and(|s| s.is_shm() && s.endpoint().is_some_and(|now| core::ptr::eq(now, ep)));
     if here && reg.flags.fetch_or(which, Ordering::Relaxed) & which == 0 {
-        // A liveness socket has room whenever its other end has taken a byte, which is nobody's event.
-        let room = if which & (PEER_LIVENESS_WATCHED | ACCEPTED) == 0 { EPOLLOUT } else { 0 };
-        let events = (libc::EPOLLIN | room | libc::EPOLLRDHUP | EPOLLET) as u32;
+        // EPOLLOUT is for the sockets whose room counts, and for the byte that wakes: another thread or process may take
+        // it before this instance looks. The kernel drops an edge of whose events none is left, and room always is.
+        let events = (libc::EPOLLIN | EPOLLOUT | libc::EPOLLRDHUP | EPOLLET) as u32;
         let _ = e.enter(libc::EPOLL_CTL_ADD, fd, events, cookie(Kind::Liveness, reg));
     }
 }

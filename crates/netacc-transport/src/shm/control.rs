@@ -57,7 +57,9 @@ pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
 fn receive_passed(fd: BorrowedFd<'_>) -> Option<Received> {
     let raw_fd = fd.as_raw_fd();
     let (mut peeked, mut lost) = receive(fd, RecvFlags::PEEK);
-    if lost && reserved_fds::is_exhausted(raw_fd) {
+    // A waker is not worth a spare number: the peer is woken by messages instead.
+    let is_waker = matches!(peeked, Received::Message(Message::Waker { .. }, None));
+    if lost && !is_waker && reserved_fds::is_exhausted(raw_fd) {
         if reserved_fds::make_room(raw_fd) {
             (peeked, lost) = receive(fd, RecvFlags::PEEK);
         }
