@@ -9,8 +9,10 @@ use crate::process_mode;
 use crate::process_mode::reason;
 use crate::switch::demote;
 use netacc_stats::Reason;
-use netacc_sys::reserved_fds;
-use rustix::process::{Resource, getrlimit};
+use netacc_sys::{own_limit, reserved_fds};
+
+/// Divisor of the limit of descriptors: if ours are a smaller part of it, they are not why the program has run out.
+const PART_OF_LIMIT: u64 = 16;
 
 /// Ends acceleration of new sockets and of listeners. Connections stay on their path.
 pub fn from_here(why: Reason) {
@@ -30,6 +32,7 @@ pub fn from_here(why: Reason) {
 #[cold]
 pub fn before_filter() {
     netacc_sys::user::stop_probing();
+    own_limit::forbid();
     fall_back(Reason::Confined);
     netacc_log::end();
 }
@@ -42,14 +45,9 @@ pub fn give_back_descriptors() -> bool {
     if reason().is_some() {
         return false;
     }
-    let mut used = 0;
-    table::each_socket(|_, r| {
-        if let Some(ep) = r.obj.endpoint() {
-            used += 1 + u64::from(ep.liveness.peer_fd() >= 0);
-        }
-    });
-    // A program whose other files use up the limit would have run out with TCP, too.
-    if used * 4 < getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) {
+    // A program whose own files use up the limit would have run out with TCP, too.
+    let limit = own_limit::of_program();
+    if reserved_fds::below(limit) * PART_OF_LIMIT < limit {
         return false;
     }
     reserved_fds::release_reserve();

@@ -40,6 +40,7 @@ pub mod mapped;
 pub mod maps;
 pub mod mem;
 pub mod own_calls;
+pub mod own_limit;
 pub mod raw;
 pub mod reserved_fds;
 pub mod set_once;

@@ -2,10 +2,10 @@
 //! a program that closes "everything" does not close them.
 
 use crate::errno::{Errno, Result};
+use crate::own_limit::{self, raised};
 use crate::{mem, raw};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
-use rustix::process::{Resource, getrlimit};
 
 /// Descriptors above this are never tracked (fs.nr_open's default).
 pub const MAX_FDS: usize = 1 << 20;
@@ -45,14 +45,14 @@ fn mark_reserved(bits: &[AtomicU64], n: i32) -> Result<()> {
     Ok(())
 }
 
-/// Above what a program of ordinary size uses, but with room left below the limit.
+/// The number from which on our descriptors lie, as far as there are numbers.
 pub fn floor() -> i32 {
     let known = FLOOR.load(Ordering::Relaxed);
     if known != 0 {
         return known;
     }
-    let soft = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20).min(1 << 20) as i32;
-    let floor = (soft / 4 * 3).clamp(3, 8192);
+    // The kernel has a table of all numbers up to the highest one, which each fork copies.
+    let floor = own_limit::floor().clamp(3, 8192) as i32;
     FLOOR.store(floor, Ordering::Relaxed);
     floor
 }
@@ -61,7 +61,7 @@ pub fn floor() -> i32 {
 pub fn adopt(fd: OwnedFd) -> Result<i32> {
     let bits = bits_or_map()?;
     let low = fd.as_raw_fd();
-    let n = match raw::dup_above(low, floor()) {
+    let n = match raised(|| raw::dup_above(low, floor())) {
         Ok(n) => {
             drop_raw(fd);
             n
@@ -83,7 +83,7 @@ pub fn take_over(fd: i32) {
 /// Moves and marks a descriptor as [`adopt`] does, but never to a number that the application could have: it is closed
 /// if no higher one is free.
 pub fn park(fd: OwnedFd) -> Result<i32> {
-    let parked = raw::dup_above(fd.as_raw_fd(), floor()).and_then(|n| {
+    let parked = raised(|| raw::dup_above(fd.as_raw_fd(), floor())).and_then(|n| {
         mark_reserved(bits_or_map()?, n)?;
         Ok(n)
     });
@@ -109,7 +109,7 @@ pub fn give_back(fd: i32) {
 /// A duplicate, which is ours, of one of the application's descriptors.
 pub fn copy(fd: i32) -> Result<i32> {
     let bits = bits_or_map()?;
-    let n = raw::dup_above(fd, floor()).or_else(|_| raw::dup_above(fd, 0))?;
+    let n = raised(|| raw::dup_above(fd, floor())).or_else(|_| raw::dup_above(fd, 0))?;
     let _ = mark_reserved(bits, n);
     Ok(n)
 }
@@ -134,7 +134,7 @@ pub fn hold_spare() {
     if SPARE.iter().any(is_empty) {
         fill(&SPARE, |file| {
             let bits = bits_or_map()?;
-            let n = raw::dup_above(file, floor())?;
+            let n = raised(|| raw::dup_above(file, floor()))?;
             mark_reserved(bits, n)?;
             Ok(n)
         });
@@ -203,9 +203,21 @@ pub fn make_room(fd: i32) -> bool {
     !is_exhausted(fd) || SPARE.iter().any(release)
 }
 
+/// Number of our descriptors below `limit`.
+pub fn below(limit: u64) -> u64 {
+    let mut count = 0;
+    each(|fd| count += u64::from(u64::from(fd.unsigned_abs()) < limit));
+    count
+}
+
 /// Closes without going through libc's `close`, which is our own hook.
 pub fn drop_raw(fd: OwnedFd) {
     let _ = raw::close(fd.into_raw_fd());
+}
+
+/// Puts a duplicate of `file` under the number `ours`.
+pub fn replace(ours: i32, file: i32) -> Result<()> {
+    raised(|| raw::dup3(file, ours, libc::O_CLOEXEC)).map(drop)
 }
 
 /// Whether `fd` is one of ours.
@@ -230,6 +242,7 @@ pub fn is_open(fd: i32) -> bool {
 /// then: of a descriptor that another thread of the parent made in between, the child has the mark only. Somebody will
 /// close that number, so it must not be another file's until then: a file that does nothing is put there.
 pub fn fill_gaps() {
+    own_limit::after_fork();
     let mut filler = None;
     each(|fd| {
         if is_open(fd) {
@@ -239,7 +252,7 @@ pub fn fill_gaps() {
             filler = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok();
         }
         if let Some(f) = &filler {
-            let _ = raw::dup3(f.as_raw_fd(), fd, libc::O_CLOEXEC);
+            let _ = replace(fd, f.as_raw_fd());
         }
     });
     if let Some(f) = filler {

@@ -139,12 +139,12 @@ impl Drop for Blocked {
     }
 }
 
-/// Sets the thread's mask; returns the previous one.
 /// The signals that the thread blocks, as a set.
 pub fn mask() -> u64 {
     change_mask(libc::SIG_BLOCK, 0)
 }
 
+/// Sets the thread's mask; returns the previous one.
 fn set_mask(mask: u64) -> u64 {
     change_mask(libc::SIG_SETMASK, mask)
 }

@@ -1,12 +1,12 @@
 //! Wakers: eventfds on which one side sleeps and which the other side rings.
 
 use netacc_sys::errno::Result;
-use netacc_sys::{raw, reserved_fds};
+use netacc_sys::{own_limit, raw, reserved_fds};
 use rustix::event::{EventfdFlags, eventfd};
 
 /// Makes a waker of ours, at a private descriptor number.
 pub fn create() -> Result<i32> {
-    let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+    let fd = own_limit::raised(|| Ok(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?))?;
     reserved_fds::adopt(fd)
 }
 

@@ -264,7 +264,7 @@ fn move_kick(e: &'static Epoll, from: Option<i32>) {
     if from.is_none()
         && let Ok(waker) = netacc_transport::wakers::create()
     {
-        let _ = raw::dup3(waker, kick, libc::O_CLOEXEC);
+        let _ = reserved_fds::replace(kick, waker);
         reserved_fds::close(waker);
     }
     let _ = e.enter(EPOLL_CTL_ADD, kick, (EPOLLIN | EPOLLET) as u32, cookie(Kind::Kick, e));

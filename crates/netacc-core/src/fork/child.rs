@@ -3,7 +3,7 @@
 use crate::conn;
 use crate::fd::table::Entry;
 use crate::fd::{later, placeholder, table};
-use crate::fork::descendants::{CONNECTED, FORKING, WAITING, hold};
+use crate::fork::descendants::{CONNECTED, FORKING, Tracked, WAITING, hold};
 use crate::fork::prepare::{Counting, Forking, NewSpaces};
 use crate::listen::heirs;
 use crate::object::socket::{SHARED, SHARED_HERE};
@@ -31,7 +31,7 @@ pub fn child(f: Forking) {
     WAITING.after_fork();
     FORKING.store(0, Ordering::Relaxed);
     // The writing end stays open for the life of this process, which the parent observes by it.
-    if let Some((reading, writing)) = f.pipe {
+    if let Tracked::By { reading, writing } = f.tracked {
         reserved_fds::close(reading);
         hold(writing);
     }

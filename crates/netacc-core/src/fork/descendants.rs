@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{Lock, lock_rank, raw, reserved_fds, time};
+use rustix::fd::OwnedFd;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 /// Largest number of forks that are tracked because descendants may still live. Beyond it connections stay shared,
@@ -55,11 +56,41 @@ pub(crate) fn go_on_holding(fd: i32) {
     }
 }
 
-/// Makes the pipe of a fork: its reading end for this process, its writing end for the descendants.
-pub(super) fn end_of_life() -> Option<(i32, i32)> {
+/// How a process knows when the descendants of one fork have ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum Tracked {
+    /// They share nothing with it.
+    #[default]
+    Needless,
+    /// By a pipe: its reading end is this process's, its writing end the descendants'.
+    By {
+        /// Our descriptor of the reading end.
+        reading: i32,
+        /// Our descriptor of the writing end.
+        writing: i32,
+    },
+    /// It does not, since there was no number for a pipe.
+    Lost,
+}
+
+impl Tracked {
+    /// Makes the pipe of a fork. It is not worth a number that the program could have.
+    pub(super) fn begin() -> Tracked {
+        ends(reserved_fds::park).map_or(Tracked::Lost, |(reading, writing)| Tracked::By { reading, writing })
+    }
+}
+
+/// Makes a pipe of which both ends, the reading one first, are ours.
+fn ends(keep: fn(OwnedFd) -> Result<i32>) -> Option<(i32, i32)> {
     let (r, w) = pipe_with(PipeFlags::CLOEXEC).ok()?;
-    let r = reserved_fds::adopt(r).ok()?;
-    Some((r, reserved_fds::adopt(w).ok()?))
+    let r = keep(r).ok()?;
+    match keep(w) {
+        Ok(w) => Some((r, w)),
+        Err(_) => {
+            reserved_fds::close(r);
+            None
+        }
+    }
 }
 
 /// The pipes that a helper process holds while it continues a connection: they show all processes that share the
@@ -78,7 +109,7 @@ impl Heir {
         if TOO_DEEP.load(Ordering::Relaxed) {
             return Err(Errno::MFILE);
         }
-        let pipe = if asked_for { Some(end_of_life().ok_or(Errno::MFILE)?) } else { None };
+        let pipe = if asked_for { Some(ends(reserved_fds::adopt).ok_or(Errno::MFILE)?) } else { None };
         let mut held = [-1; GENERATIONS + 1];
         let before = HELD.iter().map(|h| h.load(Ordering::Relaxed) - 1);
         for (place, fd) in held.iter_mut().zip(before.chain(pipe.map(|(_, writing)| writing))) {
@@ -113,9 +144,15 @@ impl Descendants {
             }
             None => {
                 reserved_fds::close(reading);
-                self.live.store(FORKS as u32 + 1, Ordering::Relaxed);
+                self.lose();
             }
         }
+    }
+
+    /// Notes a fork of which it will never be known whether its descendants have ended.
+    pub(super) fn lose(&self) {
+        // One more than those that can end.
+        self.live.store(FORKS as u32 + 1, Ordering::Relaxed);
     }
 
     /// Whether no descendant is tracked. Does not ask the kernel.

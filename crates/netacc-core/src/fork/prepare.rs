@@ -3,7 +3,7 @@
 use crate::conn::neighbours;
 use crate::fd::table::Entry;
 use crate::fd::{placeholder, table};
-use crate::fork::descendants::{CONNECTED, FORKING, WAITING, end_of_life};
+use crate::fork::descendants::{CONNECTED, FORKING, Tracked, WAITING};
 use crate::fork::{namespace, ownership};
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, KEEPABLE, NONBLOCK, Path, SHARED, SHARED_HERE, Socket, Upgrade};
@@ -77,8 +77,8 @@ impl Counting {
 /// The data that [`prepare`] passes to [`parent`] and [`child`](super::child::child).
 #[derive(Debug, Default)]
 pub struct Forking {
-    /// Reading and writing end of the pipe, if any object is shared.
-    pub(super) pipe: Option<(i32, i32)>,
+    /// How the parent knows when the child's copies of its objects have gone.
+    pub(super) tracked: Tracked,
     /// Whether no connection is shared, only epoll instances.
     pub(super) instances: bool,
     /// The bit by which sockets say that their connection was counted for this fork.
@@ -154,7 +154,7 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     let instances = crate::epoll::shared::before_fork();
     let mut forking = Forking { instances: !shared, counting, ..Forking::default() };
     if shared || instances {
-        forking.pipe = end_of_life();
+        forking.tracked = Tracked::begin();
     }
     if shared {
         // Done after all of them are marked: a peer that is forking too waits for us as we wait for it.
@@ -284,10 +284,14 @@ pub fn parent(f: Forking, forked: bool) {
         page().count(Counter::Forks);
     }
     f.counting.end(forked);
-    if let Some((reading, writing)) = f.pipe {
-        reserved_fds::close(writing);
-        let which = if f.instances { &WAITING } else { &CONNECTED };
-        which.remember(reading);
+    let which = if f.instances { &WAITING } else { &CONNECTED };
+    match f.tracked {
+        Tracked::Needless => {}
+        Tracked::By { reading, writing } => {
+            reserved_fds::close(writing);
+            which.remember(reading);
+        }
+        Tracked::Lost => which.lose(),
     }
     FORKING.fetch_sub(1, Ordering::SeqCst);
     f.unread.go_on();

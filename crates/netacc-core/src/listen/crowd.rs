@@ -7,18 +7,21 @@
 //! are closed in favour of a user with few.
 
 use core::sync::atomic::{AtomicU32, Ordering};
+use netacc_sys::own_limit;
 use netacc_transport::shm::Link;
-use rustix::process::{Resource, getrlimit};
 
-/// Divisor of the process's limit of descriptors: links of one user at one listener, within the bounds of [`USER`].
+/// Divisor of the program's limit of descriptors, and of the number that we may have if that is smaller: links of one user at one
+/// listener, within the bounds of [`USER`].
 const PART_OF_USER: usize = 16;
 const USER: core::ops::RangeInclusive<usize> = 8..=512;
-/// Divisor of the process's limit of descriptors: links of all users except our own and root, at most [`OTHERS`].
+/// The same divisor for the links of all users except our own and root, at most [`OTHERS`].
 const PART_OF_OTHERS: usize = 4;
 const OTHERS: usize = 4096;
-/// Divisor of the process's limit of descriptors: links of our own user and root at one listener. They are limited too,
-/// since a faulty program must not use up all descriptors.
-const PART_OF_TRUSTED: usize = 2;
+/// Divisor of the number of descriptors that we may have: links of our own user and root at one listener. Each costs four. They
+/// are limited too, since the program must not find its descriptors used up.
+const PART_OF_TRUSTED: usize = 8;
+/// Smallest limit of those links.
+const FEW: usize = 2;
 /// Number of users that are distinguished in the search for the one with most links.
 const USERS: usize = 32;
 
@@ -73,16 +76,17 @@ pub(super) fn link_removed(link: &Link) {
 
 /// Determines whether there is room for one more link of `user` at a listener with the `links`, newest first.
 pub(super) fn room(links: impl Iterator<Item = &'static Link> + Clone, user: User) -> Room {
-    let open = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).min(1 << 30) as usize;
+    let room = own_limit::room();
+    let few = room.min(usize::try_from(own_limit::of_program()).unwrap_or(usize::MAX));
     let own = links.clone().filter(|l| User::of(l) == user).count();
     let bound = match user {
-        User::Trusted => (open / PART_OF_TRUSTED).max(*USER.end()),
-        User::Other(_) => (open / PART_OF_USER).clamp(*USER.start(), *USER.end()),
+        User::Trusted => (room / PART_OF_TRUSTED).max(FEW),
+        User::Other(_) => (few / PART_OF_USER).clamp(*USER.start(), *USER.end()),
     };
     if own >= bound {
         return oldest_idle(links, user);
     }
-    let others = (open / PART_OF_OTHERS).clamp(*USER.start(), OTHERS);
+    let others = (few / PART_OF_OTHERS).clamp(*USER.start(), OTHERS);
     if user == User::Trusted || (STRANGERS.load(Ordering::Relaxed) as usize) < others {
         return Room::Free;
     }

@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering;
 use netacc_ring::turn::in_turn;
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{raw, reserved_fds, time};
+use netacc_sys::{own_limit, raw, reserved_fds, time};
 use netacc_wire::{LEN, Message};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::IoSliceMut;
@@ -60,7 +60,11 @@ fn receive_passed(fd: BorrowedFd<'_>) -> Option<Received> {
     // A waker is not worth a spare number: the peer is woken by messages instead.
     let is_waker = matches!(peeked, Received::Message(Message::Waker { .. }, None));
     if lost && !is_waker && reserved_fds::is_exhausted(raw_fd) {
-        if reserved_fds::make_room(raw_fd) {
+        // Above the program's limit there may be numbers, which serve as well.
+        if let Some(again) = own_limit::while_raised(|| receive(fd, RecvFlags::PEEK)) {
+            (peeked, lost) = again;
+        }
+        if lost && reserved_fds::make_room(raw_fd) {
             (peeked, lost) = receive(fd, RecvFlags::PEEK);
         }
         let waits = matches!(peeked, Received::Message(Message::Liveness { .. }, None)) && !has_hung_up(raw_fd);

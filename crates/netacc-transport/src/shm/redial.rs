@@ -15,7 +15,7 @@ use crate::shm::slot_side::SlotSide;
 use crate::shm::{ShmEndpoint, guard::dismiss_shared};
 use crate::timeouts;
 use core::sync::atomic::{AtomicU64, Ordering};
-use netacc_sys::{raw, reserved_fds, time};
+use netacc_sys::{reserved_fds, time};
 
 /// Largest number of connections that a process makes to one liveness socket. Each of the peer's sharers ends one when
 /// it leaves; a hostile peer could end one after the other.
@@ -144,7 +144,7 @@ impl Liveness {
         // The new connection gets the same number, which another thread may be polling. The old file is closed by
         // `dismiss_shared`, since it may hold descriptors whose close blocks.
         let old = reserved_fds::copy(fd);
-        let _ = raw::dup3(fresh, fd, libc::O_CLOEXEC);
+        let _ = reserved_fds::replace(fd, fresh);
         reserved_fds::close(fresh);
         if let Ok(old) = old {
             dismiss_shared(old);

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::fd::RawFd;
 use crate::load::api;
 use alloc::vec::Vec;
-use netacc_sys::raw;
+use netacc_sys::reserved_fds;
 use rustix::fd::BorrowedFd;
 
 mod channel;
@@ -54,7 +54,7 @@ impl OpenDevice {
     /// program has closed them, so that the numbers may be something else by now.
     pub fn cover(self, fd: RawFd) {
         for ours in self.descriptors().into_iter().flatten() {
-            let _ = raw::dup3(fd, ours, libc::O_CLOEXEC);
+            let _ = reserved_fds::replace(ours, fd);
         }
     }
 }

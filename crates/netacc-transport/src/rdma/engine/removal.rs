@@ -4,7 +4,7 @@ use crate::rdma::engine::status::{self, EngineStatus};
 use crate::rdma::engine::sysfs::devices_there;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
-use netacc_sys::{raw, reserved_fds};
+use netacc_sys::reserved_fds;
 use netacc_verbs::cm::OpenDevice;
 use netacc_verbs::{AsyncEvent, EventChannel};
 
@@ -116,7 +116,7 @@ impl Removals {
         // the kernel then sees the device closed, and the library has numbers that nobody else gets.
         let Some(events) = events else { return };
         for fd in self.removed.drain(..) {
-            let _ = raw::dup3(events.fd(), fd, libc::O_CLOEXEC);
+            let _ = reserved_fds::replace(fd, events.fd());
         }
         for device in self.open.drain(..) {
             device.cover(events.fd());

@@ -1,0 +1,188 @@
+//! The limit of descriptors (`RLIMIT_NOFILE`, getrlimit(2)) under which the library takes numbers.
+//!
+//! The kernel compares a number with the soft limit only at the moment when the number is taken. So the soft limit is raised for
+//! that moment, the library's numbers lie above the program's, and the program has all of its own, sees its limit and passes
+//! it on. Another thread that asks for the limit or forks in that moment, a few hundred nanoseconds, may find the higher one;
+//! the child of a fork corrects that.
+
+use crate::errno::{Errno, Result};
+use crate::signals::Blocked;
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// The soft limit while it is raised, if the hard limit allows that. No administrator sets this number, so a limit that the
+/// program sets meanwhile is told from it and stays.
+const RAISED_TO: u64 = 108_203;
+
+/// Largest number of times that a call is made anew because another thread has lowered the limit meanwhile.
+const TRIES: u32 = 4;
+
+/// Number of threads that have the limit raised.
+static USERS: AtomicU32 = AtomicU32::new(0);
+/// Whether the limit was raised and the program's is in [`PROGRAMS`].
+static IS_RAISED: AtomicBool = AtomicBool::new(false);
+/// The program's soft limit.
+static PROGRAMS: AtomicU64 = AtomicU64::new(0);
+/// Set if the process must make no such system calls any more.
+static IS_FORBIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// The limits: the soft one and the hard one.
+fn limits() -> (u64, u64) {
+    let now = getrlimit(Resource::Nofile);
+    (now.current.unwrap_or(u64::MAX), now.maximum.unwrap_or(u64::MAX))
+}
+
+fn set(soft: u64, hard: u64) {
+    let maximum = Some(hard).filter(|hard| *hard != u64::MAX);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(soft), maximum });
+}
+
+/// The numbers that the library has for its descriptors: above what the program may open, if the hard limit leaves room there,
+/// and otherwise so high that programs of ordinary size do not come so far.
+fn numbers() -> Range<u64> {
+    let (soft, hard) = limits();
+    let above = soft..RAISED_TO.min(hard).max(soft);
+    if above.end - above.start > soft / 4 { above } else { soft / 4 * 3..soft }
+}
+
+/// The number from which on the library has its descriptors.
+pub(crate) fn floor() -> u64 {
+    numbers().start
+}
+
+/// Number of descriptors that the library may have.
+#[must_use]
+pub fn room() -> usize {
+    let numbers = numbers();
+    usize::try_from(numbers.end - numbers.start).unwrap_or(usize::MAX)
+}
+
+/// The program's soft limit.
+#[must_use]
+pub fn of_program() -> u64 {
+    limits().0
+}
+
+/// The raised limit, as long as it lives. All signals are blocked meanwhile: a handler may leave by longjmp(3).
+struct Raised {
+    #[expect(dead_code, reason = "held as long as it lives")]
+    signals: Blocked,
+}
+
+impl Raised {
+    /// Raises the limit, unless it is as high as it can be.
+    fn begin() -> Option<Raised> {
+        let raised = Raised { signals: Blocked::all() };
+        // SeqCst, here and in `drop`: whoever leaves last lowers the limit, and a thread that comes meanwhile finds its call
+        // refused at worst, and comes anew.
+        USERS.fetch_add(1, Ordering::SeqCst);
+        let (soft, hard) = limits();
+        let most = RAISED_TO.min(hard);
+        if soft < most {
+            PROGRAMS.store(soft, Ordering::SeqCst);
+            IS_RAISED.store(true, Ordering::SeqCst);
+            set(most, hard);
+        }
+        (soft < most || IS_RAISED.load(Ordering::SeqCst)).then_some(raised)
+    }
+}
+
+impl Drop for Raised {
+    fn drop(&mut self) {
+        if USERS.fetch_sub(1, Ordering::SeqCst) == 1 {
+            lower();
+        }
+    }
+}
+
+/// Gives the program its limit back, unless it has set another one meanwhile.
+fn lower() {
+    if IS_RAISED.swap(false, Ordering::SeqCst) {
+        let (soft, hard) = limits();
+        if soft == RAISED_TO.min(hard) {
+            set(PROGRAMS.load(Ordering::SeqCst), hard);
+        }
+    }
+}
+
+/// Makes a descriptor of ours by `make`, again with the limit raised if the limit was in the way. `make` neither waits nor
+/// makes a descriptor of the program's.
+pub fn raised<T>(make: impl Fn() -> Result<T>) -> Result<T> {
+    let mut made = make();
+    for _ in 0..TRIES {
+        // `EINVAL` is fcntl(2)'s word for a number above the limit, and `EBADF` dup3(2)'s.
+        if !matches!(made, Err(Errno::MFILE | Errno::INVAL | Errno::BADF)) || IS_FORBIDDEN.load(Ordering::Relaxed) {
+            break;
+        }
+        let Some(raised) = Raised::begin() else { break };
+        made = make();
+        drop(raised);
+    }
+    made
+}
+
+/// Calls `receive` with the limit raised, if that is possible.
+pub fn while_raised<T>(receive: impl FnOnce() -> T) -> Option<T> {
+    if IS_FORBIDDEN.load(Ordering::Relaxed) {
+        return None;
+    }
+    let raised = Raised::begin()?;
+    let received = receive();
+    drop(raised);
+    Some(received)
+}
+
+/// Called before the process gives up what such a system call needs (seccomp(2)): the limit is raised no more.
+pub fn forbid() {
+    IS_FORBIDDEN.store(true, Ordering::Relaxed);
+}
+
+/// Called in the child of a fork: no thread of the parent lowers the limit for this process.
+pub(crate) fn after_fork() {
+    USERS.store(0, Ordering::Relaxed);
+    lower();
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::raw;
+    use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+    #[test]
+    fn a_number_above_the_limit_and_the_limit_as_before() {
+        let (soft, hard) = limits();
+        if hard < 4096 {
+            eprintln!("skipped: the hard limit is {hard}, which leaves no room");
+            return;
+        }
+        // Tests of the same process use numbers of their own below this.
+        let low = 2048;
+        set(low, hard);
+        let file = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let at = i32::try_from(low).unwrap() + 7;
+        assert_eq!(raw::dup_above(file.as_raw_fd(), at), Err(Errno::INVAL));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let fd = file.as_raw_fd();
+                std::thread::spawn(move || {
+                    for _ in 0..2000 {
+                        let n = raised(|| raw::dup_above(fd, at)).unwrap();
+                        assert!(n >= at);
+                        #[allow(unsafe_code)]
+                        // SAFETY: the descriptor was just made, and nobody else has it.
+                        drop(unsafe { OwnedFd::from_raw_fd(n) });
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        assert_eq!(limits(), (low, hard));
+        // A limit that the program sets meanwhile stays.
+        let kept = while_raised(|| set(low - 1, hard));
+        assert_eq!((kept, limits()), (Some(()), (low - 1, hard)));
+        set(soft, hard);
+    }
+}
