@@ -7,23 +7,19 @@
 
 use crate::errno::{Errno, Result};
 use crate::signals::Blocked;
+use crate::{Guard, Lock, lock_rank};
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The soft limit while it is raised, if the hard limit allows that. No administrator sets this number, so a limit that the
 /// program sets meanwhile is told from it and stays.
 const RAISED_TO: u64 = 108_203;
 
-/// Largest number of times that a call is made anew because another thread has lowered the limit meanwhile.
-const TRIES: u32 = 4;
-
-/// Number of threads that have the limit raised.
-static USERS: AtomicU32 = AtomicU32::new(0);
-/// Whether the limit was raised and the program's is in [`PROGRAMS`].
-static IS_RAISED: AtomicBool = AtomicBool::new(false);
-/// The program's soft limit.
-static PROGRAMS: AtomicU64 = AtomicU64::new(0);
+/// Held by the thread that has the limit raised. Nobody takes another lock meanwhile, so it has no place in their order.
+static TURN: Lock<{ lock_rank::NONE }> = Lock::new();
+/// The program's soft limit + 1 while it is raised; 0: it is not. Under [`TURN`], or by the only thread of a process.
+static RAISED_FROM: AtomicU64 = AtomicU64::new(0);
 /// Set if the process must make no such system calls any more.
 static IS_FORBIDDEN: AtomicBool = AtomicBool::new(false);
 
@@ -64,73 +60,68 @@ pub fn of_program() -> u64 {
     limits().0
 }
 
-/// The raised limit, as long as it lives. All signals are blocked meanwhile: a handler may leave by longjmp(3).
+/// The raised limit, as long as it lives.
 struct Raised {
+    #[expect(dead_code, reason = "held as long as it lives")]
+    turn: Guard<'static>,
+    /// All signals are blocked: a handler may need the lock itself, or leave by longjmp(3).
     #[expect(dead_code, reason = "held as long as it lives")]
     signals: Blocked,
 }
 
 impl Raised {
-    /// Raises the limit, unless it is as high as it can be.
+    /// Raises the limit; `None` if it is as high as it can be, or if it must not be touched.
     fn begin() -> Option<Raised> {
-        let raised = Raised { signals: Blocked::all() };
-        // SeqCst, here and in `drop`: whoever leaves last lowers the limit, and a thread that comes meanwhile finds its call
-        // refused at worst, and comes anew.
-        USERS.fetch_add(1, Ordering::SeqCst);
+        if IS_FORBIDDEN.load(Ordering::Relaxed) {
+            return None;
+        }
+        let signals = Blocked::all();
+        let turn = TURN.lock();
         let (soft, hard) = limits();
         let most = RAISED_TO.min(hard);
-        if soft < most {
-            PROGRAMS.store(soft, Ordering::SeqCst);
-            IS_RAISED.store(true, Ordering::SeqCst);
-            set(most, hard);
+        if soft >= most {
+            return None;
         }
-        (soft < most || IS_RAISED.load(Ordering::SeqCst)).then_some(raised)
+        // Before the limit is raised, so that the child of a fork finds what it has to lower.
+        RAISED_FROM.store(soft + 1, Ordering::SeqCst);
+        set(most, hard);
+        Some(Raised { turn, signals })
     }
 }
 
 impl Drop for Raised {
     fn drop(&mut self) {
-        if USERS.fetch_sub(1, Ordering::SeqCst) == 1 {
-            lower();
-        }
+        lower();
     }
 }
 
 /// Gives the program its limit back, unless it has set another one meanwhile.
 fn lower() {
-    if IS_RAISED.swap(false, Ordering::SeqCst) {
-        let (soft, hard) = limits();
-        if soft == RAISED_TO.min(hard) {
-            set(PROGRAMS.load(Ordering::SeqCst), hard);
+    if let Some(soft) = RAISED_FROM.load(Ordering::SeqCst).checked_sub(1) {
+        let (now, hard) = limits();
+        if now == RAISED_TO.min(hard) {
+            set(soft, hard);
         }
+        RAISED_FROM.store(0, Ordering::SeqCst);
     }
 }
 
 /// Makes a descriptor of ours by `make`, again with the limit raised if the limit was in the way. `make` neither waits nor
 /// makes a descriptor of the program's.
 pub fn raised<T>(make: impl Fn() -> Result<T>) -> Result<T> {
-    let mut made = make();
-    for _ in 0..TRIES {
+    match make() {
         // `EINVAL` is fcntl(2)'s word for a number above the limit, and `EBADF` dup3(2)'s.
-        if !matches!(made, Err(Errno::MFILE | Errno::INVAL | Errno::BADF)) || IS_FORBIDDEN.load(Ordering::Relaxed) {
-            break;
-        }
-        let Some(raised) = Raised::begin() else { break };
-        made = make();
-        drop(raised);
+        Err(refused @ (Errno::MFILE | Errno::INVAL | Errno::BADF)) => while_raised(make).unwrap_or(Err(refused)),
+        made => made,
     }
-    made
 }
 
-/// Calls `receive` with the limit raised, if that is possible.
-pub fn while_raised<T>(receive: impl FnOnce() -> T) -> Option<T> {
-    if IS_FORBIDDEN.load(Ordering::Relaxed) {
-        return None;
-    }
+/// Calls `make`, which does not wait, with the limit raised; `None` if it cannot be raised.
+pub fn while_raised<T>(make: impl FnOnce() -> T) -> Option<T> {
     let raised = Raised::begin()?;
-    let received = receive();
+    let made = make();
     drop(raised);
-    Some(received)
+    Some(made)
 }
 
 /// Called before the process gives up what such a system call needs (seccomp(2)): the limit is raised no more.
@@ -140,7 +131,6 @@ pub fn forbid() {
 
 /// Called in the child of a fork: no thread of the parent lowers the limit for this process.
 pub(crate) fn after_fork() {
-    USERS.store(0, Ordering::Relaxed);
     lower();
 }
 
