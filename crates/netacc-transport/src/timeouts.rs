@@ -13,6 +13,10 @@ pub(crate) const fn ms(timeout: Duration) -> u32 {
 /// call. Afterwards it continues: that thread may be the one that it has interrupted.
 pub const HANDLER_NUMBER_WAIT: Duration = Duration::from_millis(10);
 
+/// Age from which a connection gives the pages of its windows back when it is closed. Younger ones leave them to the next
+/// connection.
+pub const LASTING_CONNECTION: Duration = Duration::from_secs(1);
+
 /// How long a peer that did not read its control socket is believed not to read it. Until then no fork waits for it
 /// again.
 pub const UNRESPONSIVE_PEER: Duration = Duration::from_secs(1);

@@ -218,6 +218,7 @@ impl Endpoint for ShmEndpoint {
         if state.is_left() && !state.is_dead() {
             return self.close_switched(abort);
         }
+        self.give_back_windows(&v);
         let mut wiped = 0;
         if v.peer_released() {
             // No peer has to be woken. The server's words are in its own cache, so the server resets them here for the

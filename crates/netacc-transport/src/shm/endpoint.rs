@@ -14,11 +14,12 @@ use crate::shm::side_machines::{Ends, EndsEvent, Switch, SwitchEvent};
 use crate::shm::side_state::SideState;
 use crate::shm::slot_side::{SlotSide, View};
 use crate::shm::waiters::Waiters;
+use crate::timeouts;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use netacc_ring::{CLOSED, FIN, HOLDING, OPEN, RESET, SWITCHED, has_not_ended};
+use netacc_ring::{CLOSED, FIN, HOLDING, OPEN, RESET, SMALL, SWITCHED, has_not_ended};
 use netacc_stats::{Counter, Reason, page};
-use netacc_sys::cpu;
 use netacc_sys::errno::Errno;
+use netacc_sys::{cpu, time};
 
 /// One side of a slot. It lives inside its [`Link`], and is reused for one connection after the other.
 #[derive(Debug)]
@@ -106,6 +107,7 @@ impl ShmEndpoint {
         self.side.remote.store(peer_end, Ordering::Relaxed);
         self.rings.begin();
         self.side.error.store(0, Ordering::Relaxed);
+        self.side.began.store(time::coarse(), Ordering::Relaxed);
         self.side.generation.store(generation, Ordering::Relaxed);
         drop(self.liveness.take());
         self.old_subflow.forget();
@@ -118,6 +120,27 @@ impl ShmEndpoint {
         self.side.state.begin(v.place());
         v.link.stats.slot_taken();
         true
+    }
+
+    /// To be called when this side closes a connection: gives the pages of the large windows that nobody accesses any more back
+    /// to the system. That is our own if the peer has read everything, and both if the peer has closed the connection. Young
+    /// connections leave their pages: those that come and go use the same few slots again and again.
+    pub(super) fn give_back_windows(&self, v: &View) {
+        const LASTING: u64 = time::ns(timeouts::LASTING_CONNECTION);
+        let age = time::coarse().saturating_sub(self.side.began.load(Ordering::Relaxed));
+        // The windows of a connection to another host are registered with a device. Other sharers may go on with a connection.
+        if age < LASTING || self.side.is_remote() || !self.liveness.has_none() {
+            return;
+        }
+        let released = v.peer_released();
+        let may_go = |producer: Side| {
+            // Relaxed: a hint. A direction that has carried little has never had its large window.
+            let was_large = line!(v, producer, producer).head.load(Ordering::Relaxed) > SMALL as u64;
+            was_large && (released || (producer == v.me && self.rings.peer_left_unread(&self.side, v) == Some(0)))
+        };
+        for producer in [Side::Client, Side::Server].into_iter().filter(|producer| may_go(*producer)) {
+            v.seg.drop_large(v.index, producer);
+        }
     }
 
     /// Handles a violation by the peer: resets the connection, and returns the error for the current call.

@@ -9,7 +9,7 @@ use crate::shm::segment::{Segment, Slot, WIPED};
 use crate::shm::side::Side;
 use crate::shm::side_machines::{Life, LifeEvent};
 use crate::shm::side_state::{SideState, StateWord};
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_ring::Area;
 use netacc_sys::errno::Errno;
 
@@ -26,6 +26,8 @@ pub struct SlotSide {
     /// Number + 1 of the RDMA engine that carries the connection, if the other program is on another host; 0: it is on
     /// this host. Stored when the connection begins, so that a wait touches no further cache line.
     pub(super) remote: AtomicU32,
+    /// When the connection began ([`time::coarse`](netacc_sys::time::coarse)).
+    pub(super) began: AtomicU64,
     /// The threads that are using a number of the program's; see [`super::numbers`].
     pub(super) users: Users,
 }
