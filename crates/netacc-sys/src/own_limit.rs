@@ -34,10 +34,23 @@ fn set(soft: u64, hard: u64) {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(soft), maximum });
 }
 
+/// The program's limits, also while another thread has the soft one raised.
+fn limits_of_program() -> (u64, u64) {
+    // SeqCst: the word is stored before the limit is raised, and cleared after it was lowered. So a raised limit is found with
+    // the word before it or after it.
+    let word = || RAISED_FROM.load(Ordering::SeqCst);
+    let before = word();
+    let (soft, hard) = limits();
+    match before.max(word()).checked_sub(1) {
+        Some(from) if soft == RAISED_TO.min(hard) => (from, hard),
+        _ => (soft, hard),
+    }
+}
+
 /// The numbers that the library has for its descriptors: above what the program may open, if the hard limit leaves room there,
 /// and otherwise so high that programs of ordinary size do not come so far.
 fn numbers() -> Range<u64> {
-    let (soft, hard) = limits();
+    let (soft, hard) = limits_of_program();
     let above = soft..RAISED_TO.min(hard).max(soft);
     if above.end - above.start > soft / 4 { above } else { soft / 4 * 3..soft }
 }
@@ -57,7 +70,7 @@ pub fn room() -> usize {
 /// The program's soft limit.
 #[must_use]
 pub fn of_program() -> u64 {
-    limits().0
+    limits_of_program().0
 }
 
 /// The raised limit, as long as it lives.
@@ -170,6 +183,7 @@ mod tests {
             .collect();
         threads.into_iter().for_each(|t| t.join().unwrap());
         assert_eq!(limits(), (low, hard));
+        assert_eq!(while_raised(of_program), Some(low));
         // A limit that the program sets meanwhile stays.
         let kept = while_raised(|| set(low - 1, hard));
         assert_eq!((kept, limits()), (Some(()), (low - 1, hard)));
