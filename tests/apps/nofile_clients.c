@@ -1,9 +1,9 @@
 // A server whose soft limit of descriptors suffices for its clients by TCP, with the hard limit above it and with the same hard
 // limit: each client process is answered. Where the hard limit leaves room, the program can open as many files as without
-// NetACC, and its limit is what it was.
+// NetACC, and its limit is what it was; so it is with a limit of a few dozen, where all stays on TCP.
 #include "t.h"
 #include <sys/epoll.h>
-enum { LIMIT = 128, CLIENTS = 60 };
+enum { MOST_CLIENTS = 60 };
 static void client(int port, int ready, int stop)
 {
 	char b = 'a';
@@ -15,7 +15,7 @@ static void client(int port, int ready, int stop)
 	CHECK(read(stop, &b, 1) == 0);
 	_exit(0);
 }
-static void server(int hard)
+static void server(int limit, int hard, int clients)
 {
 	int port, l = listen_on(&port), ready[2], stop[2], ep = epoll_create1(0), answered = 0;
 	EQ(pipe(ready), 0);
@@ -23,14 +23,14 @@ static void server(int hard)
 	EQ(fcntl(l, F_SETFL, O_NONBLOCK), 0);
 	struct epoll_event e = { .events = EPOLLIN, .data.fd = l };
 	EQ(epoll_ctl(ep, EPOLL_CTL_ADD, l, &e), 0);
-	pid_t kid[CLIENTS];
-	for (int i = 0; i < CLIENTS; i++)
+	pid_t kid[MOST_CLIENTS];
+	for (int i = 0; i < clients; i++)
 		if (!(kid[i] = fork_child())) {
 			close(stop[1]);
 			close(l);
 			client(port, ready[1], stop[0]);
 		}
-	while (answered < CLIENTS) {
+	while (answered < clients) {
 		char b;
 		EQ(epoll_wait(ep, &e, 1, -1), 1);
 		if (e.data.fd != l) {
@@ -47,38 +47,38 @@ static void server(int hard)
 		e.data.fd = fd;
 		EQ(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e), 0);
 	}
-	for (int i = 0; i < CLIENTS; i++) {
+	for (int i = 0; i < clients; i++) {
 		char b;
 		EQ(read(ready[0], &b, 1), 1);
 	}
 	struct rlimit r;
 	EQ(getrlimit(RLIMIT_NOFILE, &r), 0);
-	EQ(r.rlim_cur, LIMIT);
+	EQ(r.rlim_cur, (rlim_t)limit);
 	EQ(r.rlim_max, (rlim_t)hard);
 	int highest = -1;
 	for (int fd; (fd = dup(2)) >= 0;)
 		highest = fd;
 	EQ(errno, EMFILE);
-	if (hard > LIMIT)
-		EQ(highest, LIMIT - 1);
+	if (hard > limit || limit < 64)
+		EQ(highest, limit - 1);
 	close(stop[1]);
-	for (int i = 0; i < CLIENTS; i++)
+	for (int i = 0; i < clients; i++)
 		reap(kid[i]);
 }
 int main(int argc, char **argv)
 {
 	t_init();
-	if (argc == 2) {
-		server(atoi(argv[1]));
+	if (argc == 4) {
+		server(atoi(argv[1]), atoi(argv[2]), atoi(argv[3]));
 		return 0;
 	}
-	static const char *const hard[] = { "4096", "128" };
-	for (int i = 0; i < 2; i++) {
+	static char *const cases[][3] = { { "128", "4096", "60" }, { "128", "128", "60" }, { "32", "32", "20" } };
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		pid_t kid = fork_child();
 		if (!kid) {
-			struct rlimit r = { LIMIT, atoi(hard[i]) };
+			struct rlimit r = { atoi(cases[i][0]), atoi(cases[i][1]) };
 			EQ(setrlimit(RLIMIT_NOFILE, &r), 0);
-			execl("/proc/self/exe", argv[0], hard[i], NULL);
+			execl("/proc/self/exe", argv[0], cases[i][0], cases[i][1], cases[i][2], NULL);
 			CHECK(0);
 		}
 		reap(kid);

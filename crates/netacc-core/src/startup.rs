@@ -3,19 +3,23 @@
 use crate::config_file::ConfigFile;
 use crate::operator::requests;
 use crate::runtime::Runtime;
-use crate::{go, host, own_calls, runtime};
+use crate::{go, host, own_calls, process_mode, runtime};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use netacc_conf::Config;
-use netacc_stats::OFF_BEFORE_THE_PAGE;
+use netacc_stats::{OFF_BEFORE_THE_PAGE, Reason};
 use netacc_sys::errno::Errno;
-use netacc_sys::{Lock, libc_kind, lock_rank, raw, reserved_fds};
+use netacc_sys::{Lock, libc_kind, lock_rank, own_limit, raw, reserved_fds};
 use netacc_transport::shm::strangers::Offence;
 use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Smallest number of descriptors that the library must be able to have, or else the process stays on TCP: that of a limit of
+/// 64 which cannot be raised.
+const DESCRIPTORS: usize = 16;
 
 static STARTING: Lock<{ lock_rank::STARTUP }> = Lock::new();
 
@@ -86,7 +90,11 @@ fn start() -> Option<&'static Runtime> {
     conf.finish(&mut diags);
     let mut rules = core::mem::take(&mut conf.rules);
     file.keep_own(&mut rules);
-    open_page(comm, pid);
+    // A program that may open so few files needs all of them.
+    let has_room = own_limit::room() >= DESCRIPTORS;
+    if has_room {
+        open_page(comm, pid);
+    }
     let seed = netacc_sys::time::now() ^ u64::from(pid) << 32;
     let rt = Runtime::new(conf, file, seed);
     rt.load(&rules);
@@ -97,6 +105,9 @@ fn start() -> Option<&'static Runtime> {
     requests::begin(switched_off());
     netacc_log::begin(&rt.conf);
     rt.publish();
+    if !has_room {
+        process_mode::leave_to_kernel(Reason::NoDescriptors);
+    }
     STARTER.store(0, Ordering::Relaxed);
     if let Some(e) = unread {
         netacc_log::log!(Warn, "{}: cannot be read ({e}); the defaults are used", rt.file.shown());

@@ -2,13 +2,16 @@
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{Lock, lock_rank, raw, reserved_fds, time};
+use netacc_sys::{Lock, lock_rank, own_limit, raw, reserved_fds, time};
 use rustix::fd::OwnedFd;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 /// Largest number of forks that are tracked because descendants may still live. Beyond it connections stay shared,
 /// which only makes them a little slower.
 const FORKS: usize = 64;
+
+/// Divisor of the number of descriptors that we may have: the pipes by which forks are tracked.
+const PART_OF_DESCRIPTORS: usize = 16;
 
 /// Descendants that share objects with this process, tracked by pipes.
 #[derive(Debug)]
@@ -74,9 +77,20 @@ pub(super) enum Tracked {
 }
 
 impl Tracked {
-    /// Makes the pipe of a fork. It is not worth a number that the program could have.
+    /// Makes the pipe of a fork. It is not worth a number that the program may need.
     pub(super) fn begin() -> Tracked {
-        ends(reserved_fds::park).map_or(Tracked::Lost, |(reading, writing)| Tracked::By { reading, writing })
+        let pipe = if is_crowded() { None } else { ends(reserved_fds::park) };
+        pipe.map_or(Tracked::Lost, |(reading, writing)| Tracked::By { reading, writing })
+    }
+}
+
+/// Whether there are as many pipes as the limit of descriptors allows.
+fn is_crowded() -> bool {
+    let most = own_limit::room() / PART_OF_DESCRIPTORS;
+    let is_full = || (CONNECTED.count() + WAITING.count()) as usize >= most;
+    is_full() && {
+        let _ended = (CONNECTED.all_ended(), WAITING.all_ended());
+        is_full()
     }
 }
 
@@ -157,7 +171,12 @@ impl Descendants {
 
     /// Whether no descendant is tracked. Does not ask the kernel.
     pub(super) fn none(&self) -> bool {
-        self.live.load(Ordering::Relaxed) == 0
+        self.count() == 0
+    }
+
+    /// Number of forks that are tracked, or more than [`FORKS`] if one is not.
+    fn count(&self) -> u32 {
+        self.live.load(Ordering::Relaxed)
     }
 
     /// Whether all descendants have ended. Asks the kernel.
