@@ -57,11 +57,21 @@ pub fn floor() -> i32 {
     floor
 }
 
+/// Duplicates a descriptor to a number from [`floor`] on.
+fn dup_high(fd: i32) -> Result<i32> {
+    let made = raised(|| raw::dup_above(fd, floor()));
+    // The program may have lowered its limits since the floor was computed.
+    if made == Err(Errno::INVAL) && FLOOR.swap(0, Ordering::Relaxed) != floor() {
+        return raised(|| raw::dup_above(fd, floor()));
+    }
+    made
+}
+
 /// Moves a descriptor of ours to a high number and marks it. The mark stays until [`close`].
 pub fn adopt(fd: OwnedFd) -> Result<i32> {
     let bits = bits_or_map()?;
     let low = fd.as_raw_fd();
-    let n = match raised(|| raw::dup_above(low, floor())) {
+    let n = match dup_high(low) {
         Ok(n) => {
             drop_raw(fd);
             n
@@ -83,7 +93,7 @@ pub fn take_over(fd: i32) {
 /// Moves and marks a descriptor as [`adopt`] does, but never to a number that the application could have: it is closed
 /// if no higher one is free.
 pub fn park(fd: OwnedFd) -> Result<i32> {
-    let parked = raised(|| raw::dup_above(fd.as_raw_fd(), floor())).and_then(|n| {
+    let parked = dup_high(fd.as_raw_fd()).and_then(|n| {
         mark_reserved(bits_or_map()?, n)?;
         Ok(n)
     });
@@ -109,7 +119,7 @@ pub fn give_back(fd: i32) {
 /// A duplicate, which is ours, of one of the application's descriptors.
 pub fn copy(fd: i32) -> Result<i32> {
     let bits = bits_or_map()?;
-    let n = raised(|| raw::dup_above(fd, floor())).or_else(|_| raw::dup_above(fd, 0))?;
+    let n = dup_high(fd).or_else(|_| raw::dup_above(fd, 0))?;
     let _ = mark_reserved(bits, n);
     Ok(n)
 }
@@ -134,7 +144,7 @@ pub fn hold_spare() {
     if SPARE.iter().any(is_empty) {
         fill(&SPARE, |file| {
             let bits = bits_or_map()?;
-            let n = raised(|| raw::dup_above(file, floor()))?;
+            let n = dup_high(file)?;
             mark_reserved(bits, n)?;
             Ok(n)
         });
