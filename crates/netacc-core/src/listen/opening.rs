@@ -339,6 +339,9 @@ pub fn abandon(fd: i32, s: &'static Socket) {
     netacc_log::log!(Info, "fd {fd}: another process may serve the listener; clients use kernel TCP");
     if let Some(was) = kernel_only(fd, s) {
         l.withdraw(was);
+        if let Some(e) = s.stats() {
+            e.set_transport(Transport::Tcp);
+        }
     }
 }
 
