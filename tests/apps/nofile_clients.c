@@ -59,7 +59,7 @@ static void server(int limit, int hard, int clients)
 	for (int fd; (fd = dup(2)) >= 0;)
 		highest = fd;
 	EQ(errno, EMFILE);
-	if (hard > limit || limit < 64)
+	if (hard > limit || limit < 40)
 		EQ(highest, limit - 1);
 	close(stop[1]);
 	for (int i = 0; i < clients; i++)

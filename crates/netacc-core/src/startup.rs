@@ -18,8 +18,8 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Smallest number of descriptors that the library must be able to have, or else the process stays on TCP: that of a limit of
-/// 64 which cannot be raised.
-const DESCRIPTORS: usize = 16;
+/// 40 which cannot be raised.
+const DESCRIPTORS: usize = 10;
 
 static STARTING: Lock<{ lock_rank::STARTUP }> = Lock::new();
 

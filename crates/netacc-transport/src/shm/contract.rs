@@ -3,6 +3,7 @@
 use crate::endpoint::{Endpoint, Interest, Readiness, Shut};
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
+use crate::shm::endpoint::give_back_windows;
 use crate::shm::queued_connect::QueuedConnect;
 use crate::shm::segment::WIPED;
 use crate::shm::sharers::poll_liveness_after;
@@ -218,7 +219,7 @@ impl Endpoint for ShmEndpoint {
         if state.is_left() && !state.is_dead() {
             return self.close_switched(abort);
         }
-        self.give_back_windows(&v);
+        give_back_windows(self, &v);
         let mut wiped = 0;
         if v.peer_released() {
             // No peer has to be woken. The server's words are in its own cache, so the server resets them here for the

@@ -50,6 +50,27 @@ pub struct ShmEndpoint {
     pub(super) delays: Delays,
 }
 
+/// To be called when this side closes a connection: gives the pages of the large windows that nobody accesses any more back
+/// to the system. That is our own if the peer has read everything, and both if the peer has closed the connection. Young
+/// connections leave their pages: those that come and go use the same few slots again and again.
+pub(super) fn give_back_windows(ep: &ShmEndpoint, v: &View) {
+    const LASTING: u64 = time::ns(timeouts::LASTING_CONNECTION);
+    let age = time::coarse().saturating_sub(ep.side.began.load(Ordering::Relaxed));
+    // The windows of a connection to another host are registered with a device. Other sharers may go on with a connection.
+    if age < LASTING || ep.side.is_remote() || !ep.liveness.has_none() {
+        return;
+    }
+    let released = v.peer_released();
+    let may_go = |producer: Side| {
+        // Relaxed: a hint. A direction that has carried little has never had its large window.
+        let was_large = line!(v, producer, producer).head.load(Ordering::Relaxed) > SMALL as u64;
+        was_large && (released || (producer == v.me && ep.rings.peer_left_unread(&ep.side, v) == Some(0)))
+    };
+    for producer in [Side::Client, Side::Server].into_iter().filter(|producer| may_go(*producer)) {
+        v.seg.drop_large(v.index, producer);
+    }
+}
+
 impl ShmEndpoint {
     /// To be called before the endpoint's link is used again.
     pub(crate) fn reset(&self) {
@@ -120,27 +141,6 @@ impl ShmEndpoint {
         self.side.state.begin(v.place());
         v.link.stats.slot_taken();
         true
-    }
-
-    /// To be called when this side closes a connection: gives the pages of the large windows that nobody accesses any more back
-    /// to the system. That is our own if the peer has read everything, and both if the peer has closed the connection. Young
-    /// connections leave their pages: those that come and go use the same few slots again and again.
-    pub(super) fn give_back_windows(&self, v: &View) {
-        const LASTING: u64 = time::ns(timeouts::LASTING_CONNECTION);
-        let age = time::coarse().saturating_sub(self.side.began.load(Ordering::Relaxed));
-        // The windows of a connection to another host are registered with a device. Other sharers may go on with a connection.
-        if age < LASTING || self.side.is_remote() || !self.liveness.has_none() {
-            return;
-        }
-        let released = v.peer_released();
-        let may_go = |producer: Side| {
-            // Relaxed: a hint. A direction that has carried little has never had its large window.
-            let was_large = line!(v, producer, producer).head.load(Ordering::Relaxed) > SMALL as u64;
-            was_large && (released || (producer == v.me && self.rings.peer_left_unread(&self.side, v) == Some(0)))
-        };
-        for producer in [Side::Client, Side::Server].into_iter().filter(|producer| may_go(*producer)) {
-            v.seg.drop_large(v.index, producer);
-        }
     }
 
     /// Handles a violation by the peer: resets the connection, and returns the error for the current call.
