@@ -1,6 +1,6 @@
 //! Queue pairs that fail under their connections, as they do when their device is removed: `T_BREAK` is a command for that.
 
-use crate::remote::connect_two;
+use crate::remote::{RemoteKind, connect_two};
 use crate::rest::{self, settle};
 use netacc_conformance::ends::*;
 use netacc_sys::{Errno, raw, time};
@@ -26,13 +26,14 @@ fn fail_all() {
 
 /// A connection whose queue pair has failed. They are made beforehand, and theirs fail at once.
 pub fn failed_over() -> Pair {
-    static MADE: Mutex<Option<Vec<crate::remote::RemoteKind>>> = Mutex::new(None);
+    static MADE: Mutex<Option<Vec<RemoteKind>>> = Mutex::new(None);
     let mut made = MADE.lock().unwrap();
     let stock = made.get_or_insert_with(|| {
-        let stock = (0..STOCK).map(|_| connect_two()).collect();
+        let stock: Vec<_> = (0..STOCK).map(|_| connect_two()).collect();
         settle();
         rest::await_companions();
         fail_all();
+        stock.iter().for_each(RemoteKind::exchange);
         stock
     });
     stock.pop().expect("more connections made beforehand").pair(0, true)

@@ -9,7 +9,7 @@
 use crate::rest::{LIMIT, settle};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use netacc_conformance::ends::{End, Pair, Rig};
+use netacc_conformance::ends::{End, Pair, Rig, get, write};
 use netacc_core::Outcome;
 use netacc_core::conn::{accept, connect};
 use netacc_core::engine::progress;
@@ -160,6 +160,22 @@ fn connected(listener: i32, at: SocketAddr) -> Option<RemoteKind> {
 }
 
 impl RemoteKind {
+    /// Returns when a byte has come from each end to the other. A connection whose queue pair has failed goes on by its
+    /// companion from then on: before, its ends may still have to agree on where, and nothing is under way meanwhile that
+    /// [`settle`] could see.
+    pub fn exchange(&self) {
+        for (from, to) in [(self.ends[0], self.ends[1]), (self.ends[1], self.ends[0])] {
+            let limit = time::now() + LIMIT;
+            assert_eq!(write(from, b"x"), Ok(1));
+            while get(to, 1, false) != Ok(b"x".to_vec()) {
+                assert!(time::now() < limit, "a byte does not arrive");
+                progress::progress_for(from);
+                progress::progress_for(to);
+                raw::sched_yield();
+            }
+        }
+    }
+
     /// As the suite has it: `a` is the end of this number.
     pub fn pair(self, a: usize, settled: bool) -> Pair {
         let way: &'static RemoteKind = Box::leak(Box::new(self));

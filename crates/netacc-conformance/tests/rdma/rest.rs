@@ -11,6 +11,8 @@ use std::sync::OnceLock;
 pub const LIMIT: u64 = 30_000_000_000;
 /// One of this many sends has a completion, so up to one less may stay without one for ever.
 const UNSIGNALED: u64 = 4;
+/// Number of looks in a row that have to find nothing under way.
+const LOOKS: u32 = 20;
 /// The companion connections of queue pairs that fail.
 static COMPANIONS: OnceLock<Vec<i32>> = OnceLock::new();
 
@@ -94,7 +96,7 @@ fn thread_sleeps() -> bool {
 /// Returns when all that was done has come to the other end, as far as there is room.
 pub fn settle() {
     let limit = time::now() + LIMIT;
-    let mut before = None;
+    let (mut before, mut same) = (None, 0);
     loop {
         assert!(time::now() < limit, "there is always something under way");
         progress::progress();
@@ -108,9 +110,11 @@ pub fn settle() {
                 false
             }
         };
-        // Twice the same: while the one was looked at, another one may have become busy.
+        // Often the same: while the one was looked at, another one may have become busy, and a thread that waits for a lock
+        // looks as one that sleeps.
         let now = messages().zip(bytes_by_tcp()).filter(|_| !busy && thread_sleeps());
-        if now.is_some() && now == before {
+        same = if now.is_some() && now == before { same + 1 } else { 0 };
+        if same >= LOOKS {
             return;
         }
         before = now;
