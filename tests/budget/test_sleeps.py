@@ -21,7 +21,7 @@ OURS = {
 }
 # TCP's: the call that sleeps, the one that takes the byte, and the one that answers.
 TCP = {"recv": 2, "poll": 3, "epoll_wait": 3}
-# Calls around each sleep that concern signals; they are the same for every peer (wait/call_signals.rs).
+# The calls that block signals before a sleep and admit them again; each sleep makes them, whoever the peer is (wait/call_signals.rs).
 SIGNALS = ("rt_sigprocmask", "rt_sigpending", "rt_sigaction")
 # A thread that looks before it sleeps yields, and now and then a round has a call of its own.
 FREE, SLACK = ("sched_yield",), 0.6
