@@ -65,7 +65,7 @@ fuzz_target!(|script: &[u8]| {
             4 => drop(data.head.fetch_add(v % 4096, Ordering::SeqCst)),
             5 => drop(room.tail.fetch_add(v % 4096, Ordering::SeqCst)),
             6..=8 => {
-                if tx.prepare(&data, &room, n).is_ok() {
+                if tx.prepare(&data, &room, n, |extent| extent.min(v as usize >> 20)).is_ok() {
                     let mut left = n;
                     while left > 0 {
                         let Ok(Some(c)) = tx.chunk(&area, &room, left) else {
@@ -119,11 +119,11 @@ fuzz_target!(|script: &[u8]| {
                 assert!(ready_set.take().all(|slot| slot == n));
             }
             _ => {
-                let _ = tx.writable(&room);
+                let _ = tx.writable(&room, || v & 1 == 0);
                 let _ = tx.unread(&room);
                 let _ = rx.available(&data);
                 rx.readable(&data);
-                tx.large_idle(&room);
+                tx.close_large(&data, &room);
             }
         }
     }

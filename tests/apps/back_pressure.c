@@ -1,25 +1,6 @@
 // Small SO_SNDBUF and SO_RCVBUF limit the bytes under way, so that a writer whose peer does not read must wait early.
 #include "t.h"
 enum { LITTLE = 8192, ENOUGH = 120000, TOTAL = 400000 };
-static size_t fill(int fd)
-{
-	static char b[3000];
-	size_t n = 0;
-	ssize_t r;
-	while ((r = send(fd, b, sizeof b, MSG_DONTWAIT)) > 0)
-		n += r;
-	EQ(errno, EAGAIN);
-	return n;
-}
-static void drain(int fd, size_t n)
-{
-	static char b[5000];
-	while (n) {
-		ssize_t r = recv(fd, b, n < sizeof b ? n : sizeof b, 0);
-		CHECK(r > 0);
-		n -= r;
-	}
-}
 static int out;
 static void *writer(void *x)
 {
@@ -52,10 +33,10 @@ int main(void)
 		EQ(v, 2 * LITTLE);
 		EQ(getsockopt(s, SOL_SOCKET, SO_RCVBUF, &v, &len), 0);
 		EQ(v, 2 * LITTLE);
-		size_t n = fill(c);
+		size_t n = send_until_full(c, 3000);
 		CHECK(n >= LITTLE / 2 && n < ENOUGH);
 		EQ(ready(c, POLLOUT, 0), 0);
-		drain(s, n);
+		drain_bytes(s, n);
 		EQ(ready(c, POLLOUT, -1), POLLOUT);
 		out = c;
 		pthread_t t;

@@ -1,47 +1,12 @@
 // Many connections that were full give their memory back when they are closed, while the two processes stay linked.
 #include "t.h"
 enum { CONNS = 40, MOST = 2 << 20 };
-// Bytes of the memory that the two processes share which this one has in its page tables.
-static size_t shared_memory(void)
-{
-	char line[512];
-	size_t sum = 0, kib;
-	int ours = 0;
-	FILE *f = fopen("/proc/self/smaps", "r");
-	CHECK(f);
-	while (fgets(line, sizeof line, f)) {
-		if (strchr(line, '-') && strstr(line, " rw-s "))
-			ours = strstr(line, "memfd:netacc-link") != NULL;
-		else if (ours && sscanf(line, "Rss: %zu kB", &kib) == 1)
-			sum += kib << 10;
-	}
-	fclose(f);
-	return sum;
-}
-static size_t fill(int fd)
-{
-	static char b[100000];
-	size_t sum = 0;
-	for (ssize_t n; (n = send(fd, b, sizeof b, MSG_DONTWAIT)) > 0;)
-		sum += n;
-	EQ(errno, EAGAIN);
-	return sum;
-}
-static void drain(int fd, size_t sum)
-{
-	static char b[100000];
-	while (sum) {
-		ssize_t n = recv(fd, b, sum < sizeof b ? sum : sizeof b, 0);
-		CHECK(n > 0);
-		sum -= n;
-	}
-}
 static void client(int port, struct sig server)
 {
 	int fd[CONNS], keep = connect_to(port);
 	for (int i = 0; i < CONNS; i++) {
 		fd[i] = connect_to(port);
-		size_t sum = fill(fd[i]);
+		size_t sum = send_until_full(fd[i], 100000);
 		EQ(write(server.w, &sum, sizeof sum), sizeof sum);
 	}
 	await(server); // everything is read, and the connections have lasted
@@ -71,7 +36,7 @@ int main(void)
 		size_t sum;
 		CHECK((fd[i] = accept(l, NULL, NULL)) >= 0);
 		EQ(read(ours.r, &sum, sizeof sum), sizeof sum);
-		drain(fd[i], sum);
+		drain_bytes(fd[i], sum);
 	}
 	expect_shm(fd[CONNS - 1]);
 	int accelerated = shared_memory() > MOST;

@@ -35,7 +35,7 @@ static void stale(void)
 		close(pi[i]);
 	}
 }
-static void fill_up(int fd, int socket)
+static void fill_pipe(int fd, int socket)
 {
 	static char block[65536];
 	int was = fcntl(fd, F_GETFL);
@@ -60,7 +60,7 @@ static void whom_it_waits_for(int socket_waits, int pipe_waits, unsigned flag)
 	send_all(p[1], "hello", 5);
 	CHECK(ready(p[0], POLLIN, 1000));
 	EQ(of(p[0], pi[1], 0, flag), 0);
-	fill_up(pi[1], 0);
+	fill_pipe(pi[1], 0);
 	EQ(of(p[0], pi[1], 100, flag), of_pipe);
 	close(p[1]);
 	EQ(of(p[0], pi[1], 0, flag), 0);
@@ -68,7 +68,7 @@ static void whom_it_waits_for(int socket_waits, int pipe_waits, unsigned flag)
 	p[1] = dup(pi[0]);
 	stale();
 	fresh(socket_waits, pipe_waits);
-	fill_up(p[0], 1);
+	fill_pipe(p[0], 1);
 	EQ(write(pi[1], "x", 1), 1);
 	EQ(of(pi[0], p[0], 100, flag), of_socket);
 	stale();
@@ -148,7 +148,7 @@ static void whom_it_holds_up(void)
 	reap(child);
 	stale();
 	fresh(1, 1);
-	fill_up(pi[1], 0);
+	fill_pipe(pi[1], 0);
 	send_all(p[1], "relay", 5);
 	start(&t, out_of);
 	child = fork_child();

@@ -217,6 +217,12 @@ other. It is used if it is there, belongs to root or to the program's user, and 
 with the sticky bit. Programs of one user find each other there. In a directory of mode 3770, which only its owner
 and its group may enter, the programs of all members do. With \"\" no directory is used.";
 
+    window_memory: u32 = 0,
+    "NACC_WINDOW_MEMORY", Kind::Int { min: 0, max: 1_048_576 }, "MiB", Relation::None, None,
+    "How much memory the windows of a process's connections in shared memory may use. Near it windows grow no more,
+and when it is used up new connections stay on TCP. With 0 it is an eighth of the smallest limit that holds for
+the process (its control groups, RLIMIT_AS, the host's memory), and 1024 MiB at most.";
+
     debug: bool = false,
     "NACC_DEBUG", Kind::Bool, "", Relation::None, Some('d'),
     "Debug mode: NetACC logs from level DEBUG on. A source of higher priority can still set another level.";

@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use netacc_conf::{Call, Choice, Config, Rules, Transports};
 use netacc_stats::{Reason, SockEntry, page};
 use netacc_sys::{raw, reserved_fds, time};
+use netacc_transport::shm::budget;
 use rustix::fd::OwnedFd;
 
 /// The process-wide state, made once.
@@ -58,8 +59,9 @@ pub fn after_fork(live: impl IntoIterator<Item = i32>) {
 }
 
 impl Runtime {
-    /// Makes a runtime with this configuration, which is never freed.
+    /// Makes a runtime with this configuration, which is never freed, and tells the transports of it.
     pub(crate) fn new(conf: Config, file: ConfigFile, seed: u64) -> &'static Runtime {
+        budget::configure(u64::from(conf.window_memory) << 20);
         Box::leak(Box::new(Runtime { conf, file, random: AtomicU64::new(seed | 1) }))
     }
 

@@ -182,3 +182,10 @@ pub const SWITCHES_AT_EXIT: Duration = Duration::from_secs(1);
 /// How long a process that is about to become another user moves connections to other network namespaces to the kernel; the
 /// last one may take as long as a switch whose peer takes nothing in.
 pub const LEAVE_NEIGHBOURS: Duration = Duration::from_secs(1);
+
+/// How often the windows of all connections are looked at, so that the memory of those that are idle is given back.
+/// A window that was drained keeps its memory for this time at least, and for twice as long at most.
+pub const IDLE_WINDOW_ROUND: Duration = Duration::from_secs(1);
+
+/// How long after a part of the windows the next part is looked at.
+pub const IDLE_WINDOW_LOOK: Duration = Duration::from_millis(10);

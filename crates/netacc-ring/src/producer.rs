@@ -1,7 +1,9 @@
 //! The writing end of a ring.
 
 use crate::sync::{AtomicU64, Ordering};
-use crate::{Area, ConsumerLine, LARGE, LAST_POSITION, Layout, ProducerLine, SMALL, Violation, bound, eased, to_usize};
+use crate::{
+    Area, ConsumerLine, LARGE, LAST_POSITION, Layout, ProducerLine, SMALL, STEP, Violation, bound, eased, to_usize,
+};
 use core::ptr::NonNull;
 
 /// Largest number of unread bytes: a full small window and, after it, a full large one.
@@ -28,12 +30,15 @@ pub struct Producer {
     /// Number of bytes that may be unread beside those of the consumer's window (SO_SNDBUF); 0: as many as fit. Another
     /// thread may set it beside the writer.
     limit: AtomicU64,
+    /// Number of bytes of the large window, from its start, that may be written: what the owner's budget has granted. A
+    /// window that is not wholly open does not go round, but begins anew once it is drained.
+    extent: AtomicU64,
 }
 
 impl Producer {
-    /// Resets the cursors to position 0 for a new connection.
+    /// Resets the cursors to position 0 for a new connection, whose large window is not open.
     pub fn reset(&self) {
-        for w in [&self.pos, &self.tail, &self.layout, &self.calm, &self.limit] {
+        for w in [&self.pos, &self.tail, &self.layout, &self.calm, &self.limit, &self.extent] {
             w.store(0, Ordering::Relaxed);
         }
     }
@@ -53,7 +58,8 @@ impl Producer {
         bound(self.limit.load(Ordering::Relaxed), &peer.window)
     }
 
-    /// Takes the cursors from the published words, where another sharer of this side (after a fork) published last.
+    /// Takes the cursors from the published words, where another sharer of this side (after a fork) published last. It
+    /// may have opened all of the large window.
     pub fn resync(&self, own: &ProducerLine, peer: &ConsumerLine) -> Result<(), Violation> {
         let pos = own.head.load(Ordering::Acquire);
         let layout = Layout::unpack(own.layout.load(Ordering::Relaxed));
@@ -64,6 +70,9 @@ impl Producer {
         self.pos.store(pos, Ordering::Relaxed);
         self.tail.store(tail, Ordering::Relaxed);
         self.layout.store(layout.pack(), Ordering::Relaxed);
+        if layout.large {
+            self.extent.store(LARGE as u64, Ordering::Relaxed);
+        }
         Ok(())
     }
 
@@ -91,6 +100,25 @@ impl Producer {
         layout.size().saturating_sub(to_usize(pos.wrapping_sub(tail.max(layout.origin))))
     }
 
+    /// Number of bytes that may be written at `pos` before the end of what is open of the large window; any number if it
+    /// is wholly open, or the small one is in use.
+    fn before_end(&self, layout: Layout, pos: u64) -> usize {
+        let extent = self.extent.load(Ordering::Relaxed);
+        if !layout.large || extent >= LARGE as u64 {
+            return usize::MAX;
+        }
+        to_usize(extent.saturating_sub(pos.wrapping_sub(layout.origin)))
+    }
+
+    /// Asks `open` to open the first `want` bytes of the large window, or all of it if it has fewer, in whole steps.
+    fn extend(&self, want: u64, open: impl FnOnce(usize) -> usize) {
+        let want = to_usize(want.min(LARGE as u64)).next_multiple_of(STEP);
+        if want > self.extent() {
+            let granted = open(want).min(LARGE).max(self.extent());
+            self.extent.store(granted as u64, Ordering::Relaxed);
+        }
+    }
+
     /// Whether a new layout may begin at `pos`: the consumer must have adopted the one in force,
     /// since the shared word holds only the newest. It has if it read a byte of it, or if no byte
     /// was written under it; position 0 is adopted by definition.
@@ -107,10 +135,17 @@ impl Producer {
         layout
     }
 
-    /// Makes room for a message of `want` bytes if that is possible by going to another window.
+    /// Makes room for a message of `want` bytes if that is possible by going to another window, or by opening more of the
+    /// large one: `open` is asked for an extent (bytes) and returns the extent that it grants.
     ///
     /// It is called before the first [`Producer::chunk`] of a message.
-    pub fn prepare(&self, own: &ProducerLine, peer: &ConsumerLine, want: usize) -> Result<(), Violation> {
+    pub fn prepare(
+        &self,
+        own: &ProducerLine,
+        peer: &ConsumerLine,
+        want: usize,
+        open: impl FnOnce(usize) -> usize,
+    ) -> Result<(), Violation> {
         let pos = self.pos.load(Ordering::Relaxed);
         let layout = self.layout();
         if !layout.large {
@@ -121,22 +156,56 @@ impl Producer {
             // Small to large is possible with bytes pending: the windows do not overlap. At the very
             // first layout `tail == origin == 0` counts as adopted.
             if want > Self::free_in(layout, pos, tail) && Self::may_switch(layout, pos, tail) {
-                self.calm.store(0, Ordering::Relaxed);
-                self.switch(own, true, pos);
+                self.extend(want as u64, open);
+                if self.extent() > 0 {
+                    self.calm.store(0, Ordering::Relaxed);
+                    self.switch(own, true, pos);
+                }
             }
             return Ok(());
         }
         let calm = if want <= SMALL / 2 { self.calm.load(Ordering::Relaxed) + 1 } else { 0 };
         self.calm.store(calm, Ordering::Relaxed);
-        if pos.wrapping_sub(layout.origin) >= REWIND || calm >= CALM_WRITES {
+        let used = pos.wrapping_sub(layout.origin);
+        let ends = want > self.before_end(layout, pos);
+        if used >= REWIND || calm >= CALM_WRITES || ends {
             // A switch needs a drained ring: otherwise the large window would overlap itself, and the small
             // one might still hold older bytes.
             let tail = self.refresh(peer)?;
-            if tail == pos && Self::may_switch(layout, pos, tail) {
+            let rewinds = tail == pos && Self::may_switch(layout, pos, tail);
+            if rewinds {
                 self.switch(own, calm < CALM_WRITES, pos);
+            }
+            if ends {
+                let used = if rewinds { 0 } else { used };
+                self.extend(used.saturating_add(want as u64), open);
             }
         }
         Ok(())
+    }
+
+    /// Number of bytes of the large window, from its start, that are open.
+    #[inline]
+    pub fn extent(&self) -> usize {
+        to_usize(self.extent.load(Ordering::Relaxed))
+    }
+
+    /// Closes the large window if no byte of it will be accessed any more, so that its pages may be given back. False:
+    /// it is in use, or was not open. A drained connection goes to the small window for that.
+    pub fn close_large(&self, own: &ProducerLine, peer: &ConsumerLine) -> bool {
+        let pos = self.pos.load(Ordering::Relaxed);
+        let layout = self.layout();
+        let Ok(tail) = self.refresh(peer) else { return false };
+        let over =
+            if layout.large { tail == pos && Self::may_switch(layout, pos, tail) } else { tail >= layout.origin };
+        if !over || self.extent() == 0 {
+            return false;
+        }
+        if layout.large {
+            self.switch(own, false, pos);
+        }
+        self.extent.store(0, Ordering::Relaxed);
+        true
     }
 
     /// The next free contiguous bytes, at most `want`; `None` when the ring is full.
@@ -150,9 +219,10 @@ impl Producer {
         let pos = self.pos.load(Ordering::Relaxed);
         let layout = self.layout();
         let bound = self.bound(peer);
+        let before_end = self.before_end(layout, pos);
         let free_at = |tail: u64| {
             let within = bound.saturating_sub(pos.wrapping_sub(tail));
-            Self::free_in(layout, pos, tail).min(usize::try_from(within).unwrap_or(usize::MAX))
+            Self::free_in(layout, pos, tail).min(usize::try_from(within).unwrap_or(usize::MAX)).min(before_end)
         };
         let mut free = free_at(self.tail.load(Ordering::Relaxed));
         if free < want {
@@ -187,17 +257,21 @@ impl Producer {
     }
 
     /// Whether a write of reasonable size would go in: a quarter of the window is free, or the large
-    /// window can still be opened. The quarter keeps a writer from being woken for a few bytes.
-    pub fn writable(&self, peer: &ConsumerLine) -> Result<bool, Violation> {
+    /// window can still be opened, for which `can_open` tells whether there is memory. The quarter keeps a writer from being
+    /// woken for a few bytes.
+    pub fn writable(&self, peer: &ConsumerLine, can_open: impl Fn() -> bool) -> Result<bool, Violation> {
         let pos = self.pos.load(Ordering::Relaxed);
         let layout = self.layout();
         let bound = self.bound(peer);
-        if Self::takes(layout, bound, pos, self.tail.load(Ordering::Relaxed)) {
+        let before_end = self.before_end(layout, pos) >= STEP / 4;
+        if before_end && Self::takes(layout, bound, pos, self.tail.load(Ordering::Relaxed)) {
             return Ok(true);
         }
         let tail = self.refresh(peer)?;
-        let opens = !layout.large && Self::may_switch(layout, pos, tail) && Self::within(bound, pos, tail);
-        Ok(Self::takes(layout, bound, pos, tail) || opens)
+        if Self::takes(layout, bound, pos, tail) {
+            return Ok(before_end || tail == pos || can_open());
+        }
+        Ok(Self::opens(layout, bound, pos, tail) && (self.extent() > 0 || can_open()))
     }
 
     /// Whether a quarter of the allowed unread bytes is free.
@@ -208,6 +282,11 @@ impl Producer {
     /// Whether a quarter of the window in use is free.
     fn takes(layout: Layout, bound: u64, pos: u64, tail: u64) -> bool {
         Self::free_in(layout, pos, tail) >= layout.size() / 4 && Self::within(bound, pos, tail)
+    }
+
+    /// Whether the large window may be opened for a write at `pos`.
+    fn opens(layout: Layout, bound: u64, pos: u64, tail: u64) -> bool {
+        !layout.large && Self::may_switch(layout, pos, tail) && Self::within(bound, pos, tail)
     }
 
     /// Number of bytes that the consumer has not read yet (SIOCOUTQ).
@@ -222,15 +301,8 @@ impl Producer {
         self.layout().large
     }
 
-    /// Whether the large window is unused, so that its pages may be freed: the connection uses the small window again
-    /// and the consumer has seen it.
-    pub fn large_idle(&self, peer: &ConsumerLine) -> bool {
-        let layout = self.layout();
-        !layout.large && layout.origin != 0 && self.refresh(peer).is_ok_and(|tail| tail > layout.origin)
-    }
-
     /// Whether a write of reasonable size would fit, from the published words only: for a side that several processes
-    /// share, whose private cursors may lag behind.
+    /// share, whose private cursors may lag behind, and which opens the large window as a whole.
     pub fn writable_by(&self, own: &ProducerLine, peer: &ConsumerLine) -> bool {
         let pos = own.head.load(Ordering::Acquire);
         let tail = peer.tail.load(Ordering::SeqCst);
@@ -239,8 +311,7 @@ impl Producer {
             return true;
         }
         let bound = self.bound(peer);
-        let opens = !layout.large && Self::may_switch(layout, pos, tail) && Self::within(bound, pos, tail);
-        Self::takes(layout, bound, pos, tail) || opens
+        Self::takes(layout, bound, pos, tail) || Self::opens(layout, bound, pos, tail)
     }
 
     /// Number of bytes that the consumer has not read yet, from the published words only.

@@ -71,6 +71,11 @@ counters! {
     RegisteredBytes, "registered_bytes", Gauge, "Bytes of memory registered with RDMA devices.";
     RegisteredUsed, "registered_used_bytes", Gauge, "Of them, bytes of buffers that are posted or hold a message.";
     RegisteredRegions, "registered_regions", Gauge, "Regions of memory registered with RDMA devices.";
+    WindowBudgetBytes, "window_budget_bytes", Gauge, "Bytes that the windows of connections may use; 0: not needed yet.";
+    WindowBytes,    "window_bytes",    Gauge, "Bytes that the windows of connections use.";
+    WindowPeakBytes, "window_peak_bytes", Gauge, "Most bytes that the windows of connections have used at a time.";
+    WindowGivenBackBytes, "window_given_back_bytes", Total, "Bytes of drained windows given back to the system.";
+    WindowsRefused, "windows_refused", Total, "Times a window was not opened further for want of memory.";
 }
 
 #[cfg(test)]

@@ -200,6 +200,14 @@ impl Page {
         }
     }
 
+    /// Sets a gauge.
+    #[inline]
+    pub fn set(&self, counter: Counter, value: u64) {
+        if let Some(cell) = self.head.counters.get(counter as usize) {
+            cell.store(value, Relaxed);
+        }
+    }
+
     /// The value of a counter.
     #[must_use]
     pub fn value(&self, counter: Counter) -> u64 {

@@ -93,6 +93,8 @@ numbered! {
         Unproven = 42, "unproven";
         /// The kernel gives TCP no random time stamps, by which a connection between containers is recognised.
         NoTimeStamps = 43, "no-time-stamps";
+        /// The windows of the process use all the memory that they may.
+        Memory = 44, "memory";
     }
 }
 
@@ -247,6 +249,10 @@ impl Reason {
             Self::KernelQueue => {
                 "An earlier connect of this process to the same listener waits in the kernel's queue, and a server accepts \
                  the connects of a process in their order; find out why the server does not accept."
+            }
+            Self::Memory => {
+                "The windows of the process's connections use all the memory that they may, which is an eighth of the \
+                 smallest limit that holds for the process; raise that, or set NACC_WINDOW_MEMORY (netacc.conf)."
             }
             Self::Translated => {
                 "The other end may be in another container of this host, but no program there has a connection from \

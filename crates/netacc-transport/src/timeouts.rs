@@ -141,3 +141,7 @@ pub const KEEPALIVE_ANSWER: Duration = Duration::from_secs(5);
 /// How long no further queue pair is requested after one could not be made. Until then connections share the existing
 /// ones.
 pub const QP_BACKOFF: Duration = Duration::from_secs(1);
+
+/// How long the limits of memory that hold for the process are believed to be as they were read. Windows obey a limit that
+/// is lowered meanwhile this much later.
+pub const MEMORY_LIMIT_BELIEVED: Duration = Duration::from_secs(1);

@@ -28,7 +28,7 @@ use netacc_transport::rdma::engine::{RouteHandle, order};
 use netacc_transport::shm::claim::{Claim, Pushed};
 use netacc_transport::shm::rendezvous::SourceProbe;
 use netacc_transport::shm::segment::Segment;
-use netacc_transport::shm::{ShmEndpoint, rendezvous};
+use netacc_transport::shm::{ShmEndpoint, budget, rendezvous};
 use netacc_transport::{Endpoint, Interest};
 
 /// Divisor of the time-out of a probe, for a non-blocking connect.
@@ -283,6 +283,9 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
     }
     if !rt.draw() {
         return Err(Reason::PercentDraw);
+    }
+    if !budget::admits() {
+        return Err(Reason::Memory);
     }
     let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
     let now = time::coarse();

@@ -324,8 +324,10 @@ fn await_pipe(pipe: i32, events: i16, nonblock: bool) -> Answer<i16> {
     }
     let mut signals = CallSignals::new(core::ptr::null());
     while seen == 0 {
-        sleep::before_sleep();
         let mut set = WaitSet::new();
+        if let Some(at) = sleep::before_sleep() {
+            set.wake_at(at);
+        }
         set.add(pipe, events);
         match set.sleep(Deadline::Never, signals.admit()) {
             Err(Fail::INTR) if signals.goes_on(Deadline::Never) => {}

@@ -8,7 +8,7 @@ use crate::object::reference::Ref;
 use crate::object::socket::{NONBLOCK, Socket};
 use crate::operator::requests;
 use crate::switch::{demote, promote, queued_connects, redispatch};
-use crate::wait::{connection, sleep};
+use crate::wait::{connection, idle_windows, sleep};
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use netacc_stats::Reason;
@@ -337,6 +337,8 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
                 if src.left() == 0 {
                     return Ok(sent);
                 }
+                // A writer that is faster than its reader has time, and may need the memory of others.
+                idle_windows::look();
                 if nonblock {
                     return Ok(sent);
                 }

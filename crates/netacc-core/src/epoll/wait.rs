@@ -256,7 +256,13 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32, signals: &mut CallSignals) 
         left = 0;
     }
     if quiet && left != 0 {
-        crate::wait::sleep::before_sleep();
+        if let Some(at) = crate::wait::sleep::before_sleep() {
+            let until = i64::try_from(at.saturating_sub(time::now())).unwrap_or(i64::MAX);
+            if !(0..=until).contains(&left) {
+                left = until;
+                bounded = true;
+            }
+        }
     }
     let call = &Call { sigmask: signals.admit(), ..*call };
     let seen = if matches!(token, ArmOutcome::Yes(_)) || !queues.is_empty() {

@@ -326,6 +326,11 @@ fn look(fd: i32) -> Option<Entry> {
     decode(word)
 }
 
+/// The end of the range that has all numbers of entries.
+pub fn end() -> usize {
+    HIGH.load(Ordering::Relaxed) + 1
+}
+
 /// Calls `f` for every entry with a number in the range.
 pub fn each(first: usize, last: usize, mut f: impl FnMut(i32, Entry)) {
     let high = HIGH.load(Ordering::Relaxed);

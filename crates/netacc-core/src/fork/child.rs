@@ -67,6 +67,7 @@ pub fn child(f: Forking) {
         if let Some(ep) = r.obj.endpoint() {
             // The child must not keep the link's sockets open, or the parent's death would go unnoticed.
             ep.side.link().inherit();
+            ep.recount_windows();
             ep.side.reset_if_untold();
             ep.forget_sleepers();
             ep.forget_missing();

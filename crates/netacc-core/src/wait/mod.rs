@@ -4,6 +4,7 @@ pub mod bell;
 pub mod call_signals;
 pub mod connection;
 pub mod held;
+pub mod idle_windows;
 pub mod poll;
 mod poll_entries;
 pub mod select;

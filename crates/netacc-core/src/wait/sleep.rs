@@ -8,6 +8,7 @@ use crate::switch::queued_connects;
 use crate::timeouts;
 use crate::wait::call_signals::CallSignals;
 use crate::wait::held::Held;
+use crate::wait::idle_windows;
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Answer, Fail};
 use netacc_sys::time::{self, Deadline};
@@ -45,7 +46,9 @@ pub(crate) fn sleep_before(
     let slept = if matches!(token, ArmOutcome::Ready) {
         set.sleep(Deadline::Now, signals.admit())
     } else {
-        before_sleep();
+        if let Some(at) = before_sleep() {
+            set.wake_at(at);
+        }
         set.sleep(deadline, signals.admit())
     };
     // Disarmed before the progress, so that its results need not wake this thread.
@@ -57,12 +60,14 @@ pub(crate) fn sleep_before(
     slept
 }
 
-/// To be called when a thread is about to sleep in an intercepted call.
-pub fn before_sleep() {
+/// To be called when a thread is about to sleep in an intercepted call. Returns the time ([`time::now`]) at which it is to
+/// wake for work of the library's, if there will be any.
+pub fn before_sleep() -> Option<u64> {
     page().count(Counter::Sleeps);
     crate::fork::ownership::idle_check();
     crate::fd::later::close_later();
     crate::fd::fd_cache::close_all();
+    idle_windows::look()
 }
 
 /// What ended a wait for a kernel socket.

@@ -41,7 +41,7 @@ impl Process<'_> {
     /// Writes a byte whose value is its position, without turns.
     fn write(&self) {
         let pipe = &self.side.pipe;
-        self.tx.prepare(&pipe.data, &pipe.room, 1).unwrap();
+        self.tx.prepare(&pipe.data, &pipe.room, 1, |extent| extent).unwrap();
         let chunk = self.tx.chunk(&pipe.area(), &pipe.room, 1).unwrap().expect("the window has room");
         let at = self.tx.position();
         // loom objects if two processes write to one place.

@@ -13,6 +13,8 @@ pub(crate) struct Pipe {
     pub(crate) cells: Vec<UnsafeCell<u8>>,
     pub(crate) tx: Producer,
     pub(crate) rx: Consumer,
+    /// Number of bytes of the large window that may be open.
+    pub(crate) allowed: usize,
     pub(crate) data: ProducerLine,
     pub(crate) room: ConsumerLine,
     /// The line of the side that reads.
@@ -34,6 +36,7 @@ impl Pipe {
             cells: (0..SMALL + LARGE).map(|_| UnsafeCell::new(0xff)).collect(),
             tx: Producer::default(),
             rx: Consumer::default(),
+            allowed: LARGE,
             data: ProducerLine::default(),
             room: ConsumerLine::default(),
             reader: SideLine::default(),
@@ -60,9 +63,22 @@ impl Pipe {
         &self.cells[from..from + len]
     }
 
+    pub(crate) fn writable(&self) -> Result<bool, Violation> {
+        self.tx.writable(&self.room, || self.tx.extent() < self.allowed)
+    }
+
+    /// Closes the large window if that is possible. Its bytes are gone then.
+    pub(crate) fn close_large(&self) -> bool {
+        let closes = self.tx.close_large(&self.data, &self.room);
+        if closes {
+            self.cells[SMALL..].iter().for_each(|c| c.with_mut(|p| unsafe { *p = 0xff }));
+        }
+        closes
+    }
+
     /// Writes one message as the endpoint does; byte `i` of the stream has the value `i`.
     pub(crate) fn write(&self, at: &mut u8, want: usize) -> usize {
-        self.tx.prepare(&self.data, &self.room, want).unwrap();
+        self.tx.prepare(&self.data, &self.room, want, |extent| extent.min(self.allowed)).unwrap();
         let mut n = 0;
         while n < want {
             let Some(chunk) = self.tx.chunk(&self.area(), &self.room, want - n).unwrap() else {

@@ -4,6 +4,7 @@ use crate::model;
 use crate::pipe::*;
 use loom::sync::Arc;
 use loom::thread;
+use netacc_ring::STEP;
 use netacc_ring::sync::*;
 
 /// The models assume a total order of `SeqCst` accesses: of two threads that each write their own word and then read
@@ -122,6 +123,41 @@ fn grows_again_after_the_small_window_was_seen() {
             q.write_all(&mut w, &[6]);
         });
         p.read_all(&mut r, 14, 8);
+        t.join().unwrap();
+    });
+}
+
+/// (e) A large window that is drained may be closed, so that its bytes are gone, and opened again, beside a reader.
+///
+/// Mutations: `close_large` without `tail == pos`; `refresh` with `Relaxed`; `Relaxed` in the consumer's `publish`.
+#[test]
+fn closes_when_drained() {
+    model(2, || {
+        let p = Arc::new(Pipe { allowed: 2 * STEP, ..Pipe::new() });
+        let q = p.clone();
+        let t = thread::spawn(move || {
+            let mut w = 0;
+            q.write_all(&mut w, &[6]);
+            while !q.close_large() {
+                thread::yield_now();
+            }
+            q.write_all(&mut w, &[6]);
+        });
+        p.read_all(&mut 0, 12, 6);
+        t.join().unwrap();
+    });
+}
+
+/// (e) A window of which only a part is open begins anew when it is drained.
+///
+/// Mutations: `prepare` rewinding without `tail == pos`; `before_end` one byte too generous.
+#[test]
+fn a_part_of_the_window_begins_anew() {
+    model(2, || {
+        let p = Arc::new(Pipe { allowed: 2 * STEP, ..Pipe::new() });
+        let q = p.clone();
+        let t = thread::spawn(move || q.write_all(&mut 0, &[6, 3, 4]));
+        p.read_all(&mut 0, 13, 4);
         t.join().unwrap();
     });
 }

@@ -110,7 +110,7 @@ fn full() -> (Pipe, u8) {
     let p = Pipe::new();
     let mut w = 0;
     assert_eq!(p.write(&mut w, LARGE + 2), LARGE, "the large window and no more");
-    assert_eq!(p.tx.writable(&p.room), Ok(false));
+    assert_eq!(p.writable(), Ok(false));
     (p, w)
 }
 
@@ -121,7 +121,7 @@ fn full() -> (Pipe, u8) {
 /// waiter before it knows that there is enough; `room_to_announce` asking for more than `writable` does.
 #[test]
 fn a_waiting_writer_is_rung() {
-    let own: fn(&Pipe) -> bool = |p| p.tx.writable(&p.room) == Ok(true);
+    let own: fn(&Pipe) -> bool = |p| p.writable() == Ok(true);
     let shared: fn(&Pipe) -> bool = |p| p.tx.writable_by(&p.data, &p.room);
     for look in [own, shared] {
         a_waiting_writer(look);
@@ -145,7 +145,7 @@ fn a_waiting_writer(look: fn(&Pipe) -> bool) {
         p.writer.tx_waiter.swap(9, Ordering::SeqCst);
         let sleeps = !look(&p);
         assert!(t.join().unwrap() == 9 || !sleeps, "a writer sleeps for ever");
-        assert_eq!(p.tx.writable(&p.room), Ok(true));
+        assert_eq!(p.writable(), Ok(true));
     });
 }
 
@@ -171,7 +171,7 @@ fn a_watching_writer_is_rung() {
             rung
         });
         p.0.writer.want_room.swap(1, Ordering::SeqCst);
-        let sleeps = !p.0.tx.writable(&p.0.room).unwrap() && p.1.arm();
+        let sleeps = !p.0.writable().unwrap() && p.1.arm();
         let rung = t.join().unwrap();
         assert!(rung <= 1);
         assert!(!sleeps || (rung == 1 && p.1.any()), "an event loop sleeps for ever");
@@ -202,8 +202,8 @@ fn a_limited_writer_is_told_of_its_own_room() {
             rung
         });
         p.writer.tx_waiter.swap(9, Ordering::SeqCst);
-        let sleeps = p.tx.writable(&p.room) == Ok(false);
+        let sleeps = p.writable() == Ok(false);
         assert!(t.join().unwrap() == 9 || !sleeps, "a writer sleeps for ever");
-        assert_eq!(p.tx.writable(&p.room), Ok(true));
+        assert_eq!(p.writable(), Ok(true));
     });
 }

@@ -17,6 +17,9 @@ pub(crate) enum Op {
     Drain,
     ResyncProducer,
     ResyncConsumer,
+    /// From now on so many bytes of the large window may be open.
+    Allow(usize),
+    CloseLarge,
 }
 
 pub(crate) fn size() -> impl Strategy<Value = usize> {
@@ -40,6 +43,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => Just(Op::Drain),
         1 => Just(Op::ResyncProducer),
         1 => Just(Op::ResyncConsumer),
+        2 => (0usize..=LARGE / STEP).prop_map(|steps| Op::Allow(steps * STEP)),
+        1 => Just(Op::CloseLarge),
     ]
 }
 
@@ -61,20 +66,25 @@ impl Oracle {
             rest = r;
         }
         let before = self.pending.len();
-        let writable = p.tx.writable(&p.room).unwrap();
+        let writable = p.writable().unwrap();
         let n = p.write(&pieces).unwrap();
         assert!(n <= want);
+        let newest = Layout::unpack(p.data.layout.load(Ordering::SeqCst));
+        let (head, tail) = (p.data.head.load(Ordering::SeqCst), p.room.tail.load(Ordering::SeqCst));
+        let size = if newest.large { p.tx.extent() } else { SMALL };
+        if newest.large && size < LARGE {
+            assert!(head - newest.origin <= size as u64, "written beyond what is open");
+        }
         if n < want {
-            // A message that is cut fills its window to the last byte.
-            let newest = Layout::unpack(p.data.layout.load(Ordering::SeqCst));
-            let tail = p.room.tail.load(Ordering::SeqCst);
-            assert_eq!(p.data.head.load(Ordering::SeqCst) - tail.max(newest.origin), newest.size() as u64);
+            // A message that is cut fills its window to the last byte, or what is open of it.
+            let from = if newest.large && size < LARGE { newest.origin } else { tail.max(newest.origin) };
+            assert_eq!(head - from, size as u64);
         }
         if want > 0 && (writable || before == 0) {
             assert!(n > 0, "{before} bytes pending, writable, and nothing was taken");
         }
         if before == 0 {
-            assert!(n >= want.min(LARGE), "an empty ring took {n} of {want}");
+            assert!(n >= want.min(size), "an empty ring took {n} of {want}");
         }
         self.pending.extend(&all[..n]);
         self.written += n as u64;
@@ -117,6 +127,8 @@ impl Oracle {
                 p.rx.reset();
                 p.rx.resync(&p.room, &p.data).unwrap();
             }
+            Op::Allow(bytes) => p.allowed.store(*bytes, Ordering::Relaxed),
+            Op::CloseLarge => p.close_large(),
         }
         p.invariants(self.pending.len() as u64);
     }

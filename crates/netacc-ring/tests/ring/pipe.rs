@@ -2,7 +2,7 @@
 
 use core::ptr::NonNull;
 use netacc_ring::*;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Largest number of unread bytes: both windows.
 pub(crate) const CAPACITY: u64 = (SMALL + LARGE) as u64;
@@ -18,6 +18,8 @@ pub(crate) struct Pipe {
     pub(crate) room: ConsumerLine,
     pub(crate) tx: Producer,
     pub(crate) rx: Consumer,
+    /// Number of bytes of the large window that may be open.
+    pub(crate) allowed: AtomicUsize,
 }
 
 // SAFETY: the two ends access disjoint bytes of the memory at any time, as these tests check; all else is atomic.
@@ -38,6 +40,7 @@ impl Pipe {
             room: ConsumerLine::default(),
             tx: Producer::default(),
             rx: Consumer::default(),
+            allowed: AtomicUsize::new(LARGE),
         }
     }
 
@@ -65,10 +68,29 @@ impl Pipe {
         whole(0) && whole(Self::SMALL_AT + SMALL) && whole(Self::LARGE_AT + LARGE)
     }
 
+    pub(crate) fn prepare(&self, want: usize) -> Result<(), Violation> {
+        self.tx.prepare(&self.data, &self.room, want, |extent| {
+            assert!(extent > self.tx.extent() && extent <= LARGE && extent.is_multiple_of(STEP), "asked for {extent}");
+            extent.min(self.allowed.load(Ordering::Relaxed))
+        })
+    }
+
+    pub(crate) fn writable(&self) -> Result<bool, Violation> {
+        self.tx.writable(&self.room, || self.tx.extent() < self.allowed.load(Ordering::Relaxed))
+    }
+
+    /// Closes the large window if that is possible. Its bytes are gone then.
+    pub(crate) fn close_large(&self) {
+        if self.tx.close_large(&self.data, &self.room) {
+            // SAFETY: the window lies within `memory`, and no thread reads there, which is what the caller tests.
+            unsafe { self.base.add(Self::LARGE_AT).write_bytes(!GUARD_BYTE, LARGE) };
+        }
+    }
+
     /// Writes as much as fits of one message in pieces, as the endpoint does.
     pub(crate) fn write(&self, pieces: &[&[u8]]) -> Result<usize, Violation> {
         let want = pieces.iter().map(|p| p.len()).sum::<usize>();
-        self.tx.prepare(&self.data, &self.room, want)?;
+        self.prepare(want)?;
         let mut n = 0;
         'all: for piece in pieces {
             let mut piece = *piece;

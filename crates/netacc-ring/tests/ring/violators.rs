@@ -133,8 +133,8 @@ proptest! {
                     }
                 }
                 Lie::Look => {
-                    let _ = p.tx.writable(&p.room);
-                    p.tx.large_idle(&p.room);
+                    let _ = p.writable();
+                    p.tx.close_large(&p.data, &p.room);
                     prop_assert!(p.tx.unread(&p.room).unwrap_or(0) <= CAPACITY);
                     let t = Producer::default();
                     if t.resync(&p.data, &p.room).is_ok()

@@ -16,18 +16,17 @@ fn windows_change_as_described() {
     assert_eq!(newest(&p), Layout { large: false, origin: 0 });
     o.apply(&p, &Op::Write(vec![1]));
     assert_eq!(newest(&p), Layout { large: true, origin: SMALL as u64 });
-    assert!(!p.tx.large_idle(&p.room));
+    assert!(!p.tx.close_large(&p.data, &p.room));
     o.apply(&p, &Op::Write(vec![LARGE]));
     assert_eq!(o.pending.len(), SMALL + LARGE, "both windows are used");
-    assert_eq!(p.tx.writable(&p.room), Ok(false));
+    assert_eq!(p.writable(), Ok(false));
     o.apply(&p, &Op::Drain);
     // The window is drained and its offset is large, so the next message begins at its start.
     let end = o.written;
     o.apply(&p, &Op::Write(vec![100]));
     assert_eq!(newest(&p), Layout { large: true, origin: end });
     o.apply(&p, &Op::Drain);
-    // After enough small writes the small window is used again, and the large one may be freed once the reader has seen
-    // that.
+    // After enough small writes the small window is used again, and the large one may be closed.
     let mut n = 0;
     while newest(&p).large {
         o.apply(&p, &Op::Write(vec![1]));
@@ -37,17 +36,16 @@ fn windows_change_as_described() {
         n += 1;
         assert!(n < 5000, "never small again");
     }
-    assert!(!p.tx.large_idle(&p.room), "the reader has not seen it");
+    assert!(p.tx.close_large(&p.data, &p.room), "no unread byte is in it");
     // The reader has not adopted the small window, so it cannot be left yet.
     o.apply(&p, &Op::Write(vec![LARGE]));
     assert!(!newest(&p).large);
     assert_eq!(o.pending.len(), SMALL);
-    assert_eq!(p.tx.writable(&p.room), Ok(false));
+    assert_eq!(p.writable(), Ok(false));
     o.apply(&p, &Op::Read(1));
-    assert!(p.tx.large_idle(&p.room));
-    assert_eq!(p.tx.writable(&p.room), Ok(true), "the large window can be opened");
+    assert_eq!(p.writable(), Ok(true), "the large window can be opened");
     o.apply(&p, &Op::Write(vec![LARGE]));
-    assert!(newest(&p).large && !p.tx.large_idle(&p.room));
+    assert!(newest(&p).large && !p.tx.close_large(&p.data, &p.room));
     assert_eq!(o.pending.len(), SMALL - 1 + LARGE);
     o.apply(&p, &Op::Drain);
 }
@@ -60,11 +58,11 @@ fn room_is_told_from_a_quarter_on() {
     o.apply(&p, &Op::Write(vec![LARGE]));
     for _ in 0..LARGE / 4 / 1024 {
         assert!(!p.rx.room_to_announce(&p.room, &p.data));
-        assert_eq!(p.tx.writable(&p.room), Ok(false));
+        assert_eq!(p.writable(), Ok(false));
         o.apply(&p, &Op::Read(1024));
     }
     assert!(p.rx.room_to_announce(&p.room, &p.data));
-    assert_eq!(p.tx.writable(&p.room), Ok(true));
+    assert_eq!(p.writable(), Ok(true));
 }
 
 /// `resync` refuses impossible words.
@@ -87,4 +85,36 @@ fn resync_refuses_impossible_positions() {
     }
     assert_eq!(p.tx.resync(&p.data, &p.room), Err(Violation), "no stream is that long");
     assert_eq!(p.rx.resync(&p.room, &p.data), Err(Violation));
+}
+
+/// A window of which only a part may be opened takes that part, and begins anew when it is drained.
+#[test]
+fn a_part_of_the_window_is_used_again_and_again() {
+    let p = Pipe::new();
+    let mut o = Oracle::default();
+    o.apply(&p, &Op::Allow(0));
+    o.apply(&p, &Op::Write(vec![LARGE]));
+    assert_eq!(o.pending.len(), SMALL, "without memory there is the small window");
+    assert_eq!(p.writable(), Ok(false));
+    o.apply(&p, &Op::Read(SMALL / 2));
+    assert_eq!(p.writable(), Ok(true));
+    o.apply(&p, &Op::Drain);
+    o.apply(&p, &Op::Allow(STEP));
+    for _ in 0..3 {
+        o.apply(&p, &Op::Write(vec![LARGE]));
+        assert_eq!(o.pending.len(), STEP);
+        o.apply(&p, &Op::Read(STEP - 1));
+        assert_eq!(p.writable(), Ok(false), "it does not go round");
+        o.apply(&p, &Op::Drain);
+        assert_eq!(p.writable(), Ok(true));
+    }
+    assert_eq!(p.tx.extent(), STEP);
+    // A drained window may be closed, and the next message opens it again.
+    o.apply(&p, &Op::CloseLarge);
+    assert_eq!(p.tx.extent(), 0);
+    o.apply(&p, &Op::Write(vec![STEP]));
+    o.apply(&p, &Op::Allow(LARGE));
+    o.apply(&p, &Op::Write(vec![LARGE]));
+    assert_eq!(p.tx.extent(), LARGE, "a writer that is ahead opens all of it");
+    o.apply(&p, &Op::Drain);
 }

@@ -4,7 +4,7 @@ use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
 use crate::shm::rings::Direction;
 use crate::shm::side::Side;
-use crate::shm::side_machines::{CORKED, CUT, HOLDS, LARGE_USED, MORE, Switch, SwitchEvent};
+use crate::shm::side_machines::{CORKED, CUT, HOLDS, MORE, Switch, SwitchEvent};
 use crate::shm::slot_side::View;
 use core::sync::atomic::Ordering;
 use netacc_ring::{CLOSED, FIN, GONE, HOLDING, LARGE, RESET, Violation, to_usize};
@@ -34,7 +34,7 @@ impl ShmEndpoint {
         if want == 0 || state.is_shared() || state.is_left() {
             return want;
         }
-        let room = if waits && self.rings.has_room(&self.side, &v) { want } else { self.bulk_room(&v, want) };
+        let room = if waits && self.has_room(&v) { want } else { self.bulk_room(&v, want) };
         if room < want && !state.has(CUT) {
             self.side.state.set(CUT);
         }
@@ -49,7 +49,7 @@ impl ShmEndpoint {
             return LARGE - SMALL_WRITE_ROOM;
         }
         // If a quarter of the window is free, as it usually is, the exact number of unread bytes is not needed.
-        if self.peer_closed(v) || (want <= LARGE / 4 - SMALL_WRITE_ROOM && self.rings.has_room(&self.side, v)) {
+        if self.peer_closed(v) || (want <= LARGE / 4 - SMALL_WRITE_ROOM && self.has_room(v)) {
             return want;
         }
         let unread = to_usize(self.rings.peer_left_unread(&self.side, v).unwrap_or(0));
@@ -65,7 +65,7 @@ impl ShmEndpoint {
         if self.sharers_switched(v) {
             return Ok(0);
         }
-        self.rings.tx.prepare(own, peer, src.left())?;
+        self.prepare(v, src.left())?;
         let mut n = 0;
         while src.left() > 0 {
             let Some((ptr, len)) = self.rings.tx.chunk(&area, peer, src.left())? else {
@@ -79,14 +79,9 @@ impl ShmEndpoint {
             n += len;
         }
         let state = self.side.state.glance();
-        if self.rings.tx.is_large() {
-            if !state.has(LARGE_USED) {
-                self.side.state.set(LARGE_USED);
-            }
-        } else if state.has(LARGE_USED) && self.rings.tx.large_idle(peer) {
-            // The connection uses the small window again, so the pages of the large one are freed.
-            self.side.state.clear(LARGE_USED);
-            v.seg.drop_large(v.index, v.me);
+        if self.rings.tx.extent() > 0 && !self.rings.tx.is_large() {
+            // The connection uses the small window again.
+            self.close_window(v);
         }
         if n > 0 {
             if !state.has(CORKED | MORE | HOLDS) {
@@ -209,7 +204,7 @@ impl ShmEndpoint {
         if self.sharers_switched(&v) {
             return Err(Errno::AGAIN);
         }
-        if self.rings.tx.prepare(own, peer, want).is_err() {
+        if self.prepare(&v, want).is_err() {
             return Err(self.violated(&v));
         }
         let mut n = 0;

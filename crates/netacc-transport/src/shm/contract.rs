@@ -3,13 +3,13 @@
 use crate::endpoint::{Endpoint, Interest, Readiness, Shut};
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::give_back_windows;
 use crate::shm::queued_connect::QueuedConnect;
 use crate::shm::segment::WIPED;
 use crate::shm::sharers::poll_liveness_after;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{PEER_GONE, RX_SHUT};
 use crate::shm::waiters::{READS, WRITES, register_liveness};
+use crate::shm::windows::give_back_windows;
 use crate::wait::{WaitOn, WaitSet};
 use core::sync::atomic::Ordering;
 use netacc_ring::{CLOSED, FIN, Violation, to_usize};
@@ -107,7 +107,7 @@ impl Endpoint for ShmEndpoint {
             r |= Readiness::IN;
         }
         let room = if !state.is_left() {
-            self.peer_closed(&v) || self.rings.has_room(&self.side, &v)
+            self.peer_closed(&v) || self.has_room(&v)
         } else {
             state.is_on_kernel() && self.passed.has_room()
         };
@@ -236,6 +236,7 @@ impl Endpoint for ShmEndpoint {
         self.passed.drop_all();
         self.old_subflow.close();
         let _last = self.liveness.take();
+        self.uncharge_windows();
         let gone = self.side.state.end(v.place()).has(PEER_GONE);
         let generation = self.side.generation.load(Ordering::Relaxed);
         let done = &v.slot.open.server_done;

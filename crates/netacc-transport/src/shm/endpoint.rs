@@ -14,9 +14,9 @@ use crate::shm::side_machines::{Ends, EndsEvent, Switch, SwitchEvent};
 use crate::shm::side_state::SideState;
 use crate::shm::slot_side::{SlotSide, View};
 use crate::shm::waiters::Waiters;
-use crate::timeouts;
+use crate::shm::windows::WindowCharge;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use netacc_ring::{CLOSED, FIN, HOLDING, OPEN, RESET, SMALL, SWITCHED, has_not_ended};
+use netacc_ring::{CLOSED, FIN, HOLDING, OPEN, RESET, SWITCHED, has_not_ended};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::Errno;
 use netacc_sys::{cpu, time};
@@ -48,27 +48,8 @@ pub struct ShmEndpoint {
     pub passed: PassedSockets,
     /// Time that our threads have lost by waiting for words of the peer, in this and earlier connections of the slot.
     pub(super) delays: Delays,
-}
-
-/// To be called when this side closes a connection: gives the pages of the large windows that nobody accesses any more back
-/// to the system. That is our own if the peer has read everything, and both if the peer has closed the connection. Young
-/// connections leave their pages: those that come and go use the same few slots again and again.
-pub(super) fn give_back_windows(ep: &ShmEndpoint, v: &View) {
-    const LASTING: u64 = time::ns(timeouts::LASTING_CONNECTION);
-    let age = time::coarse().saturating_sub(ep.side.began.load(Ordering::Relaxed));
-    // The windows of a connection to another host are registered with a device. Other sharers may go on with a connection.
-    if age < LASTING || ep.side.is_remote() || !ep.liveness.has_none() {
-        return;
-    }
-    let released = v.peer_released();
-    let may_go = |producer: Side| {
-        // Relaxed: a hint. A direction that has carried little has never had its large window.
-        let was_large = line!(v, producer, producer).head.load(Ordering::Relaxed) > SMALL as u64;
-        was_large && (released || (producer == v.me && ep.rings.peer_left_unread(&ep.side, v) == Some(0)))
-    };
-    for producer in [Side::Client, Side::Server].into_iter().filter(|producer| may_go(*producer)) {
-        v.seg.drop_large(v.index, producer);
-    }
+    /// What the connection's windows cost this process.
+    pub(super) charge: WindowCharge,
 }
 
 impl ShmEndpoint {
@@ -81,6 +62,7 @@ impl ShmEndpoint {
     /// Ends the connection in this process, while others may go on with it. Descriptors that another thread has just
     /// received for it are dropped, too.
     pub(super) fn leave(&self) {
+        self.uncharge_windows();
         self.passed.leave(self.side.generation.load(Ordering::Relaxed));
         self.side.state.end(self.side.place());
         self.passed.drop_all();
@@ -127,6 +109,7 @@ impl ShmEndpoint {
         };
         self.side.remote.store(peer_end, Ordering::Relaxed);
         self.rings.begin();
+        self.charge_windows();
         self.side.error.store(0, Ordering::Relaxed);
         self.side.began.store(time::coarse(), Ordering::Relaxed);
         self.side.generation.store(generation, Ordering::Relaxed);

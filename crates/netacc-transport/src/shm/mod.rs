@@ -27,6 +27,7 @@ macro_rules! line {
 
 mod after_fork;
 mod blocks;
+pub mod budget;
 mod bytes;
 pub mod claim;
 mod contract;
@@ -48,6 +49,7 @@ mod liveness;
 mod machine;
 
 mod mapping;
+mod memory_limit;
 mod named_waker;
 mod numbers;
 mod old_subflow;
@@ -90,6 +92,7 @@ mod waiters;
 mod wake;
 mod wake_peer;
 mod waker;
+mod windows;
 
 pub use after_fork::after_fork;
 pub use control_socket::ControlSocket;

@@ -59,12 +59,17 @@ pub(super) fn is_in_another_user_namespace(pid: u32) -> bool {
 }
 
 fn state_of(pid: u32) -> Option<u8> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = open(ProcPath::new(pid, "stat").as_bytes(), flags, Mode::empty()).ok()?;
     let mut text = [0u8; 256];
+    let read = read_start(ProcPath::new(pid, "stat").as_bytes(), &mut text)?;
+    state(text.get(..read)?)
+}
+
+/// Reads the beginning of a file of the kernel's into `text`, and returns how many bytes that is.
+pub(super) fn read_start(path: &[u8], text: &mut [u8]) -> Option<usize> {
+    let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let read = raw::read(file.as_raw_fd(), text.as_mut_ptr(), text.len(), None);
     reserved_fds::drop_raw(file);
-    state(text.get(..read.ok()?)?)
+    read.ok()
 }
 
 /// The third field of `/proc/PID/stat` (proc(5)). The second is a name in parentheses, with any characters in it.

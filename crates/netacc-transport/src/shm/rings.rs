@@ -48,14 +48,14 @@ impl Rings {
         }
     }
 
-    /// Whether a write would find room.
+    /// Whether a write would find room; `can_open` tells whether there is memory for a larger window.
     #[inline]
-    pub(super) fn has_room(&self, side: &SlotSide, v: &View) -> bool {
+    pub(super) fn has_room(&self, side: &SlotSide, v: &View, can_open: impl Fn() -> bool) -> bool {
         let peer = line!(v, consumer, v.me.other());
         if side.is_shared() {
             return self.tx.writable_by(line!(v, producer, v.me), peer);
         }
-        self.tx.writable(peer).unwrap_or(true)
+        self.tx.writable(peer, can_open).unwrap_or(true)
     }
 
     /// Number of bytes in the ring that can be read.

@@ -42,8 +42,6 @@ netacc_sys::flags! { Bit:
     /// A fact: one of the peer's sharers has to be rung over the peer liveness socket as soon as that is received, see
     /// `wake_sharers`.
     pub(super) const RING_OWED;
-    /// A fact: our large window holds pages.
-    pub(super) const LARGE_USED;
     /// A fact: a write that does not wait was cut short, and there has been no room since.
     pub(super) const CUT;
     /// A fact: TCP_CORK is set.

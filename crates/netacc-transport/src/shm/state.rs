@@ -30,7 +30,7 @@ impl ShmEndpoint {
         // This comes first: if a pending connect is established now, that counts as room.
         let _ = self.is_pending();
         let ends = self.edges.ends(self.observe(&v));
-        self.edges.find_room(|| self.rings.has_room(&self.side, &v));
+        self.edges.find_room(|| self.has_room(&v));
         self.edges.seq(ends, self.visible(&v))
     }
 
@@ -66,7 +66,7 @@ impl ShmEndpoint {
 
     /// Whether a write would find an end or an error, or no room.
     pub fn refuses(&self) -> bool {
-        self.side.view().is_none_or(|v| self.observe(&v).is_write_side_over() || !self.rings.has_room(&self.side, &v))
+        self.side.view().is_none_or(|v| self.observe(&v).is_write_side_over() || !self.has_room(&v))
     }
 
     /// The state as TCP_INFO names it (`enum` in `net/tcp_states.h`).

@@ -14,6 +14,15 @@ use crate::table::Table;
 
 /// How the mappings of NetACC are named in `/proc/PID/smaps`.
 const PREFIX: &str = "/memfd:netacc-";
+/// What the windows of connections cost the process, as the library counts it. Each page is counted by the process that
+/// writes it first.
+const WINDOWS: [(&str, Counter); 5] = [
+    ("used", Counter::WindowBytes),
+    ("most at a time", Counter::WindowPeakBytes),
+    ("budget (0: not needed yet)", Counter::WindowBudgetBytes),
+    ("given back", Counter::WindowGivenBackBytes),
+    ("times refused", Counter::WindowsRefused),
+];
 /// The name of a link's segment behind that.
 const SEGMENT: &str = "netacc-link";
 
@@ -205,6 +214,9 @@ impl Memory {
         table.row(["of them in use".into(), gauge(page, Counter::RegisteredUsed).to_string()]);
         table.row(["pinned for devices".into(), self.pinned.to_string()]);
         table.row(["limit of pinned (memlock)".into(), limit]);
+        for (what, counter) in WINDOWS {
+            table.row([format!("windows: {what}"), gauge(page, counter).to_string()]);
+        }
         out.push('\n');
         table.write(style, out);
     }
@@ -239,6 +251,8 @@ impl Memory {
             .filter_map(|link| Some((link, self.segment(link)?)))
             .map(|(link, used)| json!({ "link": link.id, "connections": link.in_use, "memory": used.json() }))
             .collect();
+        let windows: serde_json::Map<String, Value> =
+            WINDOWS.map(|(_, counter)| (counter.name().to_owned(), gauge(page, counter).into())).into_iter().collect();
         json!({
             "total": self.total().json(),
             "areas": each,
@@ -249,6 +263,7 @@ impl Memory {
             "registered_regions": gauge(page, Counter::RegisteredRegions),
             "pinned_bytes": self.pinned,
             "memlock_limit_bytes": self.memlock,
+            "windows": windows,
         })
     }
 }

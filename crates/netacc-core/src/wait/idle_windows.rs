@@ -1,0 +1,96 @@
+//! Gives the memory of drained windows back to the system, by threads that are about to sleep.
+//!
+//! A hand goes round the numbers of the process's sockets, some at each look. It closes a window into which nothing was
+//! written since its last visit and from which everything was read, so a connection in use keeps its window. Rounds begin a
+//! second apart or more; while drained windows keep more than a process may have for its next messages, the hand goes on at
+//! each sleep.
+
+use crate::fd::table;
+use crate::fd::table::Entry;
+use crate::object::reference::Ref;
+use crate::object::socket::Socket;
+use crate::timeouts;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use netacc_sys::time;
+use netacc_sys::{Lock, lock_rank};
+use netacc_transport::shm::budget;
+
+/// Number of numbers that a look which is due visits, and of windows that it closes.
+const DUE: (usize, usize) = (1024, 32);
+/// The same for the look of a thread that was not woken for it.
+const PASSING: (usize, usize) = (16, 4);
+/// The time between two rounds doubles this often at most while no window can be closed.
+const DOUBLED: u32 = 4;
+/// The time (ns) between two looks of a round.
+const WITHIN_ROUND: u64 = time::ns(timeouts::IDLE_WINDOW_LOOK);
+/// The time (ns) between two rounds.
+const ROUND: u64 = time::ns(timeouts::IDLE_WINDOW_ROUND);
+
+/// Taken by the thread that looks. Others go on without a look.
+static TURN: Lock<{ lock_rank::NONE }> = Lock::new();
+/// The number at which the next look begins.
+static HAND: AtomicUsize = AtomicUsize::new(0);
+/// When the next look is due ([`time::coarse`]).
+static DUE_AT: AtomicU64 = AtomicU64::new(0);
+/// Number of windows that were closed in this round.
+static CLOSED: AtomicUsize = AtomicUsize::new(0);
+/// Number of rounds in a row in which none was closed.
+static IDLE_ROUNDS: AtomicU32 = AtomicU32::new(0);
+
+/// To be called before a thread sleeps. Returns the time ([`time::now`]) at which it is to wake for the next look, if one
+/// will be due.
+#[inline]
+pub fn look() -> Option<u64> {
+    if budget::large() == 0 { None } else { look_now() }
+}
+
+// The words are written under the turn, and Relaxed suffices for whoever has it next.
+#[cold]
+fn look_now() -> Option<u64> {
+    let _turn = TURN.try_lock()?;
+    let now = time::coarse();
+    let due = DUE_AT.load(Ordering::Relaxed);
+    let (visits, closings) = match (now >= due, budget::is_over()) {
+        (true, _) => DUE,
+        (false, true) => PASSING,
+        (false, false) => return Some(due),
+    };
+    let mut closed = 0;
+    let mut at = HAND.load(Ordering::Relaxed);
+    let end = at.saturating_add(visits).min(table::end());
+    while at < end && closed < closings {
+        table::each(at, at, |_, e| {
+            if let Entry::Socket(r) = e {
+                closed += usize::from(give_back(r));
+            }
+        });
+        at += 1;
+    }
+    let in_round = CLOSED.load(Ordering::Relaxed) + closed;
+    let next = if at >= table::end() {
+        let idle = if in_round == 0 { IDLE_ROUNDS.load(Ordering::Relaxed).saturating_add(1).min(DOUBLED) } else { 0 };
+        IDLE_ROUNDS.store(idle, Ordering::Relaxed);
+        CLOSED.store(0, Ordering::Relaxed);
+        HAND.store(0, Ordering::Relaxed);
+        ROUND << idle
+    } else {
+        CLOSED.store(in_round, Ordering::Relaxed);
+        HAND.store(at, Ordering::Relaxed);
+        WITHIN_ROUND
+    };
+    let next = now.saturating_add(next);
+    DUE_AT.store(next, Ordering::Relaxed);
+    (budget::large() > 0).then_some(next)
+}
+
+/// Gives back the window of a connection that is idle. A connection that a thread is writing to just now is not.
+fn give_back(r: Ref<Socket>) -> bool {
+    let s = r.obj;
+    // Whether the window is open is looked at without the lock first, since most windows are not.
+    let open = || s.is_shm() && s.endpoint().is_some_and(|ep| ep.has_open_window());
+    if !open() {
+        return false;
+    }
+    let Some(_writer) = s.tx.try_lock() else { return false };
+    open() && s.endpoint().is_some_and(|ep| ep.give_back_if_idle())
+}

@@ -1,0 +1,197 @@
+//! The memory that the windows of this process may use, in the three stages of `tcp_mem` (tcp(7)).
+//!
+//! Each connection costs its small windows, and each large window that this process writes costs as many bytes
+//! as are open of it. The pages are charged to whoever touches them first, which is the writer, so each process counts its
+//! own. Up to half of the budget windows open as their writers need; above it each has one step at most; at its end none
+//! opens, and a writer that finds its small window full waits for the reader, as a TCP sender does.
+
+use crate::shm::memory_limit;
+use crate::timeouts;
+use core::sync::atomic::{AtomicU64, Ordering};
+use netacc_ring::{SMALL, STEP};
+use netacc_stats::{Counter, page};
+use netacc_sys::time;
+
+/// What a connection costs without its large windows (bytes): its small ones, its shared words, and what both ends know of it
+/// (measured).
+const CONNECTION: u64 = 2 * SMALL as u64 + 2048;
+/// As long as the windows use less (bytes), the limits of the process are not read.
+const UNQUESTIONED: u64 = 1 << 20;
+/// The part of the smallest limit that windows may use, and the most that they may use without being configured (bytes).
+const PART: u64 = 8;
+const MOST: u64 = 1 << 30;
+/// The part of the budget that the connections with untrusted users may have together: nobody else is stopped by them.
+const PART_OF_STRANGERS: u64 = 4;
+/// What drained windows may keep (bytes): this, and for each connection [`KEPT_EACH`].
+const KEPT: u64 = 512 << 10;
+const KEPT_EACH: u64 = 8 << 10;
+
+/// What the windows use (bytes), and of that the windows towards untrusted users.
+static USED: AtomicU64 = AtomicU64::new(0);
+static STRANGERS: AtomicU64 = AtomicU64::new(0);
+/// Number of connections that [`USED`] counts.
+static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
+/// The budget in bytes; `u64::MAX` until it is first needed.
+static BUDGET: AtomicU64 = AtomicU64::new(u64::MAX);
+/// The budget (bytes) that the configuration gives; 0: it follows from the limits of the process.
+static CONFIGURED: AtomicU64 = AtomicU64::new(0);
+/// When the limits are read again ([`time::coarse`]).
+static READ_AGAIN: AtomicU64 = AtomicU64::new(0);
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// Our own user, root, or a member of the host directory's group.
+    Trusted,
+    /// Any other user.
+    Stranger,
+}
+
+/// Sets the budget (bytes); 0: it follows from the limits of the process.
+pub fn configure(bytes: u64) {
+    CONFIGURED.store(bytes, Ordering::Relaxed);
+}
+
+/// Counts a connection that begins.
+pub(super) fn connection_begins() {
+    CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+    charge(Peer::Trusted, CONNECTION);
+}
+
+/// Counts a connection that has ended, and the `open` bytes of its large window.
+pub(super) fn connection_ended(peer: Peer, open: usize) {
+    let _ = CONNECTIONS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+    release(Peer::Trusted, CONNECTION);
+    closed(peer, open);
+}
+
+/// Whether there is memory for a new connection.
+pub fn admits() -> bool {
+    // Relaxed, here and below: the numbers order nothing. A budget that another thread has just used up is exceeded by
+    // what the threads of the process ask for at one time.
+    let used = USED.load(Ordering::Relaxed);
+    used < UNQUESTIONED || used.saturating_add(STEP as u64) <= budget()
+}
+
+/// Opens a large window to the extent `wanted` (bytes), of which `open` are open already, as far as there is memory for it.
+/// Returns the extent that is open then.
+pub(super) fn extend(peer: Peer, open: usize, wanted: usize) -> usize {
+    let granted = [wanted, STEP].into_iter().find(|extent| *extent > open && has_room(peer, open, *extent));
+    let Some(extent) = granted else {
+        page().count(Counter::WindowsRefused);
+        return open;
+    };
+    charge(peer, (extent - open) as u64);
+    extent
+}
+
+/// Charges what is open without having been granted here: another process has opened it.
+pub(super) fn take(peer: Peer, bytes: usize) {
+    charge(peer, bytes as u64);
+}
+
+/// Whether a window of which `open` bytes are open may open another step.
+pub(super) fn may_extend(peer: Peer, open: usize) -> bool {
+    has_room(peer, open, open + STEP)
+}
+
+fn has_room(peer: Peer, open: usize, extent: usize) -> bool {
+    let more = extent.saturating_sub(open) as u64;
+    let after = USED.load(Ordering::Relaxed).saturating_add(more);
+    let strangers = match peer {
+        Peer::Trusted => 0,
+        Peer::Stranger => STRANGERS.load(Ordering::Relaxed).saturating_add(more),
+    };
+    after <= UNQUESTIONED || fits(budget(), extent, after, strangers)
+}
+
+/// Whether a window may be open to `extent` if all windows use `after` bytes then, and `strangers` of them towards
+/// untrusted users.
+fn fits(budget: u64, extent: usize, after: u64, strangers: u64) -> bool {
+    let stage = if extent <= STEP { budget } else { budget / 2 };
+    after <= stage && strangers <= budget / PART_OF_STRANGERS
+}
+
+/// Uncharges `bytes` of a large window that were closed.
+pub(super) fn closed(peer: Peer, bytes: usize) {
+    release(peer, bytes as u64);
+}
+
+fn charge(peer: Peer, bytes: u64) {
+    let used = USED.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+    if peer == Peer::Stranger {
+        STRANGERS.fetch_add(bytes, Ordering::Relaxed);
+    }
+    page().set(Counter::WindowBytes, used);
+    if used > page().value(Counter::WindowPeakBytes) {
+        page().set(Counter::WindowPeakBytes, used);
+    }
+}
+
+fn release(peer: Peer, bytes: u64) {
+    let less = |n: u64| Some(n.saturating_sub(bytes));
+    let _ = USED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    if peer == Peer::Stranger {
+        let _ = STRANGERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+    page().set(Counter::WindowBytes, USED.load(Ordering::Relaxed));
+}
+
+/// Whether drained windows have to be closed although they were in use a moment ago: there are more than a process may
+/// keep for its next messages.
+pub fn is_over() -> bool {
+    let connections = CONNECTIONS.load(Ordering::Relaxed);
+    large() > KEPT.saturating_add(connections.saturating_mul(KEPT_EACH))
+}
+
+/// What the large windows of this process use, in bytes.
+pub fn large() -> u64 {
+    let connections = CONNECTIONS.load(Ordering::Relaxed);
+    USED.load(Ordering::Relaxed).saturating_sub(connections.saturating_mul(CONNECTION))
+}
+
+/// The budget in bytes. The limits of the process may change at any time, so they are read again now and then.
+fn budget() -> u64 {
+    let now = time::coarse();
+    let due = READ_AGAIN.load(Ordering::Relaxed);
+    if now < due {
+        return BUDGET.load(Ordering::Relaxed);
+    }
+    READ_AGAIN.store(now.saturating_add(time::ns(timeouts::MEMORY_LIMIT_BELIEVED)), Ordering::Relaxed);
+    let budget = match CONFIGURED.load(Ordering::Relaxed) {
+        0 => (memory_limit::smallest() / PART).min(MOST),
+        configured => configured,
+    };
+    BUDGET.store(budget, Ordering::Relaxed);
+    page().set(Counter::WindowBudgetBytes, budget);
+    budget
+}
+
+/// To be called in the child of a fork, whose stats page is empty: its connections are counted anew, by
+/// [`connection_begins`] and [`take`].
+pub(super) fn after_fork() {
+    for n in [&USED, &STRANGERS, &CONNECTIONS] {
+        n.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netacc_ring::LARGE;
+
+    #[test]
+    fn there_are_three_stages() {
+        let budget = 8 << 20;
+        let of = |extent, after| fits(budget, extent, after, 0);
+        assert!(of(LARGE, budget / 2) && of(STEP, budget / 2), "free");
+        assert!(!of(LARGE, budget / 2 + 1) && of(STEP, budget / 2 + 1) && of(STEP, budget), "pressure");
+        assert!(!of(STEP, budget + 1), "the end");
+    }
+
+    #[test]
+    fn strangers_have_a_part() {
+        let budget = 8 << 20;
+        assert!(fits(budget, STEP, 0, budget / 4) && !fits(budget, STEP, 0, budget / 4 + 1));
+    }
+}
