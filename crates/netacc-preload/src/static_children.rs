@@ -4,7 +4,7 @@ use crate::exec::{Args, each};
 use core::ffi::{CStr, c_char, c_int};
 use netacc_core::exec::static_go::{Named, prepare};
 use netacc_sys::mapped::Helper;
-use netacc_sys::{user, weak};
+use netacc_sys::{libc_kind, user, weak};
 use rustix::fd::BorrowedFd;
 
 /// What an execution needs if its program is a static one.
@@ -61,6 +61,9 @@ impl Execution {
     }
 
     fn of(program: Named<'_>, envp: Args) -> Execution {
+        if !libc_kind::is_known() {
+            return Execution(None);
+        }
         let mut place = [0; PATH_MAX];
         let mut length = 0;
         let mut is_off = false;

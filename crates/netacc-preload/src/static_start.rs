@@ -12,7 +12,7 @@ use core::arch::global_asm;
 use core::sync::atomic::AtomicUsize;
 use netacc_core::listen::adopt;
 use netacc_core::operator;
-use netacc_sys::{raw, static_program};
+use netacc_sys::{raw, static_program, weak};
 
 /// Where the thread pointer leads while the library starts: its own address, and the errno.
 static BLOCK: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
@@ -102,7 +102,7 @@ unsafe extern "C" fn start(stack: *const usize, helper: u32, library: usize) {
     // SAFETY: the stack that the program begins with, before its first instruction.
     unsafe { static_program::begin(stack, library) };
     // A program that has more rights than the one which executed it is left alone, as a loader leaves it.
-    if static_program::auxiliary(libc::AT_SECURE as usize) != 0 {
+    if weak::has_gained_rights() {
         return;
     }
     if go::start_static() {

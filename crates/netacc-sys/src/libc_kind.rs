@@ -1,4 +1,4 @@
-//! Which libc the process has.
+//! Which libc the process has, and so whether the library works in it or leaves every call alone.
 #![allow(unsafe_code)]
 
 use crate::{static_program, symbol_tables, weak};
@@ -15,7 +15,11 @@ pub enum Libc {
     Musl,
     /// None: see [`crate::static_program`].
     None,
-    /// Another libc, an older musl, or a glibc whose version says nothing.
+    /// Another libc, an older musl, or a glibc whose version says nothing. Also the libc of a process that has gained
+    /// rights ([`weak::has_gained_rights`]), whichever it is.
+    ///
+    /// Environment, configuration and log of such a process would be its caller's choice, who has fewer rights. The
+    /// library therefore reads none of them there: every call is passed on, and nothing else happens.
     Other,
 }
 
@@ -46,9 +50,11 @@ pub fn libc() -> Libc {
 
 #[cold]
 fn find() -> Libc {
-    // musl before glibc, since a library that helps programs of glibc to run on musl (gcompat) gives a version of glibc.
+    // musl comes before glibc, since a library that helps programs of glibc to run on musl (gcompat) gives a version of glibc.
     let libc = if static_program::is_one() {
         Libc::None
+    } else if weak::has_gained_rights() {
+        Libc::Other
     } else if has_musl() {
         // musl does not tell its version. This function came with 1.2.2; ours of the same name does not count.
         if symbol_tables::next(c"_Fork").is_null() { Libc::Other } else { Libc::Musl }
@@ -97,7 +103,7 @@ fn minor(version: &[u8]) -> Option<u32> {
 }
 
 /// Whether connections can be accelerated under this libc, or without any: we know what its functions do by internal
-/// calls.
+/// calls. Where they cannot, the library does nothing at all.
 #[inline]
 pub fn is_known() -> bool {
     match libc() {

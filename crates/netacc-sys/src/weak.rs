@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::static_program;
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use core::ptr;
 
 /// Declares weak symbols and the cells in which the loader stores their addresses. A cell has a name of its own,
@@ -33,6 +33,7 @@ macro_rules! weak_symbols {
 weak_symbols! {
     "dl_iterate_phdr" in netacc_weak_dl_iterate_phdr;
     "environ" in netacc_weak_environ;
+    "getauxval" in netacc_weak_getauxval;
     "gnu_get_libc_version" in netacc_weak_gnu_get_libc_version;
     "pthread_self" in netacc_weak_pthread_self;
     "__errno_location" in netacc_weak_errno_location;
@@ -79,6 +80,21 @@ pub fn environment() -> *const *const c_char {
     }
     // SAFETY: libc's variable.
     unsafe { cell.read() }
+}
+
+/// Whether the kernel gave the process rights that its caller does not have when it executed the program (`AT_SECURE`,
+/// getauxval(3)): the program is set-user-ID, has file capabilities, or entered another security domain. It is so as well
+/// where nobody says.
+pub fn has_gained_rights() -> bool {
+    let function = address!(netacc_weak_getauxval);
+    if function.is_null() {
+        return !static_program::is_one() || static_program::auxiliary(libc::AT_SECURE as usize) != 0;
+    }
+    // SAFETY: libc's function, which takes a number and returns one of the values that the kernel gave the program.
+    unsafe {
+        let function: unsafe extern "C" fn(c_ulong) -> c_ulong = core::mem::transmute(function);
+        function(libc::AT_SECURE) != 0
+    }
 }
 
 /// glibc's version, such as `2.36`; `None` under another libc.
@@ -153,5 +169,6 @@ mod tests {
     #[test]
     fn what_is_there_is_found() {
         assert!(glibc_version().is_some() && pthread_self() != 0 && !environment().is_null());
+        assert!(!has_gained_rights());
     }
 }

@@ -5,6 +5,7 @@ pub mod bench_wire;
 pub mod columns;
 pub mod conf_file;
 pub mod elf;
+pub mod environment;
 pub mod holders;
 pub mod library;
 pub mod mapping;

@@ -1,6 +1,5 @@
 //! Checks the options and the configuration before anything is started.
 
-use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -8,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use netacc_conf::{Config, DEFAULT_PATH, ENV_CMDLINE, ENV_CONFIG_FILE, Source};
 use netacc_tools::conf_file::{Unreadable, read};
+use netacc_tools::environment;
 
 use crate::args::Args;
 
@@ -25,7 +25,7 @@ pub struct Settings {
 pub fn check(args: &Args) -> Result<Settings, String> {
     let options = options(args)?;
     // An outer netacc_run may have left its options; ours come later, and so they count.
-    let mut cmdline = env::var_os(ENV_CMDLINE).unwrap_or_default();
+    let mut cmdline = environment::var_os(ENV_CMDLINE).unwrap_or_default();
     for (key, value) in &options {
         if !cmdline.is_empty() {
             cmdline.push(";");
@@ -47,7 +47,7 @@ pub fn check(args: &Args) -> Result<Settings, String> {
             Some(std::path::absolute(name).unwrap_or_else(|_| PathBuf::from(name)))
         }
         None => {
-            let named = env::var_os(ENV_CONFIG_FILE).filter(|name| !name.is_empty());
+            let named = environment::var_os(ENV_CONFIG_FILE).filter(|name| !name.is_empty());
             let usual = named.is_none();
             let name = named.unwrap_or_else(|| DEFAULT_PATH.into());
             match read(Path::new(&name)) {
@@ -58,7 +58,7 @@ pub fn check(args: &Args) -> Result<Settings, String> {
             None
         }
     };
-    for (key, value) in env::vars_os() {
+    for (key, value) in environment::vars_os() {
         if let Some(key) = key.to_str() {
             config.apply_env(key, value.as_bytes(), &mut diags);
         }

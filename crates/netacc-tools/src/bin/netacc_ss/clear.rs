@@ -6,7 +6,7 @@
 
 use netacc_conf::Config;
 use netacc_stats_reader::{self as reader, Leftover};
-use netacc_tools::conf_file;
+use netacc_tools::{conf_file, environment};
 use netacc_transport::shm::host_access::{self, Unfit};
 use netacc_transport::shm::host_dir::{self, Cleared};
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ fn directory() -> String {
     if let Ok(text) = conf_file::read(netacc_conf::DEFAULT_PATH.as_ref()) {
         config.apply_file(netacc_conf::DEFAULT_PATH, &text, &mut ignored);
     }
-    if let Some(value) = std::env::var_os("NACC_HOST_DIR") {
+    if let Some(value) = environment::var_os("NACC_HOST_DIR") {
         config.apply_env("NACC_HOST_DIR", value.as_encoded_bytes(), &mut ignored);
     }
     config.host_dir

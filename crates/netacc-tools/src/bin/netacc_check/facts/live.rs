@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use netacc_conf::{DEFAULT_PATH, ENV_CMDLINE, ENV_CONFIG_FILE};
 use netacc_tools::conf_file::{self, Unreadable};
-use netacc_tools::library;
+use netacc_tools::{environment, library};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::process::{Resource, getrlimit};
 
@@ -223,7 +223,7 @@ pub(crate) fn ldconfig() -> Vec<(String, String)> {
 
 /// The configuration as it is written; `named` is the file if one was named.
 pub(crate) fn configuration(named: Option<&Path>) -> Config {
-    let inherited = std::env::var_os(ENV_CONFIG_FILE).filter(|name| !name.is_empty());
+    let inherited = environment::var_os(ENV_CONFIG_FILE).filter(|name| !name.is_empty());
     let named = named.map(PathBuf::from).or_else(|| inherited.map(PathBuf::from));
     let usual = named.is_none();
     let path = named.unwrap_or_else(|| DEFAULT_PATH.into());
@@ -234,7 +234,7 @@ pub(crate) fn configuration(named: Option<&Path>) -> Config {
     };
     let ours =
         |(key, value): (OsString, OsString)| Some((key.into_string().ok()?, value.to_string_lossy().into_owned()));
-    let environment = std::env::vars_os()
+    let environment = environment::vars_os()
         .filter_map(ours)
         .filter(|(key, _)| key.starts_with("NACC_") && key != ENV_CONFIG_FILE || key == ENV_CMDLINE)
         .collect();
