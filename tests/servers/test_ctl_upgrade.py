@@ -114,6 +114,24 @@ def threads(ctx):
     ctx.prove(server, payload=1 << 20)
 
 
+@case(modes=("both",))
+def file_that_is_overwritten(ctx):
+    """What lies in the library's file once the process has replaced its library does it no harm."""
+    library = Library(ctx)
+    server = start(ctx, readable=True)
+    pid = real(server)
+    with accelerated_client(ctx, server):
+        library.upgrade(pid)
+        with open(library.path, "r+b") as file:
+            file.write(b"\0" * library.path.stat().st_size)
+        library.upgrade(pid)
+        library.path.open("r+b").truncate(0)
+        with admin(server) as r:
+            for n in range(100):
+                r.call("SET", f"key{n}", "value")
+    check(server.running(), f"the server ended: {server.tail(3)}")
+
+
 @contextlib.contextmanager
 def aside(path):
     other = path.with_name("aside")

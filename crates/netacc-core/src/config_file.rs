@@ -5,7 +5,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use netacc_conf::{Config, Rules, Source};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{raw, reserved_fds};
+use netacc_sys::{origin, raw, reserved_fds};
 use rustix::fd::AsRawFd;
 use rustix::fs::{CWD, Mode, OFlags, open, readlinkat_raw};
 
@@ -33,8 +33,12 @@ impl ConfigFile {
         String::from_utf8_lossy(&self.path).to_string()
     }
 
-    /// The bytes of the file.
+    /// The bytes of the file. Under another root than that of the start (chroot(2)) there is none: a file there is
+    /// somebody else's.
     pub(crate) fn read(&self) -> Result<Vec<u8>> {
+        if !origin::is_same_root() {
+            return Err(Errno::NOENT);
+        }
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd = open(self.path.as_slice(), flags, Mode::empty()).map_err(|e| Errno(e.raw_os_error()))?;
         let mut text = Vec::new();

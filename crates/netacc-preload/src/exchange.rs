@@ -20,7 +20,7 @@ use netacc_stats::Upgraded;
 use netacc_sys::errno::Errno;
 use netacc_sys::signals::Blocked;
 use netacc_sys::successor::{Copy, Problem};
-use netacc_sys::{libc_kind, linker, symbol, visits};
+use netacc_sys::{libc_kind, linker, origin, symbol, visits};
 
 /// Version of what copies tell each other.
 const VERSION: u32 = 1;
@@ -117,6 +117,13 @@ static MAPPED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 static EXCHANGER: Exchanger = Exchanger { prepare, discard };
 static REPLACE: fn() = replace;
 
+/// To be called when the linker has loaded the library, before the program begins.
+pub fn note_origin() {
+    let path = path();
+    // SAFETY: null, or the loader's text, which stays as long as the first copy does.
+    origin::note((!path.is_null()).then(|| unsafe { CStr::from_ptr(path) }));
+}
+
 /// To be called when the library starts: from then on an operator's request is carried out.
 pub fn start() {
     exchange::on_request(&EXCHANGER);
@@ -151,10 +158,13 @@ fn prepare() -> Result<(), Obstacle> {
     if !path.to_bytes().starts_with(b"/") {
         return Err((Upgraded::RelativePath, Errno(0)));
     }
-    let copy = Copy::map(path, c"netacc_exchange").map_err(|problem| match problem {
+    let elsewhere = (Upgraded::Elsewhere, Errno(0));
+    let origin = origin::noted().ok_or(elsewhere)?;
+    let copy = Copy::map(&origin, path, c"netacc_exchange").map_err(|problem| match problem {
         Problem::Unreadable(e) => (Upgraded::Unreadable, e),
         Problem::Damaged => (Upgraded::Damaged, Errno(0)),
         Problem::NotMapped(e) => (Upgraded::NotMapped, e),
+        Problem::Elsewhere => elsewhere,
     })?;
     // SAFETY: the symbol is an entrance, of which every version begins with these two words.
     let understands = |entrance: *const Entrance| unsafe {
@@ -238,4 +248,6 @@ unsafe extern "C" fn begin(handover: *const Handover) {
     // SAFETY: as above.
     let text = unsafe { core::slice::from_raw_parts(handover.text, handover.length) };
     exchange::take_over(core::str::from_utf8(text).unwrap_or_default());
+    // A copy before this one that has not said what it knows has noted nothing.
+    note_origin();
 }

@@ -10,6 +10,7 @@ extern "C" fn start() {
     startup::before_first_socket(&USE_LIBC);
     // Under an unknown libc every call is passed on, and nothing else happens.
     if libc_kind::is_known() {
+        exchange::note_origin();
         process::at_fork();
         process::at_quick_exit();
         netacc_core::operator::work::start();

@@ -12,7 +12,7 @@ use core::arch::global_asm;
 use core::sync::atomic::AtomicUsize;
 use netacc_core::listen::adopt;
 use netacc_core::operator;
-use netacc_sys::{raw, static_program, weak};
+use netacc_sys::{origin, raw, static_program, weak};
 
 /// Where the thread pointer leads while the library starts: its own address, and the errno.
 static BLOCK: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
@@ -105,6 +105,7 @@ unsafe extern "C" fn start(stack: *const usize, helper: u32, library: usize) {
     if weak::has_gained_rights() {
         return;
     }
+    origin::note(None);
     if go::start_static() {
         operator::work::start();
         adopt::inherited();

@@ -86,6 +86,8 @@ numbered! {
         NotLeft = 10, "not left to the kernel";
         /// The linker has loaded the library by a relative path, and the current folder may be another one by now.
         RelativePath = 11, "a relative path";
+        /// The library's path leads elsewhere than when the program started, or others can write to the file.
+        Elsewhere = 12, "another file";
     }
 }
 

@@ -28,7 +28,7 @@ pub use control::{
 };
 pub use counter::{Counter, Kind};
 pub use link::{LinkEntry, LinkKind, NewLink};
-pub use map::{init, note_locking, page, reinit_after_fork};
+pub use map::{give_back, init, note_locking, page, reinit_after_fork};
 pub use page::{
     CFG_CAPACITY, COUNTER_SLOTS, LAYOUT_VERSION, LINK_ENTRIES, MAGIC, PAGE_SIZE, Page, PageOf, REASON_SLOTS,
     RULE_SLOTS, SOCK_ENTRIES,

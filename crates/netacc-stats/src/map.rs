@@ -8,8 +8,9 @@
 //!   length is that of the type;
 //! - the type is made of atomics only: any bytes are a valid value, and another
 //!   process writing to them is no data race of ours;
-//! - the mapping is never unmapped, only replaced in place by another of the
-//!   same length (in a forked child);
+//! - the mapping is not unmapped, only replaced in place by another of the
+//!   same length (in a forked child), until [`give_back`] whose caller guarantees
+//!   that no reference is left;
 //! - the memfd is sealed against changes of its size before it is mapped, so no
 //!   access can fall beyond its end (SIGBUS).
 
@@ -129,6 +130,18 @@ pub fn reinit_after_fork(pid: u32, keep: impl IntoIterator<Item = i32>) -> Resul
         }
     }
     made
+}
+
+/// Unmaps the page. [`page`] is one without socket entries from then on.
+///
+/// # Safety
+/// Nobody uses a reference to the page any more.
+pub unsafe fn give_back() {
+    let mapped = MAPPED.swap(ptr::null_mut(), Relaxed);
+    if !mapped.is_null() {
+        // SAFETY: a mapping of [`PAGE_SIZE`] bytes, and the caller guarantees that nobody uses it.
+        let _ = unsafe { munmap(mapped.cast(), PAGE_SIZE) };
+    }
 }
 
 /// Puts a fresh page at the address `old`.

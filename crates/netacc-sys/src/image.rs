@@ -192,6 +192,11 @@ impl Image {
         Some(Image { bytes, segments, constant, entry, dynamic: dynamic? })
     }
 
+    /// The beginning of the file, with all that is mapped.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// How much address space it takes (bytes).
     pub fn span(&self) -> u64 {
         self.segments.last().map_or(0, |segment| segment.pages().1)

@@ -37,8 +37,8 @@ pub mod lock;
 pub mod lock_rank;
 #[cfg(target_arch = "x86_64")]
 pub mod mapped;
-pub mod maps;
 pub mod mem;
+pub mod origin;
 pub mod own_calls;
 pub mod own_limit;
 pub mod raw;

@@ -5,7 +5,7 @@
 //! Opening a library runs its constructors, as in a program that is linked with it.
 #![allow(unsafe_code)]
 
-use crate::symbol;
+use crate::{origin, symbol};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -14,8 +14,12 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 /// dlerror(3), once it is known: a look-up clears what it would say.
 static ERROR: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Opens a library (dlopen(3)); null if it cannot be opened.
+/// Opens a library (dlopen(3)); null if it cannot be opened. None is loaded once the process has another root than at
+/// its start, under which somebody else may have put another file at the library's path.
 pub fn open(file: &CStr, flags: c_int) -> *mut c_void {
+    if flags & libc::RTLD_NOLOAD == 0 && !origin::is_same_root() {
+        return ptr::null_mut();
+    }
     // Relaxed: every thread finds the same address, and the code there needs no ordering.
     ERROR.store(symbol::any(c"dlerror"), Ordering::Relaxed);
     // glibc before 2.34 has one of its own for its name services.

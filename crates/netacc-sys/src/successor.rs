@@ -2,19 +2,22 @@
 //! (`netacc_ctl upgrade`).
 //!
 //! # Safety
-//! The code in the file is trusted: the process was started with the library at the same path, so anyone who can write to
-//! that file can already run code in every program that is started with it. Nothing of the copy runs until its caller
-//! calls a function of it.
+//! The code in the file is trusted: it lies where the library lay when the process was started ([`crate::origin`]), so
+//! anyone who can write to that file can already run code in every program that is started with it. It is executed as it
+//! was read and checked: its segments are mapped from a sealed copy of the file, since the file may be overwritten at any
+//! time. Nothing of the copy runs until its caller calls a function of it.
 #![allow(unsafe_code)]
 
 use crate::errno::{Errno, Result};
 use crate::image::{self, Image, Segment};
-use crate::{reserved_fds, symbol};
+use crate::mem::LARGEST_PAGE;
+use crate::origin::{self, Origin};
+use crate::{raw, reserved_fds, signals, symbol};
 use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::ptr;
-use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 
 /// A copy that is mapped.
@@ -35,6 +38,8 @@ pub enum Problem {
     Damaged,
     /// The kernel does not map it.
     NotMapped(Errno),
+    /// The path leads elsewhere than at the start, or others can write to the file.
+    Elsewhere,
 }
 
 impl Copy {
@@ -42,9 +47,12 @@ impl Copy {
     ///
     /// # Errors
     /// The variant says what is wrong.
-    pub fn map(path: &CStr, symbol: &CStr) -> core::result::Result<Copy, Problem> {
-        let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
-            .map_err(|e| Problem::Unreadable(e.into()))?;
+    pub fn map(origin: &Origin, path: &CStr, symbol: &CStr) -> core::result::Result<Copy, Problem> {
+        let file = origin.open(path).map_err(|problem| match problem {
+            origin::Problem::Unreadable(e) => Problem::Unreadable(e),
+            origin::Problem::NoFile => Problem::Damaged,
+            origin::Problem::Elsewhere => Problem::Elsewhere,
+        })?;
         let image = Image::read(&file).map_err(|problem| match problem {
             image::Problem::Unreadable(e) => Problem::Unreadable(e),
             image::Problem::Damaged => Problem::Damaged,
@@ -85,8 +93,34 @@ impl Copy {
     }
 }
 
+/// A file that nobody can change, with what was read of the library.
+fn sealed(image: &Image) -> Result<OwnedFd> {
+    let file = memfd_create(c"libnetacc-preload.so", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let mut rest = image.bytes();
+    // Beyond RLIMIT_FSIZE the kernel refuses, and sends a signal that would end the program (setrlimit(2)).
+    let written = signals::without(libc::SIGXFSZ, || {
+        while !rest.is_empty() {
+            match raw::write(file.as_raw_fd(), rest.as_ptr(), rest.len()) {
+                Ok(n) => rest = rest.get(n..).unwrap_or(&[]),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    });
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    match written.and_then(|()| Ok(fcntl_add_seals(&file, seals)?)) {
+        Ok(()) => Ok(file),
+        Err(e) => {
+            reserved_fds::drop_raw(file);
+            Err(e)
+        }
+    }
+}
+
 fn place(file: &OwnedFd, image: &Image, symbol: u64) -> core::result::Result<Copy, Problem> {
-    let length = image.span() as usize;
+    // One page more than the library takes, which shows its file.
+    let length = image.span() as usize + LARGEST_PAGE;
     // SAFETY: a fresh mapping overlaps nothing.
     let base =
         unsafe { mmap_anonymous(ptr::null_mut(), length, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE) };
@@ -96,7 +130,12 @@ fn place(file: &OwnedFd, image: &Image, symbol: u64) -> core::result::Result<Cop
         copy.discard();
         return Err(Problem::Damaged);
     };
-    match map_all(file, image, base, &data) {
+    let mapped = sealed(image).and_then(|code| {
+        let mapped = map_all(&code, image, base, &data).and_then(|()| show(file, base + image.span() as usize));
+        reserved_fds::drop_raw(code);
+        mapped
+    });
+    match mapped {
         Ok(()) => Ok(copy),
         Err(e) => {
             copy.discard();
@@ -129,6 +168,15 @@ fn map_all(file: &OwnedFd, image: &Image, base: usize, data: &[(Segment, Vec<u8>
         // SAFETY: within the reserved range; nothing of the copy runs yet.
         unsafe { mprotect(at(from), (to - from) as usize, MprotectFlags::READ)? };
     }
+    Ok(())
+}
+
+/// Maps a page of the library's file at `at`, which is reserved. Nobody can access it: it is there for people and tools that
+/// look in the list of mappings (proc_pid_maps(5)) which programs use which file.
+fn show(file: &OwnedFd, at: usize) -> Result<()> {
+    let (at, flags) = (ptr::with_exposed_provenance_mut(at), MapFlags::PRIVATE | MapFlags::FIXED);
+    // SAFETY: within the reserved range.
+    unsafe { mmap(at, LARGEST_PAGE, ProtFlags::empty(), flags, file, 0)? };
     Ok(())
 }
 

@@ -18,11 +18,10 @@ use crate::switch::comeback;
 use crate::wait::bell;
 use crate::{epoll, go, listen, process_mode, timeouts};
 use alloc::string::String;
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Reason, Upgraded, page};
 use netacc_sys::errno::Errno;
-use netacc_sys::{maps, mem, raw, reserved_fds, static_program, time, visits};
+use netacc_sys::{mem, raw, reserved_fds, static_program, time, visits};
 use netacc_transport::rdma::engine;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -269,13 +268,11 @@ pub unsafe fn give_memory_back() {
 /// No thread is inside, and none comes in again.
 #[allow(unsafe_code)]
 pub unsafe fn give_shared_memory_back() {
-    maps::each_of(&[b"/memfd:netacc-link", b"/memfd:netacc-stats"], |start, len| {
-        if let Some(at) = NonNull::new(core::ptr::with_exposed_provenance_mut::<u8>(start)) {
-            // SAFETY: a mapping of this copy by its name, and the caller guarantees that nobody uses it. A call that only
-            // passes on does not look at it.
-            unsafe { mem::unmap(at, len) };
-        }
-    });
+    // SAFETY: the caller guarantees that nobody uses it.
+    unsafe {
+        netacc_transport::shm::give_back_all_segments();
+        netacc_stats::give_back();
+    }
 }
 
 /// Called in the child of a fork: the request is the parent's.

@@ -21,7 +21,7 @@ use core::str::SplitAsciiWhitespace;
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_stats::{ControlState, Reason, State, Transport, Upgraded, page};
 use netacc_sys::errno::Result;
-use netacc_sys::{raw, reserved_fds, time};
+use netacc_sys::{origin, raw, reserved_fds, time};
 
 /// A kernel socket of the old copy's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,8 @@ struct Connection {
 enum Line {
     /// An operator has switched the process off.
     Off,
+    /// Where the library lay when the program started ([`origin`]).
+    Origin([u64; 4]),
     /// A descriptor by which an ancestor sees that this process lives.
     Held(i32),
     /// The page of the flags that processes with the same epoll instances share.
@@ -71,6 +73,7 @@ pub(super) fn write(was_off: bool) -> Result<String> {
     if was_off {
         lines.push(Line::Off);
     }
+    lines.extend(origin::noted().map(|origin| Line::Origin(origin.words())));
     lines.extend(descendants::held().map(Line::Held));
     lines.extend(Some(shared::page_of_flags()).filter(|page| *page != 0).map(Line::Flags));
     let mut instances = Vec::new();
@@ -145,6 +148,9 @@ fn put(text: &mut String, line: &Line) {
     // Writing to a string does not fail.
     let _ = match *line {
         Line::Off => writeln!(text, "off"),
+        Line::Origin([root, root_inode, folder, folder_inode]) => {
+            writeln!(text, "origin {root} {root_inode} {folder} {folder_inode}")
+        }
         Line::Held(fd) => writeln!(text, "held {fd}"),
         Line::Flags(page) => writeln!(text, "flags {page}"),
         Line::Listener(fd, awake) => writeln!(text, "listener {fd} {}", u8::from(awake)),
@@ -184,6 +190,7 @@ fn parse(line: &str) -> Option<Line> {
     let words = &mut words;
     Some(match kind {
         "off" => Line::Off,
+        "origin" => Line::Origin([word(words)?, word(words)?, word(words)?, word(words)?]),
         "held" => Line::Held(word(words)?),
         "flags" => Line::Flags(word(words)?),
         "listener" => Line::Listener(word(words)?, word::<u8>(words)? != 0),
@@ -219,6 +226,7 @@ pub(super) fn read(text: &str) {
     for line in text.lines().filter_map(parse) {
         match line {
             Line::Off => requests::begin(true),
+            Line::Origin(words) => origin::take_over(words),
             Line::Held(fd) => {
                 reserved_fds::take_over(fd);
                 descendants::go_on_holding(fd);
@@ -291,6 +299,7 @@ mod tests {
         let six = Some(("[::1]:80".parse().unwrap(), "[fe80::1%3]:4711".parse().unwrap()));
         vec![
             Line::Off,
+            Line::Origin([64769, 2, 64770, 1 << 40]),
             Line::Held(8190),
             Line::Flags(0x7fff_0000_1000),
             Line::Listener(3, true),

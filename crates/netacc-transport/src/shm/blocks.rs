@@ -50,6 +50,8 @@ pub(super) struct Blocks {
     /// The address of each block, null while it is not mapped. Block 0 is part of the segment's first mapping.
     at: [AtomicPtr<u8>; BLOCKS],
     next_free: AtomicPtr<Blocks>,
+    /// The object that had a range before this one had; see [`RANGES`].
+    earlier: AtomicPtr<Blocks>,
 }
 
 // SAFETY: all fields are atomics, for which zero is valid: a null address means "not mapped".
@@ -62,6 +64,9 @@ impl Pooled for Blocks {
 }
 
 static ALL: Slab<Blocks> = Slab::new();
+/// The last object that was given a range. It and those that are reached from it by [`Blocks::earlier`] are all that have
+/// one.
+static RANGES: AtomicPtr<Blocks> = AtomicPtr::new(ptr::null_mut());
 /// Number of objects that are free and have a range.
 static SPARE: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of segments that the process has mapped, and of ranges that wait for a segment.
@@ -101,9 +106,23 @@ impl Blocks {
         NonNull::new(self.range.load(Ordering::Relaxed))
     }
 
-    /// Keeps a range of addresses for this segment and all later ones of the object.
-    pub(super) fn keep_range(&self, at: NonNull<u8>) {
+    /// Keeps a range of addresses for this segment and all later ones of the object, which has none yet.
+    pub(super) fn keep_range(&'static self, at: NonNull<u8>) {
         self.range.store(at.as_ptr(), Ordering::Relaxed);
+        let mut last = RANGES.load(Ordering::Relaxed);
+        loop {
+            self.earlier.store(last, Ordering::Relaxed);
+            // Release: pairs with the Acquire in `each_range`.
+            match RANGES.compare_exchange_weak(
+                last,
+                ptr::from_ref(self).cast_mut(),
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return,
+                Err(other) => last = other,
+            }
+        }
     }
 
     /// The address of a block, if it is mapped.
@@ -174,6 +193,18 @@ impl Blocks {
                 // refers to it.
                 unsafe { unmap(at.wrapping_sub(OVERLAP), OVERLAP + slots_in(block) * PAIR) };
             }
+        }
+    }
+}
+
+/// Calls `f` with each object that has a range, and the range.
+pub(super) fn each_range(mut f: impl FnMut(&'static Blocks, NonNull<u8>)) {
+    let mut next = RANGES.load(Ordering::Acquire);
+    // SAFETY: null, or an object of the slab, which is never freed.
+    while let Some(blocks) = unsafe { next.as_ref() } {
+        next = blocks.earlier.load(Ordering::Relaxed);
+        if let Some(range) = blocks.range() {
+            f(blocks, range);
         }
     }
 }

@@ -28,7 +28,7 @@ use netacc_sys::mem;
 use netacc_sys::{reserved_fds, signals};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 
 /// Size (bytes) of the part that is mapped from the beginning.
@@ -55,7 +55,7 @@ fn fix_size(fd: &OwnedFd) -> Result<()> {
 }
 
 /// Maps the beginning of a segment: where the object has a range, there, else where the kernel likes.
-fn map_head(fd: BorrowedFd<'_>, blocks: &Blocks) -> Result<NonNull<u8>> {
+fn map_head(fd: BorrowedFd<'_>, blocks: &'static Blocks) -> Result<NonNull<u8>> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
     let at = match blocks.range() {
         Some(range) => {
@@ -100,6 +100,20 @@ unsafe fn leave_range(at: NonNull<u8>) {
             let _ = madvise(at.as_ptr().cast(), HEAD, Advice::LinuxDontDump);
         }
     }
+}
+
+/// Gives all memory of segments, and the addresses that were kept for them, back to the kernel.
+///
+/// # Safety
+/// Nobody uses a segment, nor looks at one, any more.
+pub unsafe fn give_back_all_segments() {
+    blocks::each_range(|blocks, range| {
+        // SAFETY: mapped by `map_head` or `leave_range`, and the caller guarantees that nobody uses it.
+        unsafe {
+            blocks.unmap();
+            let _ = munmap(range.as_ptr().cast(), HEAD);
+        }
+    });
 }
 
 /// A segment that has just been mapped.

@@ -101,6 +101,7 @@ pub use endpoint::ShmEndpoint;
 pub use link::Link;
 pub use link_wakers::Wakers;
 pub use liveness::Liveness;
+pub use mapping::give_back_all_segments;
 pub use old_subflow::OldSubflow;
 pub use passed::PassedSockets;
 pub use peer_listener::PeerListener;

@@ -126,6 +126,11 @@ fn why(what: Upgraded, errno: i32) -> String {
             "LD_PRELOAD has a relative path for it, which may lead elsewhere by now; restart it with the whole path"
                 .into()
         }
+        Upgraded::Elsewhere => {
+            "the library's path leads it elsewhere than at its start, as after chroot(2), or to a file \
+                                that strangers may write; restart it"
+                .into()
+        }
         Upgraded::NotLeft => format!("one of its sockets cannot be left to the kernel: {error}"),
     }
 }
