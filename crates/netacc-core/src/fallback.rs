@@ -2,6 +2,7 @@
 //! if it needs their descriptors.
 
 use crate::fd::{fd_cache, placeholder, table};
+use crate::fork::rights;
 use crate::listen::opening;
 use crate::object::reference::Ref;
 use crate::object::socket::{Path, Socket};
@@ -34,6 +35,7 @@ pub fn before_filter() {
     netacc_sys::user::stop_probing();
     own_limit::forbid();
     fall_back(Reason::Confined);
+    rights::before_fewer_rights();
     netacc_log::end();
 }
 

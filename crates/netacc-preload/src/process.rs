@@ -6,7 +6,7 @@ use netacc_core::exec::at_exit;
 use netacc_core::fd::closing::File;
 use netacc_core::fd::{closing, create};
 use netacc_core::fork::prepare::NewSpaces;
-use netacc_core::fork::{child, prepare, vfork};
+use netacc_core::fork::{child, prepare, rights, vfork};
 use netacc_core::{engine, namespace, runtime};
 use netacc_sys::errno::Errno;
 use netacc_sys::{cancel, heap, libc_kind, linker, reserved_fds, visits};
@@ -150,6 +150,9 @@ exports! {
     /// unshare(2) may take the thread to a new network namespace.
     fn unshare(what: c_int) -> c_int {
         visit!(unshare(what));
+        if what & libc::CLONE_NEWUSER != 0 {
+            rights::before_fewer_rights();
+        }
         let next = || call_next!(unshare(what => c_int) -> c_int);
         if what & libc::CLONE_NEWNET != 0 { namespace::may_change(next, |r| *r == 0) } else { next() }
     }

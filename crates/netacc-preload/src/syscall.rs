@@ -3,10 +3,12 @@
 //! calls pass through.
 
 use crate::exec::{execute, hand_off};
+use crate::identity::before_capabilities;
 #[cfg(target_arch = "x86_64")]
 use crate::static_children::Execution;
 use crate::{clone, hooks as h, process, seccomp, time, uring, users};
 use core::ffi::{c_int, c_long, c_uint};
+use netacc_core::fork::rights::{self, Change};
 use netacc_core::switch::demote;
 use netacc_core::wait::{poll, select};
 use netacc_core::{fallback, identity};
@@ -113,6 +115,10 @@ fn is_worked_on(n: c_long) -> bool {
             | libc::SYS_setuid
             | libc::SYS_setreuid
             | libc::SYS_setresuid
+            | libc::SYS_chroot
+            | libc::SYS_pivot_root
+            | libc::SYS_landlock_restrict_self
+            | libc::SYS_capset
             | libc::SYS_seccomp
             | libc::SYS_execve
             | libc::SYS_execveat
@@ -141,12 +147,26 @@ unsafe fn worked_on(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize,
             libc::SYS_clone3 => clone::made(clone::flags3(a, b), || passed(n, a, b, c, d, e, f)),
             // The system call changes the calling thread alone, where libc's functions change all threads.
             libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => {
+                let [real, effective, saved] = [a, b, c].map(|user| user as libc::uid_t);
+                rights::before_change(match n {
+                    libc::SYS_setuid => Change::All(real),
+                    libc::SYS_setreuid => Change::RealEffective(real, effective),
+                    _ => Change::Each([real, effective, saved]),
+                });
                 identity::may_change(a as libc::uid_t, || passed(n, a, b, c, d, e, f))
             }
             libc::SYS_seccomp
                 if matches!(a as c_uint, libc::SECCOMP_SET_MODE_STRICT | libc::SECCOMP_SET_MODE_FILTER) =>
             {
                 fallback::before_filter();
+                passed(n, a, b, c, d, e, f)
+            }
+            libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_landlock_restrict_self => {
+                rights::before_fewer_rights();
+                passed(n, a, b, c, d, e, f)
+            }
+            libc::SYS_capset => {
+                before_capabilities(a as _, b as _);
                 passed(n, a, b, c, d, e, f)
             }
             libc::SYS_execve => {

@@ -95,6 +95,8 @@ numbered! {
         NoTimeStamps = 43, "no-time-stamps";
         /// The windows of the process use all the memory that they may.
         Memory = 44, "memory";
+        /// The process has the connection by a fork, and gave up rights.
+        FewerRights = 45, "fewer-rights";
     }
 }
 
@@ -271,6 +273,11 @@ impl Reason {
             Self::Unproven => {
                 "A program in another container of this host may have the other end, but did not follow this one's bytes \
                  quickly enough to show it; a later connection tries again, on a host that is less busy it succeeds."
+            }
+            Self::FewerRights => {
+                "The process has the connection by a fork, and became another user or confined itself (setuid, chroot, a \
+                 filter on system calls), after which it shares no memory with its parent's clients; the connections that it \
+                 makes itself are accelerated."
             }
             Self::NoTimeStamps => {
                 "A connection between containers is recognised by TCP's time stamps, which the kernel does not give here or \

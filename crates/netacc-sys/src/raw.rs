@@ -364,6 +364,14 @@ pub fn getpid() -> u32 {
     call(libc::SYS_getpid, [0; 6]).unwrap_or(0) as u32
 }
 
+/// `getresuid(2)`: the real, the effective and the saved user.
+pub fn getresuid() -> [u32; 3] {
+    let mut users = [0u32; 3];
+    let [real, effective, saved] = users.each_mut().map(|user| core::ptr::from_mut(user).expose_provenance());
+    let _ = call(libc::SYS_getresuid, [real, effective, saved, 0, 0, 0]);
+    users
+}
+
 /// `kcmp(2)`-free duplicate of `n` at a number of at least `min`, close-on-exec.
 pub fn dup_above(n: i32, min: i32) -> Result<i32> {
     fcntl(n, libc::F_DUPFD_CLOEXEC, min as usize)

@@ -5,4 +5,5 @@ pub mod descendants;
 pub mod namespace;
 pub mod ownership;
 pub mod prepare;
+pub mod rights;
 pub mod vfork;

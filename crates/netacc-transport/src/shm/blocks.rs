@@ -181,6 +181,16 @@ impl Blocks {
         missing.try_for_each(|block| self.add(block))
     }
 
+    /// Calls `f` with address and length of the mapping of each block but the first, which belongs to the segment's first
+    /// mapping.
+    pub(super) fn each_further(&self, mut f: impl FnMut(*mut u8, usize)) {
+        for block in 1..BLOCKS {
+            if let Some(at) = self.get(block) {
+                f(at.as_ptr().wrapping_sub(OVERLAP), OVERLAP + slots_in(block) * PAIR);
+            }
+        }
+    }
+
     /// Unmaps all blocks but the first, which belongs to the segment's first mapping.
     ///
     /// # Safety

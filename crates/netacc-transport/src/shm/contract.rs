@@ -3,6 +3,7 @@
 use crate::endpoint::{Endpoint, Interest, Readiness, Shut};
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
+use crate::shm::inherited;
 use crate::shm::queued_connect::QueuedConnect;
 use crate::shm::segment::WIPED;
 use crate::shm::sharers::poll_liveness_after;
@@ -249,6 +250,7 @@ impl Endpoint for ShmEndpoint {
             v.link.slots.closed(v.index);
         }
         v.link.stats.slot_closed(v.link.is_inherited());
+        inherited::connection_ended(v.link, v.index);
         v.link.put();
     }
 

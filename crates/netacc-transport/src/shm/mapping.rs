@@ -19,7 +19,7 @@
 #![allow(unsafe_code)]
 
 use crate::shm::blocks::{self, Blocks, FIRST, PAIR, afford};
-use crate::shm::segment::{LARGE_AT, SEGMENT, Segment};
+use crate::shm::segment::{LARGE_AT, SEGMENT, SMALL_AT, SMALL_PAGE, Segment};
 use crate::shm::side::Side;
 use core::ptr::{self, NonNull};
 use netacc_ring::{LARGE, SLOTS};
@@ -91,15 +91,23 @@ unsafe fn leave_range(at: NonNull<u8>) {
     // Where the program locks all of its memory the kernel would bring all of the range into memory. There, and where the
     // kernel refuses, the segment stays mapped until the next one takes its place.
     if !mem::is_locking() {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the caller guarantees that the range is one of ours, and the mapping takes the place of a segment in one
-        // step: a thread that accesses it meanwhile finds the one or the other.
+        // SAFETY: the caller guarantees that the range is one of ours.
         unsafe {
-            let _ = mmap_anonymous(at.as_ptr().cast(), HEAD, access, flags);
+            make_private(at.as_ptr(), HEAD);
             let _ = madvise(at.as_ptr().cast(), HEAD, Advice::LinuxDontDump);
         }
     }
+}
+
+/// Puts private memory, which is zero, in the place of a part of a segment. In one step: a thread that accesses it meanwhile
+/// finds the one or the other.
+///
+/// # Safety
+/// The range is a mapping of a segment, and nobody relies on what is there.
+unsafe fn make_private(at: *mut u8, len: usize) {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    // SAFETY: the caller guarantees that the range is ours. A failure leaves it as it is.
+    let _ = unsafe { mmap_anonymous(at.cast(), len, ProtFlags::READ | ProtFlags::WRITE, flags) };
 }
 
 /// Gives all memory of segments, and the addresses that were kept for them, back to the kernel.
@@ -194,6 +202,27 @@ impl Segment {
             leave_range(self.base.cast());
         }
         blocks::release(self.blocks);
+    }
+
+    /// Takes the windows of a slot out of this process's memory. Where the kernel's pages are larger than the small windows of
+    /// one slot, those stay.
+    pub(super) fn forget_windows(&self, slot: usize) {
+        let small = self.base.as_ptr().cast::<u8>().wrapping_add(SMALL_AT + slot * SMALL_PAGE);
+        let large = self.blocks.windows(slot).map(|at| (at.as_ptr(), PAIR));
+        for (at, len) in [(small, SMALL_PAGE)].into_iter().chain(large) {
+            // SAFETY: the range lies within a mapping of the segment, and the slot's connection is not open here.
+            unsafe { make_private(at, len) };
+        }
+    }
+
+    /// Takes all of the segment out of this process's memory, which has no open connection in it. The addresses stay mapped
+    /// until [`Segment::unmap`].
+    pub(super) fn forget(&self) {
+        // SAFETY: the mappings are those of the segment. Who still looks there does not believe what is found.
+        unsafe {
+            make_private(self.base.as_ptr().cast(), HEAD);
+            self.blocks.each_further(|at, len| make_private(at, len));
+        }
     }
 
     /// Gives the pages of a large window back to the system.

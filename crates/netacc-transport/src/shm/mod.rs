@@ -43,6 +43,7 @@ pub mod guard;
 pub mod host_access;
 pub mod host_dir;
 pub mod identity;
+pub mod inherited;
 pub mod link;
 mod link_wakers;
 mod liveness;

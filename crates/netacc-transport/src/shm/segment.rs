@@ -168,8 +168,10 @@ pub(super) struct Control {
     ready_sets: [[ReadySet; 2]; READY_SETS - HEADER_READY_SETS],
 }
 
-const SMALL_AT: usize = size_of::<Control>();
-const SMALL_PAGE: usize = 2 * SMALL;
+/// Offset (bytes) of the small windows: two for each slot.
+pub(super) const SMALL_AT: usize = size_of::<Control>();
+/// Size (bytes) of the small windows of a slot.
+pub(super) const SMALL_PAGE: usize = 2 * SMALL;
 /// Offset (bytes) of the large windows: two for each slot, the client's first. They are mapped in blocks
 /// ([`super::blocks`]) and given back by themselves, so each begins with a page of its own.
 pub(super) const LARGE_AT: usize = large_at(LARGEST_PAGE);

@@ -15,6 +15,7 @@ use crate::num;
 use crate::shm::ShmEndpoint;
 use crate::shm::delays::{Next, Wait};
 use crate::shm::drain::LivenessEvent;
+use crate::shm::inherited;
 use crate::shm::procfs;
 use crate::shm::redial;
 use crate::shm::rings::Direction;
@@ -279,6 +280,7 @@ impl ShmEndpoint {
             v.link.slots.parked(v.index);
         }
         v.link.stats.slot_closed(v.link.is_inherited());
+        inherited::connection_ended(v.link, v.index);
         v.link.put();
     }
 

@@ -20,6 +20,7 @@
 use crate::num;
 use crate::shm::ShmEndpoint;
 use crate::shm::control::patiently;
+use crate::shm::inherited;
 use crate::shm::passing::{enclosed, pass_descriptors};
 use crate::shm::rings::Direction;
 use crate::shm::segment::Leave;
@@ -364,6 +365,7 @@ impl ShmEndpoint {
             }
         }
         v.link.stats.slot_closed(v.link.is_inherited());
+        inherited::connection_ended(v.link, v.index);
         v.link.put();
     }
 }
