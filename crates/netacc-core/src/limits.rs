@@ -35,6 +35,10 @@ pub const UNASKED_SENDS: u32 = 8;
 /// Largest number of entrances that a client tries for one connection.
 pub const ENTRANCES_TRIED: u32 = 32;
 
+/// Number of names in the host directory that one call of the program looks at, which takes some 5 ms. Afterwards the connection
+/// stays on TCP: another user may have filled the directory.
+pub const NAMES_LOOKED_AT: u32 = 16_384;
+
 /// Largest number of bytes that may be in flight in TCP, in each direction, when a connection switches to shared
 /// memory. A process that is demoted before they are read puts them into a new pair of sockets together with a ring's
 /// bytes, and no process reads those meanwhile: a pair holds some megabytes.

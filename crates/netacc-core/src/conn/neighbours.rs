@@ -8,7 +8,7 @@
 use crate::conn::beliefs::Beliefs;
 use crate::conn::{neighbour_links, ports};
 use crate::host_directory;
-use crate::limits::{CALLS_BEFORE_SEARCH, ENTRANCES_TRIED, SEARCHES_AGAIN};
+use crate::limits::{CALLS_BEFORE_SEARCH, ENTRANCES_TRIED, NAMES_LOOKED_AT, SEARCHES_AGAIN};
 use crate::object::candidate::Stage;
 use crate::object::socket::{ConnState, Socket, Upgrade};
 use crate::timeouts;
@@ -17,7 +17,7 @@ use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::time;
 use netacc_transport::shm::claim::Claim;
-use netacc_transport::shm::host_dir;
+use netacc_transport::shm::host_dir::{self, Candidate, Maker};
 use netacc_transport::shm::rendezvous::NoLink;
 use netacc_wire::Entrance;
 
@@ -107,8 +107,9 @@ pub fn search_again(s: &Socket, why: Reason) -> bool {
 #[inline(never)]
 pub fn claim(s: &Socket, local: SocketAddr, target: SocketAddr) -> core::result::Result<Claim, Reason> {
     let dir = host_directory::usable().ok_or(Reason::OtherHost)?;
+    let mut names = NAMES_LOOKED_AT;
     loop {
-        let Some(entrance) = next(dir, s, local, target) else { return Err(fail(s, target)) };
+        let Some(entrance) = next((dir, &mut names), s, local, target) else { return Err(fail(s, target)) };
         match neighbour_links::claim_neighbour(entrance, || host_dir::connect_link(dir, entrance)) {
             Ok(claim) => return Ok(claim),
             Err(NoLink::Resources(_)) => return Err(Reason::NoMemory),
@@ -121,10 +122,14 @@ pub fn claim(s: &Socket, local: SocketAddr, target: SocketAddr) -> core::result:
 }
 
 /// The next entrance to try: first those of servers that have forked for just this connection. The order of identifiers
-/// is as good as any.
+/// is as good as any. Files that somebody else has put into the directory count for nothing, however many they are.
 #[inline(never)]
-fn next(dir: &str, s: &Socket, local: SocketAddr, target: SocketAddr) -> Option<Entrance> {
+fn next((dir, names): (&str, &mut u32), s: &Socket, local: SocketAddr, target: SocketAddr) -> Option<Entrance> {
     let search = &s.upgrade.search;
+    if *names == 0 {
+        // The search of the next connection goes on where this one ends.
+        search.tries.store(ENTRANCES_TRIED, Ordering::Relaxed);
+    }
     if search.tries.fetch_add(1, Ordering::Relaxed) >= ENTRANCES_TRIED {
         return None;
     }
@@ -133,24 +138,30 @@ fn next(dir: &str, s: &Socket, local: SocketAddr, target: SocketAddr) -> Option<
     // The identifier from which a stage goes on.
     let after = |of: Stage| if stage == of { Some(tried) } else { None };
     let (mut known, mut own, mut same, mut other) = (None, None::<Entrance>, None::<Entrance>, None::<Entrance>);
-    let first = |best: &mut Option<Entrance>, e: Entrance| {
-        if best.is_none_or(|b| e.id < b.id) {
-            *best = Some(e);
+    // The file is looked at last, since that costs a system call.
+    let first = |best: &mut Option<Entrance>, found: &Candidate<'_>, after: Option<u64>| {
+        let e = found.entrance;
+        if after.is_some_and(|id| e.id <= id) || best.is_some_and(|b| e.id >= b.id) {
+            return;
+        }
+        match found.maker() {
+            Maker::Trusted => *best = Some(e),
+            Maker::Stranger if e.port == target.port() => search.strange.store(1, Ordering::Relaxed),
+            Maker::Stranger | Maker::Nobody => {}
         }
     };
-    let listed = host_dir::each(dir, |e| {
+    let listed = host_dir::each(dir, names, |found| {
+        let e = found.entrance;
         if e.is_of_one_connection() {
-            if e.is_of(local) && after(Stage::Own).is_none_or(|id| e.id > id) {
-                first(&mut own, e);
+            if e.is_of(local) {
+                first(&mut own, &found, after(Stage::Own));
             }
         } else if Some(e.id) == remembered {
-            known = Some(e);
+            first(&mut known, &found, None);
         } else if e.port == target.port() {
-            if after(Stage::SamePort).is_none_or(|id| e.id > id) {
-                first(&mut same, e);
-            }
-        } else if after(Stage::Others).or(resume).is_none_or(|id| e.id > id) {
-            first(&mut other, e);
+            first(&mut same, &found, after(Stage::SamePort));
+        } else {
+            first(&mut other, &found, after(Stage::Others).or(resume));
         }
     });
     listed.ok()?;

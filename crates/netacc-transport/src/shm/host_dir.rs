@@ -14,12 +14,15 @@ use crate::shm::mapping;
 use crate::shm::rendezvous::{FLAGS, NoLink, greet};
 use crate::shm::side::Side;
 use crate::shm::users::Trust;
+use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds};
 use netacc_wire::Entrance;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, chmodat, fchmod, fstat, open, renameat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RawDir, Stat, chmodat, fchmod, fstat, open, openat, renameat, statat, unlinkat,
+};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, listen, socket_with};
 
 /// Number of clients that may wait at an entrance.
@@ -117,8 +120,8 @@ fn unlink(dir: &str, file: &str) {
     }
 }
 
-/// Calls `found` with the names in the directory until it returns false.
-fn each_name(dir: &str, mut found: impl FnMut(&core::ffi::CStr) -> bool) -> Result<()> {
+/// Calls `found` with the directory and the names in it until it returns false.
+fn each_name(dir: &str, mut found: impl FnMut(&OwnedFd, &CStr) -> bool) -> Result<()> {
     let at = open_dir(dir)?;
     // On the stack of the program's thread, which may be small.
     let mut space = [MaybeUninit::uninit(); 1024];
@@ -126,7 +129,7 @@ fn each_name(dir: &str, mut found: impl FnMut(&core::ffi::CStr) -> bool) -> Resu
     let mut read = Ok(());
     while let Some(entry) = names.next() {
         match entry {
-            Ok(entry) if found(entry.file_name()) => {}
+            Ok(entry) if found(&at, entry.file_name()) => {}
             Ok(_) => break,
             Err(e) => {
                 read = Err(Errno::from(e));
@@ -138,10 +141,62 @@ fn each_name(dir: &str, mut found: impl FnMut(&core::ffi::CStr) -> bool) -> Resu
     read
 }
 
-/// Calls `found` with every entrance of our version in the directory.
-pub fn each(dir: &str, mut found: impl FnMut(Entrance)) -> Result<()> {
-    each_name(dir, |name| {
-        Entrance::parse(name.to_bytes()).into_iter().for_each(&mut found);
+/// Who has made the file under an entrance's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Maker {
+    /// Somebody whom we trust: it is an entrance.
+    Trusted,
+    /// Another user, and it may be an entrance of that user's.
+    Stranger,
+    /// Nobody who makes entrances: it is a file of another kind, or has other names. Without that rule a link would have us
+    /// connect to any socket that we may connect to.
+    Nobody,
+}
+
+/// Who has made a file of the directory, which is one of a group or not.
+fn maker(stat: &Stat, of_group: bool, directory_group: u32) -> Maker {
+    let is_socket = FileType::from_raw_mode(stat.st_mode) == FileType::Socket;
+    if !is_socket || stat.st_nlink != 1 {
+        return Maker::Nobody;
+    }
+    // In a group's directory it may be older than the directory's mode: then anybody may have made it.
+    let is_members = !of_group || stat.st_gid == directory_group && stat.st_mode & 0o7 == 0;
+    if is_members && trust(of_group, stat.st_uid) != Trust::No { Maker::Trusted } else { Maker::Stranger }
+}
+
+/// A name in the directory that an entrance may have.
+#[derive(Debug)]
+pub struct Candidate<'a> {
+    /// The entrance that the name stands for.
+    pub entrance: Entrance,
+    at: &'a OwnedFd,
+    name: &'a CStr,
+    /// The directory's group, if it is one of a group.
+    group: Option<u32>,
+}
+
+impl Candidate<'_> {
+    /// Looks at the file, which costs a system call.
+    pub fn maker(&self) -> Maker {
+        let found = statat(self.at, self.name, AtFlags::SYMLINK_NOFOLLOW);
+        found.map_or(Maker::Nobody, |stat| maker(&stat, self.group.is_some(), self.group.unwrap_or(0)))
+    }
+}
+
+/// Calls `found` with the name of every entrance of our version in the directory, among so many names as are `left` to be looked
+/// at: everybody may fill the directory with names.
+pub fn each(dir: &str, left: &mut u32, mut found: impl FnMut(Candidate<'_>)) -> Result<()> {
+    let of_group = is_of_group(dir);
+    let mut group = None;
+    each_name(dir, |at, name| {
+        let Some(fewer) = left.checked_sub(1) else { return false };
+        *left = fewer;
+        if of_group && group.is_none() {
+            group = fstat(at).ok().map(|stat| stat.st_gid);
+        }
+        if let Some(entrance) = Entrance::parse(name.to_bytes()) {
+            found(Candidate { entrance, at, name, group });
+        }
         true
     })
 }
@@ -179,25 +234,25 @@ pub fn ask(dir: &str, entrance: Entrance) -> core::result::Result<(u32, u32), No
 /// Connects `fd` to an entrance. Returns the process and the user behind it, and the trust in them.
 fn dial(fd: &OwnedFd, dir: &str, entrance: Entrance) -> core::result::Result<(u32, u32, Trust), NoLink> {
     let name = entrance.unpublished();
-    let at = address(dir, name.published()).map_err(NoLink::Resources)?;
+    let name = name.published();
     let of_group = is_of_group(dir);
-    // It may be older than that: then anybody may have made it.
-    if of_group && !is_for_group(dir, name.published()) {
-        return Err(NoLink::Stranger);
-    }
-    match connect(fd, &at) {
+    let at = open_dir(dir).map_err(NoLink::Resources)?;
+    let file = open_file(&at, name, of_group);
+    reserved_fds::drop_raw(at);
+    let file = file?;
+    let connected = connect_to(fd, &file, dir, name);
+    reserved_fds::drop_raw(file);
+    match connected {
         Ok(()) => {}
         Err(rustix::io::Errno::CONNREFUSED) => {
             // Its process has ended without removing it. Where the sticky bit protects it from us, it stays.
-            if is_socket(dir, name.published()) {
-                unlink(dir, name.published());
-            }
+            unlink(dir, name);
             return Err(NoLink::Nobody);
         }
         Err(rustix::io::Errno::NOENT) => return Err(NoLink::Nobody),
         Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => return Err(NoLink::Stranger),
         Err(rustix::io::Errno::AGAIN) => return Err(NoLink::Busy),
-        // A file of this name that is no such socket.
+        // A socket of another kind.
         Err(rustix::io::Errno::PROTOTYPE | rustix::io::Errno::NOTSOCK) => return Err(NoLink::Nobody),
         Err(e) => return Err(NoLink::Resources(Errno::from(e))),
     }
@@ -205,6 +260,39 @@ fn dial(fd: &OwnedFd, dir: &str, entrance: Entrance) -> core::result::Result<(u3
     match trust(of_group, uid) {
         Trust::No => Err(NoLink::Stranger),
         trust => Ok((pid, uid, trust)),
+    }
+}
+
+/// Opens the file of an entrance, without a right to anything but its name.
+fn open_file(at: &OwnedFd, name: &str, of_group: bool) -> core::result::Result<OwnedFd, NoLink> {
+    let file = match openat(at, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(file) => file,
+        Err(rustix::io::Errno::NOENT) => return Err(NoLink::Nobody),
+        Err(e) => return Err(NoLink::Resources(Errno::from(e))),
+    };
+    let made_by = match (fstat(&file), fstat(at)) {
+        (Ok(stat), Ok(directory)) => maker(&stat, of_group, directory.st_gid),
+        _ => Maker::Nobody,
+    };
+    let refused = match made_by {
+        Maker::Trusted => return Ok(file),
+        Maker::Stranger => NoLink::Stranger,
+        Maker::Nobody => NoLink::Nobody,
+    };
+    reserved_fds::drop_raw(file);
+    Err(refused)
+}
+
+/// Connects `fd` to the socket of an open file, so that it is the file that was looked at. Where /proc is not mounted it is
+/// connected by its name, under which only its owner or the directory's can have put another file since.
+fn connect_to(fd: &OwnedFd, file: &OwnedFd, dir: &str, name: &str) -> rustix::io::Result<()> {
+    let path = alloc::format!("/proc/self/fd/{}", file.as_raw_fd());
+    match connect(fd, &SocketAddrUnix::new(path.as_str())?) {
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => {
+            let named = address(dir, name).map_err(|_| rustix::io::Errno::NAMETOOLONG)?;
+            connect(fd, &named)
+        }
+        done => done,
     }
 }
 
@@ -223,7 +311,7 @@ pub struct Cleared {
 pub fn clear(dir: &str) -> Result<Cleared> {
     let mut cleared = Cleared::default();
     let at = open_dir(dir)?;
-    let done = each_name(dir, |name| {
+    let done = each_name(dir, |_, name| {
         if Entrance::is_any(name.to_bytes()) {
             match name.to_str().map(|file| is_dead(dir, file)) {
                 Ok(true) if unlinkat(&at, name, AtFlags::empty()).is_ok() => cleared.removed += 1,
@@ -239,31 +327,20 @@ pub fn clear(dir: &str) -> Result<Cleared> {
 
 /// Whether nobody listens at this socket, and nobody is about to.
 fn is_dead(dir: &str, file: &str) -> bool {
-    let (Ok(at), Ok(fd)) = (address(dir, file), socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None))
-    else {
-        return false;
-    };
-    let refused = connect(&fd, &at) == Err(rustix::io::Errno::CONNREFUSED);
-    reserved_fds::drop_raw(fd);
-    refused && is_socket(dir, file) && (!file.starts_with('.') || is_old(dir, file))
-}
-
-/// Whether the file is a socket that nobody can reach but its owner and the group of its directory.
-fn is_for_group(dir: &str, file: &str) -> bool {
     let Ok(at) = open_dir(dir) else { return false };
-    let found = (statat(&at, file, AtFlags::SYMLINK_NOFOLLOW), fstat(&at));
+    let opened = openat(&at, file, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
     reserved_fds::drop_raw(at);
-    let (Ok(found), Ok(directory)) = found else { return false };
-    let is_socket = FileType::from_raw_mode(found.st_mode) == FileType::Socket;
-    is_socket && found.st_gid == directory.st_gid && found.st_mode & 0o7 == 0
-}
-
-/// Whether the file is a socket: connect(2) refuses other files with the same error as a socket that does not listen.
-fn is_socket(dir: &str, file: &str) -> bool {
-    let Ok(at) = open_dir(dir) else { return false };
-    let found = statat(&at, file, AtFlags::SYMLINK_NOFOLLOW);
-    reserved_fds::drop_raw(at);
-    found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Socket)
+    let Ok(opened) = opened else { return false };
+    // A link is no socket that anybody has left behind, and may lead to any.
+    let may_be = fstat(&opened).is_ok_and(|stat| maker(&stat, false, 0) != Maker::Nobody);
+    let refused = may_be
+        && socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).is_ok_and(|fd| {
+            let refused = connect_to(&fd, &opened, dir, file) == Err(rustix::io::Errno::CONNREFUSED);
+            reserved_fds::drop_raw(fd);
+            refused
+        });
+    reserved_fds::drop_raw(opened);
+    refused && (!file.starts_with('.') || is_old(dir, file))
 }
 
 fn is_old(dir: &str, file: &str) -> bool {
@@ -312,8 +389,8 @@ mod tests {
         let me = (std::process::id(), geteuid().as_raw());
         assert_eq!(ask(dir.name(), entrance), Ok(me));
         let mut seen = None;
-        each(dir.name(), |e| seen = Some(e)).unwrap();
-        assert_eq!(seen, Some(entrance));
+        each(dir.name(), &mut 100, |found| seen = Some((found.entrance, found.maker()))).unwrap();
+        assert_eq!(seen, Some((entrance, Maker::Trusted)));
         // Another file, and one that was never published, are not touched.
         std::fs::write(dir.0.join("netacc.txt"), "").unwrap();
         std::fs::write(dir.0.join(Entrance { id: 1, port: 80 }.unpublished().published()), "").unwrap();
@@ -324,6 +401,42 @@ mod tests {
         drop(open_entrance(dir.name(), 81).unwrap());
         assert_eq!(clear(dir.name()).unwrap(), Cleared { removed: 1, left: 0, used: 1 });
         assert_eq!(dir.files(), 2);
+    }
+
+    /// A socket of another service, to which names of the directory lead.
+    #[test]
+    fn a_link_leads_nowhere() {
+        let (dir, private) = (Fresh::new("links"), Fresh::new("private"));
+        let service = private.0.join("service");
+        let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).unwrap();
+        bind(&fd, &SocketAddrUnix::new(service.to_str().unwrap()).unwrap()).unwrap();
+        listen(&fd, 8).unwrap();
+        let entrances = [1, 2].map(|id| Entrance { id, port: 80 });
+        let [soft, hard] = entrances.each_ref().map(|e| dir.0.join(e.unpublished().published()));
+        std::os::unix::fs::symlink(&service, soft).unwrap();
+        std::fs::hard_link(&service, hard).unwrap();
+        for entrance in entrances {
+            assert_eq!(ask(dir.name(), entrance), Err(NoLink::Nobody));
+            assert_eq!(connect_link(dir.name(), entrance).map(drop), Err(NoLink::Nobody));
+        }
+        each(dir.name(), &mut 100, |found| assert_eq!(found.maker(), Maker::Nobody)).unwrap();
+        assert_eq!(clear(dir.name()).unwrap(), Cleared { removed: 0, left: 0, used: 2 });
+        assert!(rustix::net::accept(&fd).is_err(), "somebody has connected to the service");
+        assert_eq!(dir.files(), 2);
+    }
+
+    #[test]
+    fn no_more_names_are_looked_at_than_wanted() {
+        let dir = Fresh::new("many");
+        for id in 0..100 {
+            std::fs::write(dir.0.join(Entrance { id, port: 80 }.unpublished().published()), "").unwrap();
+        }
+        let (mut left, mut seen) = (50, 0);
+        each(dir.name(), &mut left, |_| seen += 1).unwrap();
+        assert!((48..=50).contains(&seen) && left == 0);
+        each(dir.name(), &mut left, |_| seen += 1).unwrap();
+        each(dir.name(), &mut 200, |_| seen += 1).unwrap();
+        assert!((148..=150).contains(&seen), "{seen}");
     }
 
     #[test]

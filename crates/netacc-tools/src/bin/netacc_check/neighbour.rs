@@ -65,8 +65,8 @@ pub(crate) fn judge(target: SocketAddr, config: &Config) -> Prospect {
             return Prospect::None(verdict(Level::Note, text, None));
         }
     }
-    let mut entrances = Vec::new();
-    if let Err(error) = host_dir::each(dir, |entrance| entrances.push(entrance)) {
+    let (mut entrances, mut names) = (Vec::new(), u32::MAX);
+    if let Err(error) = host_dir::each(dir, &mut names, |found| entrances.push(found.entrance)) {
         return Prospect::None(verdict(Level::Note, format!("{dir} cannot be read: {error}"), None));
     }
     let behind = |entrances: &[Entrance]| -> Vec<Behind> {
