@@ -8,6 +8,8 @@ use rustix::process::geteuid;
 
 /// The size (bytes) at which a log is renamed to `PATH.1`, which replaces the one before, and a new log begins.
 const MOST: u64 = 16 << 20;
+/// The part of that size by which a log may be longer while somebody else has its lock.
+const OVERDUE: u64 = 16;
 /// The size (bytes) of the longest path that can be configured, with the suffix of a rotated log.
 const PATH: usize = 4095 + 2;
 
@@ -22,7 +24,7 @@ fn append_up_to(path: &str, line: &[u8], most: u64) -> bool {
     if fits(&stat) {
         return write_line(fd, line);
     }
-    let turned = rotate(path, &fd, &stat);
+    let turned = rotate(path, &fd, &stat, most);
     match turned {
         // Another thread or process is about to rotate the log.
         Rotation::Others => return write_line(fd, line),
@@ -82,10 +84,13 @@ enum Rotation {
 }
 
 /// Renames the log. `fd` and `stat` are those of the file that is too long.
-fn rotate(path: &str, fd: &OwnedFd, stat: &Stat) -> Rotation {
-    // If several threads or processes find the log too long, only one renames it. The lock ends with the descriptor.
+fn rotate(path: &str, fd: &OwnedFd, stat: &Stat, most: u64) -> Rotation {
+    // If several threads or processes find the log too long, only one renames it. The lock ends with the descriptor. Whoever
+    // may read the log can have such a lock for any time, so a log that has grown much longer is renamed without it.
+    let is_overdue = u64::try_from(stat.st_size).is_ok_and(|size| size > most.saturating_add(most / OVERDUE));
     match flock(fd, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) if is_overdue => {}
         Err(rustix::io::Errno::WOULDBLOCK) => return Rotation::Others,
         Err(_) => return Rotation::Impossible,
     }
@@ -180,6 +185,20 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_that_locks_the_log_does_not_keep_it_from_being_moved_away() {
+        let folder = Folder::new("locked");
+        let path = folder.path("log");
+        assert!(append_up_to(&path, b"line\n", 160));
+        let reader = open(path.as_str(), OFlags::RDONLY, Mode::empty()).unwrap();
+        flock(&reader, FlockOperation::NonBlockingLockShared).unwrap();
+        for _ in 0..200 {
+            assert!(append_up_to(&path, b"line\n", 160));
+            assert!(fs::metadata(&path).unwrap().len() <= 160 + 160 / OVERDUE + 5);
+        }
+        assert!(fs::metadata(folder.path("log.1")).unwrap().len() >= 160);
+    }
+
+    #[test]
     fn a_log_that_cannot_be_moved_away_grows_no_further() {
         let folder = Folder::new("stuck");
         let path = folder.path("log");
@@ -190,6 +209,6 @@ mod tests {
         let held = flock(&fd, FlockOperation::NonBlockingLockExclusive);
         assert!(held.is_ok());
         let (other, _) = open_log(&path).unwrap();
-        assert_eq!(rotate(&path, &other, &stat), Rotation::Others);
+        assert_eq!(rotate(&path, &other, &stat, 28), Rotation::Others);
     }
 }

@@ -10,7 +10,7 @@ use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SealFlags, fcntl_get_se
 use rustix::io::{Errno, pread, pwrite, write};
 
 use crate::source::system;
-use crate::{Error, Page, Snapshot};
+use crate::{Error, Page, Process, Snapshot};
 
 /// The offset of the control words in the page.
 const AT: u64 = core::mem::offset_of!(Head, control) as u64;
@@ -119,7 +119,7 @@ impl Control {
 /// The right to send requests to a process, which one controller at a time has.
 #[derive(Debug)]
 pub struct Controller {
-    pid: u32,
+    process: Process,
     file: OwnedFd,
     /// User that owns the page's file (`st_uid`).
     owner: u32,
@@ -164,7 +164,7 @@ impl Page {
         }
         let file = again(&self.file, OFlags::RDWR)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(Controller { pid: self.pid, file, owner: about.st_uid })
+        Ok(Controller { process: self.process.copy()?, file, owner: about.st_uid })
     }
 }
 
@@ -219,7 +219,7 @@ impl Controller {
     /// then checks for a request.
     fn wake(&self, control: &Control) {
         let Some(fd) = control.wake_pipe.checked_sub(1) else { return };
-        let path = format!("/proc/{}/fd/{fd}", self.pid);
+        let path = self.process.path(format_args!("fd/{fd}"));
         // The file is examined before it is opened, since opening a file of another type may have side effects.
         let Ok(found) = open(path.as_str(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else { return };
         let Ok(about) = fstat(&found) else { return };
@@ -238,7 +238,7 @@ impl Controller {
     /// Whether a file of user `uid` may be one that the process made, and not one that another user passed to it.
     fn is_its_own(&self, uid: u32) -> bool {
         use std::os::unix::fs::MetadataExt;
-        let process = std::fs::metadata(format!("/proc/{}", self.pid)).map(|about| about.uid());
+        let process = std::fs::metadata(self.process.path("")).map(|about| about.uid());
         uid == self.owner || process.is_ok_and(|process| process == uid)
     }
 }

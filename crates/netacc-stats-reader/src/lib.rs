@@ -6,6 +6,7 @@
 mod control;
 mod error;
 mod parse;
+mod process;
 mod processes;
 mod source;
 
@@ -22,6 +23,7 @@ use netacc_stats::{Counter, LinkKind, MEMFD_NAME, Reason, SockAddr, State, Trans
 
 pub use control::{Control, Controller, Refusal};
 pub use error::Error;
+pub use process::Process;
 pub use processes::{Leftover, Listing, leftovers, list_processes, list_unused};
 
 /// How the path of the preloaded library ends, as `/proc/PID/maps` shows it.
@@ -315,7 +317,7 @@ pub fn read_fd(page: impl AsFd) -> Result<Snapshot, Error> {
 /// The page of a process, held open so that it can be read even after the process has ended.
 #[derive(Debug)]
 pub struct Page {
-    pid: u32,
+    process: Process,
     file: OwnedFd,
 }
 
@@ -326,7 +328,22 @@ impl Page {
     ///
     /// The errors are those of [`parse`], and [`Error::Io`].
     pub fn read(&self) -> Result<Snapshot, Error> {
-        read_fd(&self.file).map(|page| Snapshot { pid: self.pid, ..page })
+        read_fd(&self.file).map(|page| Snapshot { pid: self.process.pid(), ..page })
+    }
+
+    /// The process.
+    #[must_use]
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// The page that the same process has now. After an upgrade it is another one.
+    ///
+    /// # Errors
+    ///
+    /// The errors are those of [`open`].
+    pub fn again(&self) -> Result<(Page, Snapshot), Error> {
+        again(&self.process)
     }
 
     /// Whether both are the page of the same library in a process. After a fork or an upgrade there is another one.
@@ -352,8 +369,36 @@ pub fn open(pid: u32) -> Result<Snapshot, Error> {
 ///
 /// The errors are those of [`open`].
 pub fn hold(pid: u32) -> Result<(Page, Snapshot), Error> {
-    let proc = format!("/proc/{pid}");
-    let status = fs::read_to_string(format!("{proc}/status")).map_err(Error::of_proc)?;
+    hold_of(Process::open(pid)?).map_err(|(error, _)| error)
+}
+
+/// Copies the page of a process and keeps it open.
+///
+/// # Errors
+///
+/// The errors are those of [`open`], with the process.
+pub fn hold_of(process: Process) -> Result<(Page, Snapshot), (Error, Process)> {
+    match page_of(&process) {
+        Ok((file, page)) => {
+            let pid = process.pid();
+            Ok((Page { process, file }, Snapshot { pid, ..page }))
+        }
+        Err(error) => Err((error, process)),
+    }
+}
+
+/// Copies the page that a process has now and keeps it open.
+///
+/// # Errors
+///
+/// The errors are those of [`open`].
+pub fn again(process: &Process) -> Result<(Page, Snapshot), Error> {
+    let process = process.copy().map_err(|error| Error::Io(source::system(error)))?;
+    hold_of(process).map_err(|(error, _)| error)
+}
+
+fn page_of(process: &Process) -> Result<(OwnedFd, Snapshot), Error> {
+    let status = fs::read_to_string(process.path("status")).map_err(Error::of_proc)?;
     if field(&status, "State:").is_some_and(|state| state.starts_with(['Z', 'X'])) {
         return Err(Error::Exited);
     }
@@ -362,28 +407,26 @@ pub fn hold(pid: u32) -> Result<(Page, Snapshot), Error> {
     let own: Vec<u32> = field(&status, "NSpid:")
         .map_or_else(Vec::new, |ids| ids.split_whitespace().filter_map(|id| id.parse().ok()).collect());
     let mut failure = Error::NotAccelerated;
-    for fd in fs::read_dir(format!("{proc}/fd")).map_err(Error::of_proc)? {
+    for fd in fs::read_dir(process.path("fd")).map_err(Error::of_proc)? {
         let path = fd.map_err(Error::of_proc)?.path();
         if !is_page(&path) {
             continue;
         }
         match read_page(&path) {
-            Ok((file, page)) if own.is_empty() || own.contains(&page.pid) => {
-                return Ok((Page { pid, file }, Snapshot { pid, ..page }));
-            }
+            Ok((file, page)) if own.is_empty() || own.contains(&page.pid) => return Ok((file, page)),
             Ok((_, page)) => failure = Error::Inherited(page.pid),
             Err(error) => failure = error,
         }
     }
-    if matches!(failure, Error::NotAccelerated) && has_library(&proc) {
+    if matches!(failure, Error::NotAccelerated) && has_library(process) {
         return Err(Error::Unused);
     }
     Err(failure)
 }
 
 /// Whether the process has the preloaded library mapped.
-fn has_library(proc: &str) -> bool {
-    let Ok(maps) = fs::read(format!("{proc}/maps")) else {
+fn has_library(process: &Process) -> bool {
+    let Ok(maps) = fs::read(process.path("maps")) else {
         return false;
     };
     // After an upgrade the path is followed by " (deleted)", so it is searched for anywhere in the text.

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::{Error, Snapshot, has_library, is_page, open, read_page};
+use crate::{Error, Process, Snapshot, has_library, is_page, open, read_page};
 
 /// The accelerated processes that [`list_processes`] found.
 #[derive(Debug, Default)]
@@ -49,7 +49,11 @@ pub fn list_processes() -> io::Result<Listing> {
 /// Fails if `/proc` itself cannot be read.
 pub fn list_unused() -> io::Result<Vec<u32>> {
     let all = pids()?.into_iter();
-    Ok(all.filter(|pid| has_library(&format!("/proc/{pid}")) && matches!(open(*pid), Err(Error::Unused))).collect())
+    Ok(all
+        .filter(|pid| {
+            Process::open(*pid).is_ok_and(|process| has_library(&process)) && matches!(open(*pid), Err(Error::Unused))
+        })
+        .collect())
 }
 
 /// A page that outlives its process, because another process holds it.

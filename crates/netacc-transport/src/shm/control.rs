@@ -1,6 +1,6 @@
 //! What comes over the control socket of a link: messages and descriptors.
 
-use crate::limits::{CONTROL_TRIES, MESSAGES_PER_CALL};
+use crate::limits::{CONTROL_TRIES, MESSAGES_PER_CALL, STRANGER_MESSAGES_PER_CALL};
 use crate::shm::Link;
 pub use crate::shm::control_socket::send_message;
 use crate::shm::guard::{FirstMessage, first_message};
@@ -216,7 +216,8 @@ impl Link {
     /// Reads the waiting messages, under the reader's lock.
     pub(super) fn read_all(&'static self) -> Read {
         // The number is limited, so that a peer that floods the socket does not keep our thread.
-        for _ in 0..MESSAGES_PER_CALL {
+        let most = if self.peer.is_trusted() { MESSAGES_PER_CALL } else { STRANGER_MESSAGES_PER_CALL };
+        for _ in 0..most {
             let Some(control) = self.control.borrowed() else { return Read::All };
             let passes = match first_message(control.as_raw_fd()) {
                 FirstMessage::Message { uid, descriptors } => {

@@ -79,12 +79,12 @@ pub(crate) fn carry_out(targets: &[Target], request: Request, limit: Duration) -
 
 /// Sends a request to one process. `None`: the process finds it later, and there is nothing to wait for.
 fn ask(target: &Target, request: Request) -> Result<Option<Controller>, Refused> {
-    let Some(page) = &target.page else {
+    let Some(page) = target.page() else {
         let Request::Switch(command) = request else { return Ok(None) };
-        before_page::mark(target.pid, command).map_err(|why| Refused::Because(why.to_string()))?;
+        before_page::mark(target.process(), command).map_err(|why| Refused::Because(why.to_string()))?;
         // It may have opened its first socket just now.
-        let Ok((page, _)) = reader::hold(target.pid) else { return Ok(None) };
-        let _ = before_page::mark(target.pid, ControlCommand::On);
+        let Ok((page, _)) = reader::again(target.process()) else { return Ok(None) };
+        let _ = before_page::mark(target.process(), ControlCommand::On);
         return ask_page(&page, request).map(Some);
     };
     ask_page(page, request).map(Some)
@@ -115,13 +115,13 @@ pub(crate) fn ask_page(page: &reader::Page, request: Request) -> Result<Controll
 
 /// Whether the process has followed, has no connection that would have to switch, or has ended.
 fn follows(target: &Target, controller: &Controller, request: Request) -> bool {
-    let page = || target.page.as_ref().and_then(|page| page.read().ok());
+    let page = || target.page().and_then(|page| page.read().ok());
     let answered = |control: Control| match request {
         Request::Switch(_) => control.is_settled(),
         Request::Reload => control.has_answered(),
     };
     controller.read().is_ok_and(answered)
-        || state(target.pid).is_none_or(|state| "ZX".contains(state))
+        || state(target).is_none_or(|state| "ZX".contains(state))
         || (request == Request::Switch(ControlCommand::Off) && page().is_some_and(|page| is_plain(&page)))
 }
 
@@ -152,20 +152,20 @@ fn why_kept(target: &Target, control: &Control) -> Option<String> {
 
 /// The configuration file of a process.
 fn file_of(target: &Target) -> String {
-    let page = target.page.as_ref().and_then(|page| page.read().ok());
+    let page = target.page().and_then(|page| page.read().ok());
     let line = page.and_then(|page| page.cfg.into_iter().find(|line| line.key == ENV_CONFIG_FILE));
     line.map_or_else(|| "its configuration file".into(), |line| line.value)
 }
 
 /// The state of a process (proc_pid_stat(5), field 3).
-pub(crate) fn state(pid: u32) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+pub(crate) fn state(target: &Target) -> Option<char> {
+    let stat = target.process().text("stat").ok()?;
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
 /// Why a process has not followed.
 pub(crate) fn why_not(target: &Target, control: &Control, request: Request) -> String {
-    if state(target.pid).is_some_and(|state| "Tt".contains(state)) {
+    if state(target).is_some_and(|state| "Tt".contains(state)) {
         return "is stopped; it follows when it goes on".into();
     }
     if request != Request::Reload && control.left > 0 {

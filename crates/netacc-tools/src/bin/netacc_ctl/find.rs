@@ -5,7 +5,7 @@ use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use netacc_stats_reader::{self as reader, Error, Page};
+use netacc_stats_reader::{self as reader, Error, Page, Process};
 use netacc_tools::args::ctl::Who;
 
 /// How long a process may take after a fork until it has its own page.
@@ -19,11 +19,40 @@ const LOOK: Duration = Duration::from_millis(2);
 pub(crate) struct Target {
     pub(crate) pid: u32,
     pub(crate) name: String,
-    /// Its statistics page; `None` before its first TCP socket.
-    pub(crate) page: Option<Page>,
+    held: Held,
+}
+
+/// How a process is held: its number may be another one's once it has ended.
+#[derive(Debug)]
+enum Held {
+    /// By its statistics page.
+    ByPage(Page),
+    /// Before its first TCP socket, when it has no page.
+    Unused(Process),
 }
 
 impl Target {
+    /// Its statistics page; `None` before its first TCP socket.
+    pub(crate) fn page(&self) -> Option<&Page> {
+        match &self.held {
+            Held::ByPage(page) => Some(page),
+            Held::Unused(_) => None,
+        }
+    }
+
+    pub(crate) fn process(&self) -> &Process {
+        match &self.held {
+            Held::ByPage(page) => page.process(),
+            Held::Unused(process) => process,
+        }
+    }
+
+    /// The same process, with the page that it has now.
+    pub(crate) fn again(&self) -> Option<Target> {
+        let (page, seen) = reader::again(self.process()).ok()?;
+        Some(Target { pid: self.pid, name: seen.program, held: Held::ByPage(page) })
+    }
+
     /// The process in a sentence.
     pub(crate) fn called(&self) -> String {
         about(self.pid, &self.name, "").trim_end().into()
@@ -32,7 +61,7 @@ impl Target {
     /// The user of the process; `None` if it has ended. The owner of its folder in /proc would be root's if it has made
     /// itself undumpable (prctl(2)).
     pub(crate) fn user(&self) -> Option<u32> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        let status = self.process().text("status").ok()?;
         let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
         users.split_ascii_whitespace().next()?.parse().ok()
     }
@@ -114,10 +143,10 @@ fn patiently(pid: u32) -> Result<Target, Error> {
 }
 
 pub(crate) fn target(pid: u32) -> Result<Target, Error> {
-    match reader::hold(pid) {
-        Ok((page, seen)) => Ok(Target { pid, name: seen.program, page: Some(page) }),
-        Err(Error::Unused) => Ok(Target { pid, name: name_of(pid), page: None }),
-        Err(error) => Err(error),
+    match reader::hold_of(Process::open(pid)?) {
+        Ok((page, seen)) => Ok(Target { pid, name: seen.program, held: Held::ByPage(page) }),
+        Err((Error::Unused, process)) => Ok(Target { pid, name: name_of(pid), held: Held::Unused(process) }),
+        Err((error, _)) => Err(error),
     }
 }
 

@@ -19,6 +19,8 @@ use netacc_tools::args::ctl::{Action, Args};
 use netacc_tools::terminal::{Style, print};
 use netacc_tools::time;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use crate::carry_out::{Request, carry_out};
 use crate::find::{Target, find};
 
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
 /// Does what is asked for; whether all of it is done.
 fn run(args: &Args) -> Result<bool, String> {
     let began = time::now();
+    raise_limit();
     let mut found = find(&args.who()).map_err(|error| format!("/proc cannot be read: {error}"))?;
     let mut done = found.complaints.is_empty();
     found.complaints.iter().for_each(note);
@@ -48,7 +51,7 @@ fn run(args: &Args) -> Result<bool, String> {
         Action::Upgrade => {
             let complaints = upgrade::carry_out(&found.targets, args.wait);
             // A process has another page now.
-            found.targets = found.targets.iter().filter_map(|target| find::target(target.pid).ok()).collect();
+            found.targets = found.targets.iter().filter_map(Target::again).collect();
             complaints
         }
         Action::Reload => {
@@ -75,6 +78,12 @@ fn run(args: &Args) -> Result<bool, String> {
     Ok(done)
 }
 
+/// Permits as many descriptors as the system lets this program have: each process is held by several.
+fn raise_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
 /// Has processes load their rules anew, and those as well that were forked from them before they heard of it, if the
 /// command line means them and `forbids` does not hold for them. They are added to `targets`.
 fn reload(args: &Args, began: u64, targets: &mut Vec<Target>, forbids: impl Fn(&Target) -> bool) -> Vec<String> {
@@ -84,7 +93,7 @@ fn reload(args: &Args, began: u64, targets: &mut Vec<Target>, forbids: impl Fn(&
         let asked: BTreeSet<u32> = targets.iter().map(|target| target.pid).collect();
         let Ok(found) = find(&args.who()) else { break };
         let has_old_rules = |target: &Target| {
-            let page = target.page.as_ref().and_then(|page| page.read().ok());
+            let page = target.page().and_then(|page| page.read().ok());
             page.is_some_and(|page| page.control.rules_loaded_ns < began)
         };
         let fresh = |target: &Target| !asked.contains(&target.pid) && has_old_rules(target) && !forbids(target);

@@ -37,7 +37,7 @@ pub(crate) fn check(targets: &[Target]) -> Checked {
     let mut checked = Checked::default();
     for target in targets {
         // A process without a page reads the file when it opens its first socket.
-        let page = target.page.as_ref().and_then(|page| page.read().ok());
+        let page = target.page().and_then(|page| page.read().ok());
         if let Some(page) = page.filter(|page| page.control.can_reload()) {
             check_one(target, &page, &mut checked);
         }

@@ -60,9 +60,9 @@ impl Rules {
 impl Seen {
     /// A process as it is now; `None` if it has ended. `reload`: when it was asked to load its rules anew, if it was.
     pub(crate) fn now(target: &Target, reload: Option<u64>) -> Option<Self> {
-        std::fs::metadata(format!("/proc/{}", target.pid)).ok()?;
-        let (state, left, on, rules) = match target.page.as_ref().map(|page| page.read().ok()) {
-            None if before_page::is_off(target.pid) => ("off", 0, [0; 3], None),
+        target.process().text("stat").ok()?;
+        let (state, left, on, rules) = match target.page().map(|page| page.read().ok()) {
+            None if before_page::is_off(target.process()) => ("off", 0, [0; 3], None),
             None => ("on", 0, [0; 3], None),
             Some(None) => return None,
             Some(Some(page)) => (in_a_word(&page), page.control.left, count(&page), Rules::of(&page, reload)),

@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use netacc_stats::{ControlCommand, Upgraded};
-use netacc_stats_reader::{self as reader, Controller, Page};
+use netacc_stats_reader::{Controller, Page};
 
 use crate::carry_out::{POLL_INTERVAL, Refused, Request, ask_page, state, why_not};
 use crate::find::Target;
@@ -26,7 +26,7 @@ pub(crate) fn carry_out(targets: &[Target], limit: Duration) -> Vec<String> {
     loop {
         waiting.retain(|target| {
             // A process that has opened no TCP socket has nothing but the library's code, and no page by which it hears.
-            let Some(page) = &target.page else {
+            let Some(page) = target.page() else {
                 complaints
                     .push(target.about("has opened no TCP socket yet, and keeps the library until it is started anew"));
                 return false;
@@ -84,13 +84,13 @@ const THREAD_INSIDE: &str =
 
 /// What a process has done with the request.
 fn answer(target: &Target, page: &Page, controller: &Controller) -> Answer {
-    if state(target.pid).is_none_or(|state| "ZX".contains(state)) {
+    if state(target).is_none_or(|state| "ZX".contains(state)) {
         return Answer::Done;
     }
     let Ok(control) = controller.read() else { return Answer::None };
     if !control.is_settled() {
         // The page of the new library says that it has taken over.
-        let other = reader::hold(target.pid).ok().filter(|(other, _)| !other.is(page));
+        let other = page.again().ok().filter(|(other, _)| !other.is(page));
         let replaced = other.and_then(|(_, snapshot)| snapshot.upgraded());
         return if matches!(replaced, Some((Upgraded::Replaced, _))) { Answer::Done } else { Answer::None };
     }
