@@ -4,27 +4,24 @@
 use core::ffi::{c_int, c_void};
 use netacc_core::switch::demote;
 use netacc_stats::Reason;
+use netacc_sys::user;
 
 /// `struct aiocb`, whose first member is the descriptor on every architecture that glibc supports.
 type Request = *mut c_int;
 
-/// # Safety
-/// `r` points to a request, or is null.
-unsafe fn named(r: Request) {
-    // SAFETY: the caller guarantees what this function's contract says of its pointer.
-    if let Some(fd) = unsafe { r.as_ref() } {
-        demote::by_number_if_connected(*fd, Reason::Unsupported);
+/// Demotes the connection of a request.
+fn named(r: Request) {
+    // SAFETY: a number, which any bytes are.
+    if let Some(fd) = unsafe { user::load(r) } {
+        demote::by_number_if_connected(fd, Reason::Unsupported);
     }
 }
 
-/// # Safety
-/// `list` points to `n` requests, of which any may be null, or is null.
-unsafe fn all_named(list: *const Request, n: c_int) {
-    let n = if list.is_null() { 0 } else { n.max(0) as usize };
-    for at in 0..n {
-        // SAFETY: the caller guarantees what this function's contract says of its pointer.
-        unsafe { named(*list.add(at)) };
-    }
+/// Demotes the connections of `n` requests, of which any may be null.
+fn all_named(list: *const Request, n: c_int) {
+    // SAFETY: addresses, which any bytes are.
+    let requests = (0..n.max(0) as usize).map_while(|at| unsafe { user::load(list.wrapping_add(at)) });
+    requests.for_each(named);
 }
 
 before! {

@@ -7,7 +7,7 @@ use netacc_core::fallback;
 use netacc_core::fork::prepare::{Forking, NewSpaces};
 use netacc_core::fork::{child, prepare};
 use netacc_stats::Reason;
-use netacc_sys::{heap, libc_kind};
+use netacc_sys::{heap, libc_kind, user};
 
 /// Kind of child that a clone with the given flags makes.
 enum Child {
@@ -30,13 +30,12 @@ fn child(flags: u64) -> Child {
     }
 }
 
-/// The flags of clone3(2), the first member of its structure; 0 where there is no structure.
-///
-/// # Safety
-/// `args` is null or points to `size` bytes.
-pub unsafe fn flags3(args: usize, size: usize) -> u64 {
-    // SAFETY: the caller guarantees `size` bytes at `args`, and a structure of at least 8 bytes has the flags.
-    if args == 0 || size < 8 { 0 } else { unsafe { (args as *const u64).read_unaligned() } }
+/// The flags of clone3(2), the first member of its structure. `None`: the kernel makes no child, since it cannot read the
+/// structure or knows none that is as short.
+pub fn flags3(args: usize, size: usize) -> Option<u64> {
+    const SHORTEST: usize = 64;
+    // SAFETY: any eight bytes are flags.
+    if size < SHORTEST { None } else { unsafe { user::load(args as *const u64) } }
 }
 
 /// Handles a clone that the system call `next` makes, which returns in both parent and child.

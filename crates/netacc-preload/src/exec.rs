@@ -52,9 +52,9 @@ impl Named {
     /// # Safety
     /// `p` is null or a NUL-terminated string.
     unsafe fn string(&mut self, p: *const c_char) {
-        if user::readable(p, 1) {
-            // SAFETY: the caller guarantees what this function's contract says of its pointers.
-            self.scan(unsafe { core::ffi::CStr::from_ptr(p) }.to_bytes());
+        // SAFETY: the caller guarantees what this function's contract says of its pointers.
+        if let Some(text) = unsafe { user::text(p) } {
+            self.scan(text.to_bytes());
         }
     }
 
@@ -82,11 +82,8 @@ impl Named {
         // SAFETY: the caller guarantees what this function's contract says of its pointers.
         unsafe {
             each(v, |p| {
-                if !user::readable(p, 1) {
-                    return;
-                }
-                let text = core::ffi::CStr::from_ptr(p).to_bytes();
-                let value = text.splitn(2, |b| *b == b'=').nth(1).unwrap_or(&[]);
+                let Some(text) = user::text(p) else { return };
+                let value = text.to_bytes().splitn(2, |b| *b == b'=').nth(1).unwrap_or(&[]);
                 if value.iter().all(|b| b.is_ascii_digit() || b",;: ".contains(b)) {
                     self.scan(value);
                 }
@@ -116,15 +113,11 @@ pub(crate) unsafe fn each(v: Args, mut f: impl FnMut(*const c_char)) {
     }
     for i in 0.. {
         // What cannot be read is for the kernel to refuse.
-        if !user::readable(v.wrapping_add(i), size_of::<*const c_char>()) {
-            return;
+        // SAFETY: an address, which any bytes are.
+        match unsafe { user::load(v.wrapping_add(i)) } {
+            Some(p) if !p.is_null() => f(p),
+            _ => return,
         }
-        // SAFETY: the caller guarantees an array that ends with NULL, which was not reached yet.
-        let p = unsafe { v.add(i).read() };
-        if p.is_null() {
-            return;
-        }
-        f(p);
     }
 }
 

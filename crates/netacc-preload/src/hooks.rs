@@ -38,9 +38,9 @@ hooks! {
         where table::knows(fd) || control::gives_socket(request) => control::ioctl(fd, request, arg);
 
     // Connections.
-    fn bind(fd: c_int, addr: Sock, len: socklen_t) -> c_int where table::knows(fd) => conn::bind(fd);
+    fn bind(fd: c_int, addr: Sock, len: socklen_t) -> c_int where table::knows(fd) => conn::bind(fd, addr.cast(), len);
     // libc's function calls bind internally, where no hook sees it.
-    fn bindresvport(fd: c_int, addr: SockMut) -> c_int where table::knows(fd) => conn::bind(fd);
+    fn bindresvport(fd: c_int, addr: SockMut) -> c_int where table::knows(fd) => conn::before_bind(fd);
     fn listen(fd: c_int, backlog: c_int) -> c_int where table::knows(fd) => lst::listen(fd, backlog);
     fn connect(fd: c_int, addr: Sock, len: socklen_t) -> c_int
         where table::knows(fd) => sleeps!(conn::connect(fd, addr.cast(), len));
@@ -67,9 +67,6 @@ hooks! {
         where io::concerns(fd) => sleeps!(io::send(fd, buf.cast(), n, 0));
     fn writev(fd: c_int, vec: *const iovec, n: c_int) -> ssize_t
         where io::concerns(fd) => sleeps!(io::vectored(fd, vec, n, true, 0));
-    fn sendmsg(fd: c_int, m: *const msghdr, flags: c_int) -> ssize_t
-        where io::concerns(fd) || msg::carries(m) => sleeps!(msg::sendmsg(fd, m, flags));
-    fn sendmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int => sleeps!(msg::sendmmsg(fd, v, n, flags));
     fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t
         where io::concerns(fd) => sleeps!(io::recv(fd, buf.cast(), n, flags));
     fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, addr: SockMut, len: Len) -> ssize_t
@@ -95,16 +92,6 @@ hooks! {
     // Waiting.
     fn poll(fds: *mut pollfd, n: nfds_t, t: c_int) -> c_int
         where poll::concerns(fds, n as usize) => sleeps!(poll::poll(fds, n as usize, || Some(time::ms(t)), core::ptr::null()));
-    fn ppoll(fds: *mut pollfd, n: nfds_t, t: *const timespec, mask: *const sigset_t) -> c_int
-        where poll::concerns(fds, n as usize) => sleeps!(poll::poll(fds, n as usize, || time::timespec(t), mask.cast()));
-    fn select(n: c_int, r: *mut c_void, w: *mut c_void, x: *mut c_void, t: *mut timeval) -> c_int
-        where select::concerns(n, [r, w, x]) => sleeps!(any_select(n, [r, w, x], t));
-    fn pselect(n: c_int, r: *mut c_void, w: *mut c_void, x: *mut c_void, t: *const timespec, mask: *const sigset_t) -> c_int
-        where select::concerns(n, [r, w, x])
-        => match time::timespec(t) {
-            Some(d) => sleeps!(select::select(n, [r, w, x], d, mask.cast())),
-            None => Outcome::Pass,
-        };
     fn epoll_create(size: c_int) -> c_int
         => if size <= 0 { Outcome::Failed(Errno::INVAL) } else { epoll::create::create(|| raw::epoll_create1(0)) };
     fn epoll_create1(flags: c_int) -> c_int => epoll::create::create(|| raw::epoll_create1(flags));
@@ -129,6 +116,25 @@ hooks! {
         };
 }
 
+// Calls that syscall(2) does not pass on by libc's function.
+hooks! {
+    mod outcomes;
+
+    fn sendmsg(fd: c_int, m: *const msghdr, flags: c_int) -> ssize_t
+        where io::concerns(fd) || msg::carries(m) => sleeps!(msg::sendmsg(fd, m, flags));
+    fn sendmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int => sleeps!(msg::sendmmsg(fd, v, n, flags));
+    fn ppoll(fds: *mut pollfd, n: nfds_t, t: *const timespec, mask: *const sigset_t) -> c_int
+        where poll::concerns(fds, n as usize) => sleeps!(poll::poll(fds, n as usize, || time::timespec(t), mask.cast()));
+    fn select(n: c_int, r: *mut c_void, w: *mut c_void, x: *mut c_void, t: *mut timeval) -> c_int
+        where select::concerns(n, [r, w, x]) => sleeps!(any_select(n, [r, w, x], t));
+    fn pselect(n: c_int, r: *mut c_void, w: *mut c_void, x: *mut c_void, t: *const timespec, mask: *const sigset_t) -> c_int
+        where select::concerns(n, [r, w, x])
+        => match time::timespec(t) {
+            Some(d) => sleeps!(select::select(n, [r, w, x], d, mask.cast())),
+            None => Outcome::Pass,
+        };
+}
+
 /// select(2).
 pub(crate) unsafe fn any_select(n: c_int, sets: [*mut c_void; 3], t: *mut timeval) -> Outcome {
     // SAFETY: the application's sets and time-out.
@@ -146,20 +152,20 @@ unsafe fn select_left(done: Outcome, d: Deadline, t: *mut timeval) -> Outcome {
         return done;
     }
     // Where the time-out cannot be written, as in a constant, the kernel reports no error.
-    if done != Outcome::Pass && !t.is_null() && user::writable(t, size_of::<timeval>()) {
+    if done != Outcome::Pass && !t.is_null() {
         let left = d.left().max(0);
-        // SAFETY: the application's time-out.
-        unsafe { t.write_unaligned(timeval { tv_sec: left / 1_000_000_000, tv_usec: left % 1_000_000_000 / 1000 }) };
+        let left = timeval { tv_sec: left / 1_000_000_000, tv_usec: left % 1_000_000_000 / 1000 };
+        // SAFETY: where the program wants it.
+        let _ = unsafe { user::store(t, left) };
     }
     done
 }
 
 /// The event argument of epoll_ctl(2), if the operation has one.
-unsafe fn event(op: c_int, ev: *mut epoll_event) -> Option<(u32, u64)> {
-    let there = op != libc::EPOLL_CTL_DEL && user::readable(ev, size_of::<epoll_event>());
-    // SAFETY: the application's event; the structure is packed on x86-64.
-    there.then(|| unsafe {
-        let e = ev.read_unaligned();
-        (e.events, e.u64)
-    })
+fn event(op: c_int, ev: *mut epoll_event) -> Option<(u32, u64)> {
+    if op == libc::EPOLL_CTL_DEL {
+        return None;
+    }
+    // SAFETY: two numbers, which any bytes are.
+    unsafe { user::load(ev) }.map(|e| (e.events, e.u64))
 }

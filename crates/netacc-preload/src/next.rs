@@ -158,10 +158,42 @@ macro_rules! pass_on {
     };
 }
 
+/// What the socket layer makes of a call, with the thread counted as inside the library meanwhile.
+macro_rules! answered {
+    ($body:expr) => {
+        match netacc_sys::visits::Visit::begin() {
+            netacc_sys::visits::Admission::Inside(_visit) => $body,
+            netacc_sys::visits::Admission::Anew => netacc_core::Outcome::Anew,
+            netacc_sys::visits::Admission::Closer => netacc_core::Outcome::Pass,
+        }
+    };
+}
+
+/// The result of a call with this outcome: of `$pass` where the next definition makes the call, and of `$anew` where the
+/// call is to be made once more.
+macro_rules! concluded {
+    ($outcome:expr, $pass:expr, $anew:expr, $ret:ty) => {
+        match $outcome {
+            netacc_core::Outcome::Pass => $pass,
+            netacc_core::Outcome::Done(v) => v as $ret,
+            netacc_core::Outcome::Failed(e) => $crate::next::fail(e) as $ret,
+            netacc_core::Outcome::Cancelled => $crate::next::interrupted() as $ret,
+            netacc_core::Outcome::Anew => $anew,
+        }
+    };
+}
+
 /// One line per intercepted call: its C signature and what the socket layer makes of it. With `where`, the call is
 /// passed on at once if that is false: a few instructions, for the calls that a program makes most on descriptors
 /// that are not ours.
+///
+/// With `mod NAME` there is a module of that name, too, in which the function of each line only tells what the socket
+/// layer makes of the call: for a caller that passes a call on in another way than by libc's function.
 macro_rules! hooks {
+    (mod $outcomes:ident; $($lines:tt)*) => {
+        hooks! { $($lines)* }
+        outcomes! { $outcomes; $($lines)* }
+    };
     ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) -> $ret:ty $(where $ours:expr)? => $body:expr; )*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
@@ -175,26 +207,44 @@ macro_rules! hooks {
             #[inline(never)]
             unsafe fn ours($($arg: $ty),*) -> $ret {
                 #[allow(unused_unsafe)]
-                // SAFETY: the application calls under the function's own contract. The visit ends with the arm, so that
+                // SAFETY: the application calls under the function's own contract. The visit ends with the outcome, so that
                 // a thread is not inside while the next definition makes the call.
-                match unsafe {
-                    match netacc_sys::visits::Visit::begin() {
-                        netacc_sys::visits::Admission::Inside(_visit) => $body,
-                        netacc_sys::visits::Admission::Anew => netacc_core::Outcome::Anew,
-                        netacc_sys::visits::Admission::Closer => netacc_core::Outcome::Pass,
-                    }
-                } {
-                    netacc_core::Outcome::Pass => call_at!(NEXT, ($($arg => $ty),*) -> $ret),
-                    netacc_core::Outcome::Done(v) => v as $ret,
-                    netacc_core::Outcome::Failed(e) => $crate::next::fail(e) as $ret,
-                    netacc_core::Outcome::Cancelled => $crate::next::interrupted() as $ret,
-                    // SAFETY: the application's call once more.
-                    netacc_core::Outcome::Anew => unsafe { $name($($arg),*) },
+                unsafe {
+                    concluded!(
+                        answered!($body), call_at!(NEXT, ($($arg => $ty),*) -> $ret), $name($($arg),*), $ret
+                    )
                 }
             }
             jump_by_table!($name, here, ($($arg : $ty),*) -> $ret)
         }
     )*};
+}
+
+/// Defines the module of [`hooks!`] with the outcomes of its calls.
+macro_rules! outcomes {
+    (
+        $module:ident;
+        $( fn $name:ident ( $($arg:ident : $ty:ty),* ) -> $ret:ty $(where $ours:expr)? => $body:expr; )*
+    ) => {
+        #[allow(unused_unsafe, reason = "the lines differ in what they need")]
+        pub(crate) mod $module {
+            use super::*;
+
+            $(
+                /// # Safety
+                /// The contract is that of the call.
+                pub unsafe fn $name($($arg: $ty),*) -> Outcome {
+                    // SAFETY: the caller's guarantee.
+                    unsafe {
+                        $(if !$ours {
+                            return Outcome::Pass;
+                        })?
+                        answered!($body)
+                    }
+                }
+            )*
+        }
+    };
 }
 
 /// A call that may sleep. A thread that is cancelled meanwhile ends here, where it has nothing of ours to release. A
@@ -219,8 +269,11 @@ macro_rules! before {
             unsafe extern "C" fn here($($arg: $ty),*) -> c_int {
                 if netacc_sys::libc_kind::is_known() {
                     visit!($name($($arg),*));
+                    #[allow(unused_unsafe)]
                     // SAFETY: the application's arguments, under the contract of libc's function.
-                    unsafe { $ours };
+                    unsafe {
+                        $ours
+                    };
                 }
                 call_next!($name($($arg => $ty),*) -> c_int)
             }

@@ -4,7 +4,7 @@
 use core::ffi::{c_int, c_uint};
 use libc::{pid_t, rlimit, rlimit64};
 use netacc_core::fallback;
-use netacc_sys::mem;
+use netacc_sys::{mem, user};
 
 /// A program that sets its limit of descriptors below this does not intend to open any: OpenSSH's sandboxed process
 /// sets it to 0.
@@ -37,30 +37,25 @@ fn limits(resource: c_uint, new: Option<u64>) {
     }
 }
 
-/// The soft limit that `p` points to, if any.
-///
-/// # Safety
-/// `p` is null or points to a limit.
-unsafe fn current(p: *const rlimit) -> Option<u64> {
-    // SAFETY: the caller guarantees that `p` is null or points to a limit.
-    unsafe { p.as_ref() }.map(|l| l.rlim_cur)
+/// The soft limit that `p` points to, if there is one.
+fn current(p: *const rlimit) -> Option<u64> {
+    // SAFETY: two numbers, which any bytes are.
+    unsafe { user::load(p) }.map(|l| l.rlim_cur)
 }
 
 exports! {
     /// setrlimit(2).
     fn setrlimit(resource: c_uint, new: *const rlimit) -> c_int {
         visit!(setrlimit(resource, new));
-        // SAFETY: the application calls under the function's own contract.
-        limits(resource, unsafe { current(new) });
+        limits(resource, current(new));
         call_next!(setrlimit(resource => c_uint, new => *const rlimit) -> c_int)
     }
 
     /// setrlimit(2) in programs that are built for large files.
     fn setrlimit64(resource: c_uint, new: *const rlimit64) -> c_int {
         visit!(setrlimit64(resource, new));
-        // SAFETY: the application calls under the function's own contract; the two types have one layout where long has 64
-        // bits.
-        limits(resource, unsafe { current(new.cast()) });
+        // The two types have one layout where long has 64 bits.
+        limits(resource, current(new.cast()));
         call_next!(setrlimit64(resource => c_uint, new => *const rlimit64) -> c_int)
     }
 
@@ -68,8 +63,7 @@ exports! {
     fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int {
         visit!(prlimit(pid, resource, new, old));
         if pid == 0 {
-            // SAFETY: the application calls under the function's own contract.
-            limits(resource, unsafe { current(new) });
+            limits(resource, current(new));
         }
         call_next!(prlimit(pid => pid_t, resource => c_uint, new => *const rlimit, old => *mut rlimit) -> c_int)
     }
@@ -78,9 +72,8 @@ exports! {
     fn prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit64, old: *mut rlimit64) -> c_int {
         visit!(prlimit64(pid, resource, new, old));
         if pid == 0 {
-            // SAFETY: the application calls under the function's own contract; the two types have one layout where long has
-            // 64 bits.
-            limits(resource, unsafe { current(new.cast()) });
+            // The two types have one layout where long has 64 bits.
+            limits(resource, current(new.cast()));
         }
         call_next!(prlimit64(pid => pid_t, resource => c_uint, new => *const rlimit64, old => *mut rlimit64) -> c_int)
     }

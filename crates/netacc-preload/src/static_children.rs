@@ -16,15 +16,14 @@ impl Execution {
     /// # Safety
     /// The arguments are those of execveat(2), of which nothing but the path and the environment is read.
     pub unsafe fn at(folder: c_int, path: *const c_char, envp: Args, flags: c_int) -> Execution {
-        if !user::readable(path, 1) || flags & !libc::AT_EMPTY_PATH != 0 {
+        if flags & !libc::AT_EMPTY_PATH != 0 {
             return Execution(None);
         }
-        // SAFETY: a string, whose beginning can be read; the descriptor is only asked about.
-        let (path, folder) = unsafe { (CStr::from_ptr(path), borrowed(folder)) };
-        match folder {
-            Some(folder) if path.is_empty() && flags != 0 => Execution::of(Named::Open(folder), envp),
-            Some(folder) => Execution::of(Named::Path(folder, path), envp),
-            None => Execution(None),
+        // SAFETY: the program's string; the descriptor is only asked about.
+        match unsafe { (user::text(path), borrowed(folder)) } {
+            (Some(path), Some(folder)) if path.is_empty() && flags != 0 => Execution::of(Named::Open(folder), envp),
+            (Some(path), Some(folder)) => Execution::of(Named::Path(folder, path), envp),
+            _ => Execution(None),
         }
     }
 
@@ -42,16 +41,13 @@ impl Execution {
     /// # Safety
     /// As for [`Execution::at`].
     pub unsafe fn searched(name: *const c_char, envp: Args) -> Execution {
-        if !user::readable(name, 1) {
-            return Execution(None);
-        }
         let mut folders = &b"/bin:/usr/bin"[..];
-        // SAFETY: a string, whose beginning can be read, and the environment that libc searches, too.
+        // SAFETY: the program's string, and the environment that libc searches, too.
         let name = unsafe {
             values(weak::environment(), b"PATH=", |value| folders = value);
-            CStr::from_ptr(name)
+            user::text(name)
         };
-        Execution::of(Named::Searched(name, folders), envp)
+        name.map_or(Execution(None), |name| Execution::of(Named::Searched(name, folders), envp))
     }
 
     /// By a descriptor, as fexecve(3).
@@ -111,9 +107,7 @@ unsafe fn values<'a>(envp: Args, name: &[u8], mut found: impl FnMut(&'a [u8])) {
     // SAFETY: the caller's guarantee.
     unsafe {
         each(envp, |variable| {
-            if user::readable(variable, 1)
-                && let Some(value) = CStr::from_ptr(variable).to_bytes().strip_prefix(name)
-            {
+            if let Some(value) = user::text(variable).and_then(|text| text.to_bytes().strip_prefix(name)) {
                 found(value);
             }
         });

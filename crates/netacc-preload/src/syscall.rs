@@ -3,25 +3,24 @@
 //! calls pass through.
 
 use crate::exec::{execute, hand_off};
+use crate::hooks::outcomes;
 use crate::identity::before_capabilities;
 #[cfg(target_arch = "x86_64")]
 use crate::static_children::Execution;
-use crate::{clone, hooks as h, process, seccomp, time, uring, users};
-use core::ffi::{c_int, c_long, c_uint};
+use crate::{clone, fd_passing, hooks as h, process, seccomp, time, uring, users};
+use core::ffi::{c_int, c_long, c_uint, c_void};
 use netacc_core::fork::rights::{self, Change};
 use netacc_core::switch::demote;
-use netacc_core::wait::{poll, select};
-use netacc_core::{fallback, identity};
+use netacc_core::{Outcome, fallback, identity};
 use netacc_stats::Reason;
+use netacc_sys::user;
 
 /// KCMP_FILE of kcmp(2): compare two descriptors.
 const KCMP_FILE: usize = 0;
 
 exports! {
     /// syscall(2). The arguments are passed in registers, so six can be read however many the caller gave.
-    ///
-    /// The kernel's form of some calls differs from libc's: ppoll and pselect6 write the time left, preadv2 takes its
-    /// offset in two halves, of which the first has all of it on 64-bit machines.
+    /// preadv2 takes its offset in two halves, of which the first has all of it on 64-bit machines.
     #[allow(unused_unsafe, reason = "the macro has a block of its own")]
     fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
         let fd = a as c_int;
@@ -50,29 +49,13 @@ exports! {
                 libc::SYS_read => h::read(fd, b as _, c) as c_long,
                 libc::SYS_readv => h::readv(fd, b as _, c as c_int) as c_long,
                 libc::SYS_recvfrom => h::recvfrom(fd, b as _, c, d as c_int, e as _, f as _) as c_long,
-                libc::SYS_recvmsg => crate::fd_passing::recvmsg(fd, b as _, c as c_int) as c_long,
-                libc::SYS_recvmmsg => {
-                    c_long::from(crate::fd_passing::recvmmsg(fd, b as _, c as c_uint, d as c_int, e as _))
-                }
                 libc::SYS_write => h::write(fd, b as _, c) as c_long,
                 libc::SYS_writev => h::writev(fd, b as _, c as c_int) as c_long,
                 libc::SYS_sendto => h::sendto(fd, b as _, c, d as c_int, e as _, f as _) as c_long,
-                libc::SYS_sendmsg => h::sendmsg(fd, b as _, c as c_int) as c_long,
-                libc::SYS_sendmmsg => c_long::from(h::sendmmsg(fd, b as _, c as c_uint, d as c_int)),
                 libc::SYS_sendfile => h::sendfile(fd, b as c_int, c as _, d) as c_long,
                 libc::SYS_splice => h::splice(fd, b as _, c as c_int, d as _, e, f as c_uint) as c_long,
                 libc::SYS_preadv2 => h::preadv2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
                 libc::SYS_pwritev2 => h::pwritev2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
-                libc::SYS_ppoll if poll::concerns(a as _, b) => {
-                    time::left_in(c as _, |t| c_long::from(h::ppoll(a as _, b as _, t, d as _)))
-                }
-                #[cfg(target_arch = "x86_64")]
-                libc::SYS_select => c_long::from(h::select(fd, b as _, c as _, d as _, e as _)),
-                libc::SYS_pselect6 if select::concerns(fd, [b as _, c as _, d as _]) => {
-                    // The last argument is the address of two words: the signal mask's address and size.
-                    let mask = (f as *const usize).as_ref().map_or(0, |m| *m);
-                    time::left_in(e as _, |t| c_long::from(h::pselect(fd, b as _, c as _, d as _, t, mask as _)))
-                }
                 #[cfg(target_arch = "x86_64")]
                 libc::SYS_poll => c_long::from(h::poll(a as _, b as _, c as c_int)),
                 #[cfg(target_arch = "x86_64")]
@@ -92,6 +75,12 @@ exports! {
                 libc::SYS_mlockall => c_long::from(seccomp::mlockall(fd)),
                 libc::SYS_prctl => c_long::from(seccomp::prctl(fd, b, c, d, e)),
                 libc::SYS_mount => c_long::from(users::mount(a as _, b as _, c as _, d as _, e as _)),
+                n if reads_memory(n) => {
+                    let next = || passed(n, a, b, c, d, e, f);
+                    concluded!(
+                        outcome(n, [a, b, c, d, e, f]), received(n, b, next()), syscall(n, a, b, c, d, e, f), c_long
+                    )
+                }
                 n if is_worked_on(n) => {
                     visit!(syscall(n, a, b, c, d, e, f));
                     worked_on(n, a, b, c, d, e, f)
@@ -100,6 +89,78 @@ exports! {
             }
         }
     }
+}
+
+/// Whether libc's function for the call reads some of the program's memory itself, in glibc or in musl. Such a call stays a
+/// system call where it is passed on: it would be stopped by a signal where the kernel answers `EFAULT`.
+fn reads_memory(n: c_long) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if n == libc::SYS_select {
+        return true;
+    }
+    matches!(
+        n,
+        libc::SYS_ppoll
+            | libc::SYS_pselect6
+            | libc::SYS_sendmsg
+            | libc::SYS_sendmmsg
+            | libc::SYS_recvmsg
+            | libc::SYS_recvmmsg
+    )
+}
+
+/// What the socket layer makes of such a call. The kernel's form of ppoll, select and pselect6 writes the time left.
+///
+/// # Safety
+/// The contract is that of the call.
+#[inline(never)]
+unsafe fn outcome(n: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Outcome {
+    let fd = a as c_int;
+    // SAFETY: the kernel's arguments of these calls are libc's, in libc's order.
+    unsafe {
+        match n {
+            libc::SYS_ppoll => time::left_in(c as _, || outcomes::ppoll(a as _, b as _, c as _, d as _)),
+            libc::SYS_pselect6 => selected(fd, [b, c, d], e, f),
+            libc::SYS_sendmsg => outcomes::sendmsg(fd, b as _, c as c_int),
+            libc::SYS_sendmmsg => outcomes::sendmmsg(fd, b as _, c as c_uint, d as c_int),
+            libc::SYS_recvmsg => fd_passing::one(fd, b as _, c as c_int),
+            libc::SYS_recvmmsg => fd_passing::many(fd, b as _, c as c_uint, d as c_int, e as _),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_select => outcomes::select(fd, b as _, c as _, d as _, e as _),
+            _ => Outcome::Pass,
+        }
+    }
+}
+
+/// What the socket layer makes of a pselect6(2), whose last argument is the address of two words: the signal mask's
+/// address and size.
+///
+/// # Safety
+/// The contract is that of the call.
+unsafe fn selected(n: c_int, sets: [usize; 3], t: usize, mask: usize) -> Outcome {
+    // SAFETY: a word, which any bytes are.
+    let given = if mask == 0 { Some(0) } else { unsafe { user::load(mask as *const usize) } };
+    // Where the two words cannot be read, the kernel says so.
+    let Some(mask) = given else { return Outcome::Pass };
+    let [r, w, x] = sets.map(|set| set as *mut c_void);
+    // SAFETY: the caller's guarantee.
+    unsafe { time::left_in(t as _, || outcomes::pselect(n, r, w, x, t as _, mask as _)) }
+}
+
+/// Takes up what was received by the system call `n`, which the kernel has made, with the message headers at `at`.
+///
+/// # Safety
+/// The kernel has filled in the message headers of these calls.
+unsafe fn received(n: c_long, at: usize, result: c_long) -> c_long {
+    // SAFETY: the caller's guarantee.
+    unsafe {
+        match n {
+            libc::SYS_recvmsg => fd_passing::one_received(result as isize, at as _),
+            libc::SYS_recvmmsg => fd_passing::many_received(result as isize, at as _),
+            _ => {}
+        }
+    }
+    result
 }
 
 /// Whether [`worked_on`] has a line for the call.
@@ -144,7 +205,10 @@ unsafe fn worked_on(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize,
                 process::forked(|| process::at_rest(|| passed(libc::SYS_fork, a, b, c, d, e, f)))
             }
             libc::SYS_clone => clone::made(a as u64, || passed(n, a, b, c, d, e, f)),
-            libc::SYS_clone3 => clone::made(clone::flags3(a, b), || passed(n, a, b, c, d, e, f)),
+            libc::SYS_clone3 => match clone::flags3(a, b) {
+                Some(flags) => clone::made(flags, || passed(n, a, b, c, d, e, f)),
+                None => passed(n, a, b, c, d, e, f),
+            },
             // The system call changes the calling thread alone, where libc's functions change all threads.
             libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => {
                 let [real, effective, saved] = [a, b, c].map(|user| user as libc::uid_t);

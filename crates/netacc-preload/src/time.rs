@@ -1,5 +1,6 @@
 //! Time-outs in the forms that libc's functions take.
 
+use netacc_core::Outcome;
 use netacc_sys::time::Deadline;
 use netacc_sys::user;
 
@@ -15,64 +16,50 @@ pub fn ms_ns(t: i32) -> i64 {
 
 /// Deadline of ppoll(2) and similar calls, where null means for ever. `None`: the time is not valid or cannot be read;
 /// the kernel reports which.
-///
-/// # Safety
-/// `t` is null or valid.
-pub unsafe fn timespec(t: *const libc::timespec) -> Option<Deadline> {
-    // SAFETY: the caller guarantees that `t` is null or valid.
-    unsafe { timespec_ns(t) }.map(Deadline::after)
+pub fn timespec(t: *const libc::timespec) -> Option<Deadline> {
+    timespec_ns(t).map(Deadline::after)
 }
 
 /// The time-out of ppoll(2) and similar calls in nanoseconds; negative means for ever. `None`: the time is not valid or
 /// cannot be read.
-///
-/// # Safety
-/// `t` is null or valid.
-pub unsafe fn timespec_ns(t: *const libc::timespec) -> Option<i64> {
-    if !t.is_null() && !user::readable(t, size_of::<libc::timespec>()) {
-        return None;
-    }
-    // SAFETY: null, or in memory that can be read.
-    let Some(t) = (unsafe { t.as_ref() }) else {
+pub fn timespec_ns(t: *const libc::timespec) -> Option<i64> {
+    if t.is_null() {
         return Some(-1);
-    };
+    }
+    // SAFETY: two numbers, which any bytes are.
+    let t = unsafe { user::load(t) }?;
     if t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec) {
         return None;
     }
     Some(t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_nsec))
 }
 
-/// Deadline of select(2), where null means for ever.
-///
-/// # Safety
-/// `t` is null or valid.
-pub unsafe fn timeval(t: *const libc::timeval) -> Option<Deadline> {
-    if !t.is_null() && !user::readable(t, size_of::<libc::timeval>()) {
-        return None;
-    }
-    // SAFETY: null, or in memory that can be read.
-    let Some(t) = (unsafe { t.as_ref() }) else {
+/// Deadline of select(2), where null means for ever. `None`: the time is not valid or cannot be read.
+pub fn timeval(t: *const libc::timeval) -> Option<Deadline> {
+    if t.is_null() {
         return Some(Deadline::Never);
-    };
+    }
+    // SAFETY: two numbers, which any bytes are.
+    let t = unsafe { user::load(t) }?;
     if t.tv_sec < 0 || t.tv_usec < 0 {
         return None;
     }
     Some(Deadline::after(t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_usec.saturating_mul(1000))))
 }
 
-/// Makes `call` with a copy of the time-out `t` and writes what is left of it to `t` afterwards, as the kernel's ppoll
-/// and pselect6 do.
+/// Makes `call`, unless the kernel makes it, and writes what is left of the time-out `t` to `t` afterwards, as the
+/// kernel's ppoll and pselect6 do. Where it cannot be written, the kernel reports no error.
 ///
 /// # Safety
-/// `t` is null or valid, and may be written to.
-pub unsafe fn left_in<R>(t: *mut libc::timespec, call: impl FnOnce(*const libc::timespec) -> R) -> R {
-    // SAFETY: the caller guarantees that `t` is null or valid.
-    let (copy, deadline) = unsafe { (t.as_ref().copied(), timespec(t)) };
-    let done = call(copy.as_ref().map_or(core::ptr::null(), core::ptr::from_ref));
-    if let (false, Some(deadline)) = (t.is_null(), deadline) {
+/// `t` is the program's argument of the call.
+pub unsafe fn left_in(t: *mut libc::timespec, call: impl FnOnce() -> Outcome) -> Outcome {
+    let deadline = timespec(t);
+    let done = call();
+    if let (false, Outcome::Done(_) | Outcome::Failed(_), Some(deadline)) = (t.is_null(), done, deadline) {
         let left = deadline.left().max(0);
-        // SAFETY: the caller guarantees that `t`, which is not null here, may be written to.
-        unsafe { t.write(libc::timespec { tv_sec: left / 1_000_000_000, tv_nsec: left % 1_000_000_000 }) };
+        let left = libc::timespec { tv_sec: left / 1_000_000_000, tv_nsec: left % 1_000_000_000 };
+        // SAFETY: where the program wants it.
+        let _ = unsafe { user::store(t, left) };
     }
     done
 }

@@ -9,7 +9,7 @@ use netacc_core::fd::closing::File;
 use netacc_core::switch::demote;
 use netacc_core::{fallback, process_mode, startup};
 use netacc_stats::Reason;
-use netacc_sys::own_calls;
+use netacc_sys::{own_calls, user};
 
 /// `struct io_uring_sq`, by which liburing's inline functions put requests into a program's ring; so it cannot change.
 #[repr(C)]
@@ -99,15 +99,12 @@ fn to_kernel(fd: c_int) {
     let _ = demote::by_number(fd, Reason::IoUring);
 }
 
-/// Demotes the descriptors that are about to be registered with a ring.
-///
-/// # Safety
-/// `files` points to `n` numbers, or is null.
-unsafe fn registered(files: *const c_int, n: c_uint) {
-    if !files.is_null() {
-        // SAFETY: the caller guarantees `n` numbers at `files`.
-        (0..n as usize).for_each(|i| to_kernel(unsafe { files.add(i).read_unaligned() }));
-    }
+/// Demotes the descriptors that are about to be registered with a ring: `n` numbers at `files`, as far as they can be
+/// read.
+fn registered(files: *const c_int, n: c_uint) {
+    // SAFETY: numbers, which any bytes are.
+    let numbers = (0..n as usize).map_while(|i| unsafe { user::load(files.wrapping_add(i)) });
+    numbers.for_each(to_kernel);
 }
 
 /// Demotes the descriptors that a request names.
@@ -119,8 +116,7 @@ unsafe fn named(r: &Request) {
     match r.opcode {
         // The kernel closes the number at a time that is not reported to us, and another thread may get it right then.
         CLOSE if !fixed && r.other_fd == 0 => return drop(closing::forget(r.fd, File::There)),
-        // SAFETY: the caller guarantees that the address has that many numbers.
-        FILES_UPDATE => return unsafe { registered(r.address as *const c_int, r.length) },
+        FILES_UPDATE => return registered(r.address as *const c_int, r.length),
         SENDMSG | SENDMSG_ZC => {
             // SAFETY: the caller guarantees that the address is that of a message header.
             let _ = unsafe { msg::passing(r.address as *const libc::msghdr) };

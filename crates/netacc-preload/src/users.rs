@@ -2,11 +2,11 @@
 //! a real kernel socket, since a placeholder has no connection. (A network block device gets its socket by ioctl(2),
 //! see `netacc_core::conn::control`.)
 
-use core::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
+use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use netacc_core::fd::table;
 use netacc_core::switch::demote;
 use netacc_stats::Reason;
-use netacc_sys::raw;
+use netacc_sys::{raw, user};
 
 fn give(fd: c_int) {
     let _ = demote::by_number(fd, Reason::Unsupported);
@@ -34,9 +34,11 @@ exports! {
     ) -> c_int {
         // SAFETY: the application calls under the function's own contract; 9p's options are a string.
         unsafe {
-            if !data.is_null() && !kind.is_null() && CStr::from_ptr(kind) == c"9p" {
+            if user::text(kind).is_some_and(|kind| kind == c"9p")
+                && let Some(options) = user::text(data.cast())
+            {
                 visit!(mount(source, target, kind, flags, data));
-                CStr::from_ptr(data.cast()).to_bytes().split(|b| *b == b',').for_each(option);
+                options.to_bytes().split(|b| *b == b',').for_each(option);
             }
         }
         call_next!(mount(
@@ -63,11 +65,11 @@ pub unsafe fn configured(command: usize, key: *const c_char, value: *const c_cha
     const SET_FD: usize = 5;
     match command {
         SET_FD => give(number),
-        SET_STRING if !key.is_null() && !value.is_null() => {
+        SET_STRING => {
             // SAFETY: the caller guarantees the call's arguments, and both are strings for this command.
-            let (key, value) = unsafe { (CStr::from_ptr(key).to_bytes(), CStr::from_ptr(value)) };
-            if key.ends_with(b"fdno")
-                && let Some(fd) = value.to_str().ok().and_then(|v| v.parse().ok())
+            let (key, value) = unsafe { (user::text(key), user::text(value)) };
+            if key.is_some_and(|key| key.to_bytes().ends_with(b"fdno"))
+                && let Some(fd) = value.and_then(|v| v.to_str().ok()?.parse().ok())
             {
                 give(fd);
             }
@@ -98,6 +100,7 @@ exports! {
 
 /// The beginning of what bpf(2) takes for BPF_MAP_UPDATE_ELEM (linux/bpf.h).
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct Update {
     map: u32,
     key: u64,
@@ -120,20 +123,20 @@ fn holds_sockets(map: u32) -> bool {
 /// bpf(2) by syscall(2), as libbpf calls it, which may put a socket into a map.
 ///
 /// # Safety
-/// `what` points to `size` bytes, the attributes of the command.
+/// The arguments are those of the call.
 pub unsafe fn mapped(command: usize, what: *const c_void, size: usize) {
     const MAP_UPDATE_ELEM: usize = 2;
-    if command != MAP_UPDATE_ELEM || what.is_null() || size < size_of::<Update>() {
+    if command != MAP_UPDATE_ELEM || size < size_of::<Update>() {
         return;
     }
-    // SAFETY: the caller guarantees the command's attributes; a value in a map of sockets has at least four bytes.
+    // SAFETY: numbers, which any bytes are; a value in a map of sockets has at least four of them.
     unsafe {
-        let update = what.cast::<Update>().read_unaligned();
-        if update.value != 0 && holds_sockets(update.map) {
-            let fd = (update.value as *const c_int).read_unaligned();
-            if table::knows(fd) {
-                give(fd);
-            }
+        if let Some(update) = user::load(what.cast::<Update>())
+            && holds_sockets(update.map)
+            && let Some(fd) = user::load(update.value as *const c_int)
+            && table::knows(fd)
+        {
+            give(fd);
         }
     }
 }

@@ -31,7 +31,6 @@ macro_rules! calls {
             })*
             match name.to_bytes() {
                 b"syscall" => syscall as *mut c_void,
-                b"pselect" => pselect as *mut c_void,
                 b"sysconf" => sysconf as *mut c_void,
                 _ => core::ptr::null_mut(),
             }
@@ -61,21 +60,15 @@ calls! {
     read => SYS_read(a, b, c) [a, b, c, 0, 0, 0];
     readv => SYS_readv(a, b, c) [a, b, c, 0, 0, 0];
     recvfrom => SYS_recvfrom(a, b, c, d, e, f) [a, b, c, d, e, f];
-    recvmsg => SYS_recvmsg(a, b, c) [a, b, c, 0, 0, 0];
-    recvmmsg => SYS_recvmmsg(a, b, c, d, e) [a, b, c, d, e, 0];
     write => SYS_write(a, b, c) [a, b, c, 0, 0, 0];
     writev => SYS_writev(a, b, c) [a, b, c, 0, 0, 0];
     sendto => SYS_sendto(a, b, c, d, e, f) [a, b, c, d, e, f];
-    sendmsg => SYS_sendmsg(a, b, c) [a, b, c, 0, 0, 0];
-    sendmmsg => SYS_sendmmsg(a, b, c, d) [a, b, c, d, 0, 0];
     sendfile | sendfile64 => SYS_sendfile(a, b, c, d) [a, b, c, d, 0, 0];
     splice => SYS_splice(a, b, c, d, e, f) [a, b, c, d, e, f];
     // The kernel takes an offset in two halves, of which the first has all of it here.
     preadv2 => SYS_preadv2(a, b, c, d, e) [a, b, c, d, 0, e];
     pwritev2 => SYS_pwritev2(a, b, c, d, e) [a, b, c, d, 0, e];
     poll => SYS_poll(a, b, c) [a, b, c, 0, 0, 0];
-    ppoll => SYS_ppoll(a, b, c, d) [a, b, c, d, SIGNAL_SET, 0];
-    select => SYS_select(a, b, c, d, e) [a, b, c, d, e, 0];
     epoll_create => SYS_epoll_create(a) [a, 0, 0, 0, 0, 0];
     epoll_create1 => SYS_epoll_create1(a) [a, 0, 0, 0, 0, 0];
     epoll_ctl => SYS_epoll_ctl(a, b, c, d) [a, b, c, d, 0, 0];
@@ -96,13 +89,6 @@ calls! {
 unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
     // SAFETY: the program's arguments, in the kernel's order.
     told(unsafe { raw::syscall6(n, [a, b, c, d, e, f]) })
-}
-
-/// pselect(2): the kernel's last argument is the address of the set of signals and its size.
-unsafe extern "C" fn pselect(n: usize, r: usize, w: usize, x: usize, t: usize, mask: usize) -> c_long {
-    let pair = [mask, SIGNAL_SET];
-    // SAFETY: the program's arguments, and a pair that outlives the call.
-    told(unsafe { raw::syscall6(libc::SYS_pselect6, [n, r, w, x, t, (&raw const pair).addr()]) })
 }
 
 /// sysconf(3), as far as it is asked here.

@@ -92,15 +92,17 @@ fn encode(a: SocketAddr, domain: i32) -> ([u8; 28], usize) {
     (out, n)
 }
 
-/// The error with which the kernel refuses an address that is given to a call that has no use for it.
-pub fn given(p: *const c_void, len: u32) -> Result<()> {
-    if p.is_null() {
-        return Ok(());
-    }
+/// The error with which the kernel refuses an address before it looks at what the address is for.
+pub fn taken(p: *const c_void, len: u32) -> Result<()> {
     if len as usize > size_of::<libc::sockaddr_storage>() {
         return Err(Errno::INVAL);
     }
     if user::readable(p, len as usize) { Ok(()) } else { Err(Errno::FAULT) }
+}
+
+/// The error with which the kernel refuses an address that is given to a call that has no use for it.
+pub fn given(p: *const c_void, len: u32) -> Result<()> {
+    if p.is_null() { Ok(()) } else { taken(p, len) }
 }
 
 /// The error with which the kernel refuses a result buffer for an address and its length before it writes.

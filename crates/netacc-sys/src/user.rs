@@ -7,7 +7,7 @@
 
 use crate::errno::Errno;
 use crate::raw;
-use core::ffi::c_void;
+use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 /// The smallest page size (bytes); each part of a larger page is queried by itself.
@@ -89,12 +89,72 @@ pub fn writable<T>(p: *const T, len: usize) -> bool {
     accessible(p.cast(), len, Access::Write)
 }
 
+/// The value at `p`; `None` where it cannot be read. A call that cannot read what it was given leaves the answer to the
+/// kernel, which fails it with `EFAULT`.
+///
+/// # Safety
+/// Any bytes are a valid `T`.
+#[inline]
+pub unsafe fn load<T: Copy>(p: *const T) -> Option<T> {
+    // SAFETY: bytes that can be read, which are a valid value by the caller's guarantee.
+    readable(p, size_of::<T>()).then(|| unsafe { p.read_unaligned() })
+}
+
+/// Writes `value` to `p`. False where that cannot be written.
+///
+/// # Safety
+/// `p` is where the program wants the value.
+#[inline]
+pub unsafe fn store<T: Copy>(p: *mut T, value: T) -> bool {
+    let there = writable(p, size_of::<T>());
+    if there {
+        // SAFETY: bytes that can be written, in memory that the program has named for that.
+        unsafe { p.write_unaligned(value) };
+    }
+    there
+}
+
+/// The text at `p` up to its first zero byte; `None` where a byte of it cannot be read.
+///
+/// # Safety
+/// The program leaves the text as it is for as long as the result is used.
+pub unsafe fn text<'a>(p: *const c_char) -> Option<&'a CStr> {
+    let mut at = p.cast::<u8>();
+    loop {
+        // No byte of the next page is read before it is known to be there.
+        let rest = PAGE - at as usize % PAGE;
+        if !readable(at, 1) {
+            return None;
+        }
+        // SAFETY: the rest of a page that can be read.
+        let part = unsafe { core::slice::from_raw_parts(at, rest) };
+        if part.contains(&0) {
+            // SAFETY: all pages up to the zero byte can be read.
+            return Some(unsafe { CStr::from_ptr(p) });
+        }
+        at = at.wrapping_add(rest);
+    }
+}
+
+/// How many of the `len` bytes at `p` can be written before the first that cannot.
+#[cold]
+pub fn writable_part(p: *mut c_void, len: usize) -> usize {
+    let mut part = 0;
+    while part < len {
+        let at = p.cast::<u8>().wrapping_add(part);
+        if !writable(at, 1) {
+            break;
+        }
+        part += PAGE - at as usize % PAGE;
+    }
+    part.min(len)
+}
+
 /// The kernel's set of signals at `p`; none where that cannot be read.
 #[allow(clippy::not_unsafe_ptr_arg_deref, reason = "it is examined first")]
 pub fn signal_set(p: *const core::ffi::c_void) -> u64 {
-    let p = p.cast::<u64>();
-    // SAFETY: eight bytes that can be read; a program that unmaps them meanwhile would crash without us, too.
-    if readable(p, size_of::<u64>()) { unsafe { p.read_unaligned() } } else { 0 }
+    // SAFETY: any eight bytes are a set of signals.
+    unsafe { load(p.cast::<u64>()) }.unwrap_or(0)
 }
 
 /// Set once the kernel is no longer queried.
@@ -197,6 +257,24 @@ mod tests {
             let pages = places.len();
             places.dedup();
             assert_eq!(places.len(), pages, "{distance}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_or_written_is_left_alone() {
+        let p = pages([libc::PROT_READ | libc::PROT_WRITE, libc::PROT_READ, libc::PROT_NONE]);
+        // SAFETY: within the three pages; the text ends where the memory does, or is not ended by a zero byte at all.
+        unsafe {
+            let value = p.add(PAGE - 8).cast::<u64>();
+            assert!(store(value, u64::from_ne_bytes(*b"12345678")) && !store(p.add(PAGE - 4).cast::<u64>(), 0));
+            assert_eq!(load(value), Some(u64::from_ne_bytes(*b"12345678")));
+            assert_eq!(load(p.add(2 * PAGE - 4).cast::<u64>()), None);
+            assert_eq!(text(value.cast()), Some(c"12345678"));
+            assert_eq!(libc::mprotect(p.add(PAGE).cast(), PAGE, libc::PROT_READ | libc::PROT_WRITE), 0);
+            p.add(PAGE).write_bytes(b'x', PAGE);
+            assert_eq!(text(p.add(PAGE).cast()), None);
+            assert_eq!(text(core::ptr::null()), None);
+            assert_eq!([0, 10, 3 * PAGE].map(|len| writable_part(p.add(PAGE).cast(), len)), [0, 10, PAGE]);
         }
     }
 

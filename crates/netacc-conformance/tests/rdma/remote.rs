@@ -104,7 +104,7 @@ fn listener() -> (i32, SocketAddr) {
     static LISTENER: OnceLock<(i32, SocketAddr)> = OnceLock::new();
     *LISTENER.get_or_init(|| {
         let fd = new_socket(libc::SOCK_NONBLOCK);
-        assert_eq!(connect::bind(fd), Outcome::Pass);
+        assert_eq!(connect::before_bind(fd), Outcome::Pass);
         with_address(SocketAddr::new(host(), 0), |p, n| raw::bind(fd, p, n)).unwrap();
         assert_eq!(number(opening::listen(fd, 100)), Some(0));
         // From here on other hosts find it.

@@ -40,6 +40,9 @@ pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
     let Some(r) = table::socket(fd) else {
         return Outcome::Pass;
     };
+    if let Err(e) = addr::taken(p, len) {
+        return Outcome::Failed(e);
+    }
     let s = r.obj;
     match s.path() {
         Path::Shm => connect_existing(r, p, len).into(),
@@ -456,8 +459,16 @@ fn scoped(dest: SocketAddr) -> bool {
     matches!(dest.ip(), IpAddr::V6(a) if a.is_unicast_link_local())
 }
 
+/// bind(2).
+pub fn bind(fd: i32, p: *const c_void, len: u32) -> Outcome {
+    match addr::taken(p, len) {
+        Err(e) if table::socket(fd).is_some() => Outcome::Failed(e),
+        _ => before_bind(fd),
+    }
+}
+
 /// Prepares a socket for the kernel's bind(2): materializes it.
-pub fn bind(fd: i32) -> Outcome {
+pub fn before_bind(fd: i32) -> Outcome {
     match table::socket(fd) {
         // The port of a dead connection is released; the socket may be bound again, once.
         Some(r) if r.obj.is_shm() => match r.obj.endpoint() {

@@ -134,7 +134,8 @@ pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
         };
     };
     // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
-    match unsafe { iov(m) } {
+    let checked = unsafe { iov(m).and_then(|v| msg_header::check_sent(m).map(|()| v)) };
+    match checked {
         Ok(mut v) => transmit(r, ep, &mut v, flags).into(),
         Err(e) => Outcome::Failed(e),
     }
@@ -185,6 +186,9 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
     let Some((r, ep)) = (unsafe { endpoint_for(fd, m) }) else {
         // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
         let Some((r, mut v)) = (unsafe { candidate(fd, m) }) else { return Outcome::Pass };
+        if !user::writable(m, HEADER) {
+            return Outcome::Failed(Errno::FAULT);
+        }
         let done = candidate::receive(fd, r, &mut v, flags);
         if let Outcome::Done(_) = done {
             // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
@@ -252,23 +256,41 @@ pub unsafe fn sendmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32) -> Ou
     Outcome::Done(done as isize)
 }
 
-/// recvmmsg(2). The time-out is checked after each message, as the man page says.
+/// recvmmsg(2). The time-out is checked after each message, as the man page says, and what is left of it is stored in its
+/// place.
 ///
 /// # Safety
-/// `v` points to `n` valid message headers, `timeout` is null or valid.
-pub unsafe fn recvmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32, timeout: *const libc::timespec) -> Outcome {
+/// `v` points to `n` valid message headers.
+pub unsafe fn recvmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32, timeout: *mut libc::timespec) -> Outcome {
     if accelerated(fd).is_none() && !promote::given_up(fd) {
         return candidate::pass_by_number(fd);
     }
-    if !timeout.is_null() && !user::readable(timeout, size_of::<libc::timespec>()) {
-        return Outcome::Failed(Errno::FAULT);
+    if timeout.is_null() {
+        // SAFETY: the caller's guarantee.
+        return unsafe { received_until(fd, v, n, flags, Deadline::Never) };
     }
-    // SAFETY: null, or in memory that can be read.
-    let deadline = match unsafe { timeout.as_ref() } {
+    // SAFETY: two numbers, which any bytes are.
+    let deadline = match unsafe { user::load(timeout) } {
+        None => return Outcome::Failed(Errno::FAULT),
         Some(t) if t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec) => return Outcome::Failed(Errno::INVAL),
         Some(t) => Deadline::after(t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_nsec)),
-        None => Deadline::Never,
     };
+    // SAFETY: the caller's guarantee.
+    let done = unsafe { received_until(fd, v, n, flags, deadline) };
+    let left = deadline.left().max(0);
+    let left = libc::timespec { tv_sec: left / 1_000_000_000, tv_nsec: left % 1_000_000_000 };
+    // SAFETY: where the program wants it.
+    match done {
+        Outcome::Done(1..) if !unsafe { user::store(timeout, left) } => Outcome::Failed(Errno::FAULT),
+        done => done,
+    }
+}
+
+/// A recvmmsg(2) that ends with the first message after a deadline.
+///
+/// # Safety
+/// As for [`recvmmsg`].
+unsafe fn received_until(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32, deadline: Deadline) -> Outcome {
     let mut flags_now = flags & !libc::MSG_WAITFORONE;
     let mut done = 0;
     while done < n.min(IOV_MAX as u32) {

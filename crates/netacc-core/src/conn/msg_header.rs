@@ -8,7 +8,8 @@
 //! The application's structures are read as the kernel would do it.
 #![allow(unsafe_code)]
 
-use netacc_sys::{libc_kind, user};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::{addr, libc_kind, user};
 
 const _: () = assert!(cfg!(target_endian = "little"));
 
@@ -39,6 +40,47 @@ pub(super) unsafe fn controls(m: *const libc::msghdr) -> usize {
     meant(unsafe { (*m).msg_controllen })
 }
 
+/// The error with which the kernel refuses what is sent beside the bytes: an address and control messages, of which it makes
+/// copies.
+///
+/// # Safety
+/// `m` is a valid message header.
+pub(super) unsafe fn check_sent(m: *const libc::msghdr) -> Result<()> {
+    // SAFETY: the caller guarantees a valid header.
+    let (name, length, start, controls) = unsafe { ((*m).msg_name, (*m).msg_namelen, (*m).msg_control, controls(m)) };
+    addr::given(name, length.min(size_of::<libc::sockaddr_storage>() as u32))?;
+    if controls > i32::MAX as usize {
+        return Err(Errno(libc::ENOBUFS));
+    }
+    if !user::readable(start, controls) {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: the control messages can be read.
+    if unsafe { each_control(start.cast(), controls, |_, _, _| {}) } { Ok(()) } else { Err(Errno::INVAL) }
+}
+
+/// Calls `f` with each of the control messages in the `length` bytes at `start`: the header, where what follows it begins,
+/// and that part's length. False where a message does not lie before the end, or is too short to be one.
+///
+/// # Safety
+/// The bytes can be read.
+unsafe fn each_control(start: *const u8, length: usize, mut f: impl FnMut(&libc::cmsghdr, *const u8, usize)) -> bool {
+    let header = size_of::<libc::cmsghdr>();
+    let mut at = 0;
+    while length - at >= header {
+        // SAFETY: a whole header lies before the end.
+        let h = unsafe { start.add(at).cast::<libc::cmsghdr>().read_unaligned() };
+        let whole = meant(h.cmsg_len);
+        if whole < header || whole > length - at {
+            return false;
+        }
+        f(&h, start.wrapping_add(at + header), whole - header);
+        // The next one begins at a multiple of a word's size (cmsg(3)).
+        at = length.min(at.saturating_add(whole.next_multiple_of(size_of::<usize>())));
+    }
+    true
+}
+
 /// Calls `f` for each descriptor in the control messages of `m` (unix(7), SCM_RIGHTS).
 ///
 /// # Safety
@@ -52,28 +94,14 @@ pub(super) unsafe fn each_passed(m: *const libc::msghdr, mut f: impl FnMut(i32))
     if !user::readable(start, length) {
         return;
     }
-    let header = size_of::<libc::cmsghdr>();
-    let mut at = 0;
-    while length - at >= header {
-        // SAFETY: a whole header lies before the end.
-        let h = unsafe { start.add(at).cast::<libc::cmsghdr>().read_unaligned() };
-        let whole = meant(h.cmsg_len);
-        if whole < header || whole > length - at {
-            return;
-        }
-        if h.cmsg_level == libc::SOL_SOCKET && h.cmsg_type == libc::SCM_RIGHTS {
-            for n in 0..(whole - header) / size_of::<i32>() {
-                let mut fd = [0u8; size_of::<i32>()];
-                // SAFETY: the number lies within its message, which lies before the end.
-                unsafe {
-                    let number = start.add(at + header + n * size_of::<i32>());
-                    core::ptr::copy_nonoverlapping(number, fd.as_mut_ptr(), size_of::<i32>());
-                }
-                f(i32::from_ne_bytes(fd));
+    let number = size_of::<i32>();
+    // SAFETY: the control messages can be read; each number lies within its message.
+    unsafe {
+        each_control(start, length, |h, data, length| {
+            if h.cmsg_level == libc::SOL_SOCKET && h.cmsg_type == libc::SCM_RIGHTS {
+                (0..length / number).for_each(|n| f(data.add(n * number).cast::<i32>().read_unaligned()));
             }
-        }
-        // The next one begins at a multiple of a word's size (cmsg(3)).
-        at = length.min(at.saturating_add(whole.next_multiple_of(size_of::<usize>())));
+        });
     }
 }
 

@@ -39,6 +39,12 @@ const AT_ONCE: usize = 32;
 /// Length (events) up to which an application's array never receives our own events temporarily.
 const SHIELDED: usize = 64;
 
+/// The largest array of events that the kernel takes.
+const MOST_EVENTS: i32 = i32::MAX / size_of::<libc::epoll_event>() as i32;
+
+/// Size of the kernel's signal set in bytes.
+const SIGSET: usize = 8;
+
 /// Whether a wait for `timeout` nanoseconds (negative: for ever) needs the socket layer.
 #[inline]
 pub fn concerns(fd: i32, timeout: i64) -> bool {
@@ -54,7 +60,7 @@ pub fn wait(fd: i32, mut call: Call, timeout: i64, pass: impl FnOnce() -> i32) -
     let Some(r) = table::epoll(fd) else {
         return Outcome::Pass;
     };
-    if call.max <= 0 || call.events.is_null() {
+    if !(1..=MOST_EVENTS).contains(&call.max) {
         return Outcome::Pass;
     }
     if !r.obj.is_plain() {
@@ -75,12 +81,28 @@ pub fn wait(fd: i32, mut call: Call, timeout: i64, pass: impl FnOnce() -> i32) -
 /// Waits in an instance with accelerated registrations.
 #[inline(never)]
 fn mixed(e: &'static Epoll, call: &Call) -> Outcome {
+    if !call.sigmask.is_null() && !user::readable(call.sigmask, SIGSET) {
+        return Outcome::Failed(Errno::FAULT);
+    }
     page().count(Counter::EpollWaits);
     shared::claim(e);
-    let done =
-        if user::writable(call.events, size_of::<libc::epoll_event>()) { run(e, call) } else { unheard(e, call) };
+    let done = match room(call) {
+        0 => unheard(e, call),
+        max => run(e, &Call { max, ..*call }),
+    };
     hand_off(e);
     done.into()
+}
+
+/// Number of events that the program's array can take. The kernel leaves events for the next call that do not fit into the
+/// memory that is there.
+fn room(call: &Call) -> i32 {
+    const EVENT: usize = size_of::<libc::epoll_event>();
+    let whole = (call.max as usize).saturating_mul(EVENT);
+    if user::known(call.events, whole, user::Access::Write) {
+        return call.max;
+    }
+    (user::writable_part(call.events.cast(), whole) / EVENT) as i32
 }
 
 /// Waits for a call whose array cannot be written, which fails as soon as there is an event.

@@ -159,8 +159,7 @@ fn goes_on_with_stack(call: &Call) -> bool {
     let flags = match call.number as c_long {
         libc::SYS_vfork => return true,
         libc::SYS_clone => first as u64,
-        // SAFETY: the program's arguments of clone3.
-        libc::SYS_clone3 => unsafe { crate::clone::flags3(first, second) },
+        libc::SYS_clone3 => crate::clone::flags3(first, second).unwrap_or(0),
         _ => 0,
     };
     flags & libc::CLONE_VM as u64 != 0
