@@ -13,8 +13,8 @@ pub enum Outcome {
     Pass,
     /// The thread is cancelled (pthread_cancel(3)) and ends in the intercepted call, where it holds nothing of ours.
     Cancelled,
-    /// The library is about to be replaced, and the call is to be made anew, with its whole time-out: see
-    /// [`crate::operator::exchange`].
+    /// The call is to be made anew, with its whole time-out: a signal has interrupted it and the kernel would restart it
+    /// (signal(7)), or the library is about to be replaced (see [`crate::operator::exchange`]).
     Anew,
 }
 

@@ -248,15 +248,16 @@ macro_rules! outcomes {
 }
 
 /// A call that may sleep. A thread that is cancelled meanwhile ends here, where it has nothing of ours to release. A
-/// thread that was woken although another one was cancelled makes the call anew.
+/// thread that was woken although another one was cancelled makes the call anew, and so does one that a signal has
+/// interrupted, by no further frame, however often that happens. A thread that is to come out of the library does so first.
 macro_rules! sleeps {
     ($call:expr) => {
-        match $call {
-            netacc_core::Outcome::Cancelled => {
-                $crate::process::cancelled();
-                netacc_core::Outcome::Anew
+        loop {
+            match $call {
+                netacc_core::Outcome::Cancelled => $crate::process::cancelled(),
+                netacc_core::Outcome::Anew if !netacc_sys::visits::is_leaving() => {}
+                outcome => break outcome,
             }
-            done => done,
         }
     };
 }

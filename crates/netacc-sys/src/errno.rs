@@ -39,7 +39,8 @@ pub enum Fail {
     ToKernel,
     /// The thread is cancelled (pthread_cancel(3)), and ends as soon as it holds nothing of ours.
     Cancelled,
-    /// The library is about to be replaced ([`crate::visits`]), and the call is to be made anew.
+    /// The call is to be made anew from its number on: a signal interrupted it, after which the kernel would restart it, or
+    /// the library is about to be replaced ([`crate::visits`]).
     Anew,
 }
 

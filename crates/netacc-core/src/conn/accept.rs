@@ -364,7 +364,7 @@ fn sleep_while_kernels(fd: i32, r: Ref<Socket>) -> Answer<bool> {
         match slept {
             Ok(_) if set.revents(at) != 0 || table::is_replaced(r, fd) => return Ok(false),
             Ok(_) => {}
-            Err(Fail::INTR) if signals.goes_on(Deadline::Never) => {}
+            Err(Fail::INTR) => signals.interrupted(Deadline::Never)?,
             Err(e) => return Err(e),
         }
     }
@@ -415,7 +415,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Answer<
                     return Err(Fail::INTR);
                 }
             }
-            Err(Fail::INTR) if signals.goes_on(deadline) => {}
+            Err(Fail::INTR) => signals.interrupted(deadline)?,
             Err(e) => return Err(e),
         }
         if !r.valid() {

@@ -330,7 +330,7 @@ fn await_pipe(pipe: i32, events: i16, nonblock: bool) -> Answer<i16> {
         }
         set.add(pipe, events);
         match set.sleep(Deadline::Never, signals.admit()) {
-            Err(Fail::INTR) if signals.goes_on(Deadline::Never) => {}
+            Err(Fail::INTR) => signals.interrupted(Deadline::Never)?,
             slept => drop(slept?),
         }
         seen = raw::events_now(pipe, events);

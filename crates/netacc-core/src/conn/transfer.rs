@@ -139,7 +139,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
                 });
                 match waited {
                     // For a read without room the kernel waits once and returns 0, whatever ended the wait.
-                    Ok(()) | Err(Fail::AGAIN | Fail::INTR) if wanted == 0 && !bad => return Ok(0),
+                    Ok(()) | Err(Fail::AGAIN | Fail::INTR | Fail::Anew) if wanted == 0 && !bad => return Ok(0),
                     Ok(()) => {}
                     Err(_) if got > 0 => return Ok(got),
                     Err(e) => return Err(e),

@@ -257,7 +257,7 @@ pub fn wait(fd: i32, r: Ref<Socket>) -> Answer<()> {
                     pause();
                 }
             }
-            Err(Fail::INTR) if signals.goes_on(deadline) => {}
+            Err(Fail::INTR) => signals.interrupted(deadline)?,
             Err(e) => return Err(e),
         }
     }

@@ -61,16 +61,22 @@ impl CallSignals {
         }
     }
 
-    /// Ends this wait of a call that goes on with another one. `EINTR` if a signal has come meanwhile that ends the call:
-    /// its handler runs between the two waits, and would end neither.
+    /// Ends this wait of a call that goes on with another one, unless a signal has come meanwhile that ends the call: its
+    /// handler runs between the two waits, and would end neither.
     pub fn leave(self, deadline: Deadline) -> Answer<()> {
-        let ends = self.blocked.is_some() && signals::will_handle(self.before) && !self.restarts(deadline);
-        if ends { Err(Fail::INTR) } else { Ok(()) }
+        let ends = self.blocked.is_some() && signals::will_handle(self.before);
+        if ends { self.handled(deadline) } else { Ok(()) }
     }
 
-    /// Whether a call goes on of which a sleep was interrupted: no handler ran, or the call is restarted.
-    pub fn goes_on(&self, deadline: Deadline) -> bool {
-        self.was_nothing() || self.restarts(deadline)
+    /// What follows for a call of which a sleep was interrupted: it sleeps again if no handler ran.
+    pub fn interrupted(&self, deadline: Deadline) -> Answer<()> {
+        if self.was_nothing() { Ok(()) } else { self.handled(deadline) }
+    }
+
+    /// How a call ends in which a handler runs. A call that the kernel would restart is made anew, since the kernel begins
+    /// with the number as well, which the handler may have closed or given to another file.
+    fn handled(&self, deadline: Deadline) -> Answer<()> {
+        Err(if self.restarts(deadline) { Fail::Anew } else { Fail::INTR })
     }
 
     /// Whether no handler of the program's ran although the last sleep was interrupted.

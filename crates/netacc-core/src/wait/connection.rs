@@ -113,7 +113,7 @@ pub fn until_done(
                 return Err(Fail::INTR);
             }
             Ok(_) => {}
-            Err(Fail::INTR) if signals.goes_on(deadline) => {}
+            Err(Fail::INTR) => signals.interrupted(deadline)?,
             Err(e) => return Err(e),
         }
     }

@@ -79,7 +79,7 @@ fn look(o: Ours, fd: i32, events: i16) -> Option<i16> {
         Ours::Listener(s) => match s.listener() {
             Some(l) => {
                 l.take_links();
-                if waits_in_memory(s, l) || tcp_ready(l.kernel_fd(fd)) || l.starves() { Readiness::IN } else { 0 }
+                if waits_in_memory(s, l) || kernel_has_connection(l, fd) || l.starves() { Readiness::IN } else { 0 }
             }
             None => POLLNVAL as u32,
         },
@@ -92,6 +92,16 @@ fn look(o: Ours, fd: i32, events: i16) -> Option<i16> {
         }
     };
     Some((found & (mask | POLLNVAL as u32)) as i16)
+}
+
+/// Whether the kernel has a connection for the listener `l` with the number `fd`. The accept that follows then asks the
+/// kernel, whatever its last answer was.
+fn kernel_has_connection(l: &Listener, fd: i32) -> bool {
+    let has = tcp_ready(l.kernel_fd(fd));
+    if has {
+        l.tcp_waits.note();
+    }
+    has
 }
 
 /// As [`look`], but without a question to the kernel about a listener: it sees the connects over links that have been taken

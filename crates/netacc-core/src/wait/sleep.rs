@@ -110,7 +110,7 @@ pub(crate) fn for_kernel(
             Ok(_) if own.is_none() => return Ok(KernelWait::LookAgain),
             // Only the pipe has reported something.
             Ok(_) => {}
-            Err(Fail::INTR) if signals.goes_on(deadline) => {}
+            Err(Fail::INTR) => signals.interrupted(deadline)?,
             Err(e) => return Err(e),
         }
     }
