@@ -8,9 +8,10 @@ use crate::object::reference::Ref;
 use crate::object::socket::{Path, Socket};
 use crate::process_mode;
 use crate::process_mode::reason;
+use crate::startup;
 use crate::switch::demote;
 use netacc_stats::Reason;
-use netacc_sys::{own_limit, reserved_fds};
+use netacc_sys::{libc_kind, own_limit, reserved_fds};
 
 /// Divisor of the limit of descriptors: if ours are a smaller part of it, they are not why the program has run out.
 const PART_OF_LIMIT: u64 = 16;
@@ -37,6 +38,33 @@ pub fn before_filter() {
     fall_back(Reason::Confined);
     rights::before_fewer_rights();
     netacc_log::end();
+}
+
+/// Whether the calls of a library that the program opens have to come to us, so that it is opened without RTLD_DEEPBIND
+/// (dlopen(3)).
+#[cold]
+pub fn follows_library() -> bool {
+    let follows = accelerates();
+    if follows {
+        netacc_log::log!(
+            Info,
+            "program: opens a library with RTLD_DEEPBIND; it is opened without, for its calls on sockets"
+        );
+    }
+    follows
+}
+
+/// Called before the program opens a library that has a libc of its own (dlmopen(3)), whose calls we do not see.
+#[cold]
+pub fn before_apart() {
+    if accelerates() {
+        fall_back(Reason::OwnCalls);
+    }
+}
+
+/// Whether something of the program may be accelerated. musl knows neither the flag nor the function above.
+fn accelerates() -> bool {
+    libc_kind::is_known() && !libc_kind::is_musl() && startup::ensure().is_some_and(|rt| rt.accelerates())
 }
 
 /// Called when accept(2) finds no free descriptor. Some descriptors are ours: those of links and epoll instances, and

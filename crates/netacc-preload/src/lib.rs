@@ -26,6 +26,7 @@ mod freestanding;
 mod go;
 mod hooks;
 mod identity;
+mod opened;
 mod process;
 mod seccomp;
 mod stand_ins;

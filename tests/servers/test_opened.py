@@ -1,0 +1,103 @@
+"""Libraries that a program opens so that libc is found before NetACC, and the search for them on behalf of the one that opens."""
+
+import os
+import subprocess
+import sys
+
+from harness import equal, need
+from matrix import case
+
+LIBRARY = """
+#include <sys/socket.h>
+long lib_read(int fd, char *b, long n) { return recv(fd, b, n, 0); }
+"""
+
+# The libraries are in a folder that the program does not know: only what is called "middle" has it in its RUNPATH.
+MIDDLE = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+void *middle_open(const char *how, const char *name)
+{
+    if (how[0] == 'b')
+        return dlmopen(LM_ID_BASE, name, RTLD_NOW | RTLD_DEEPBIND);
+    return dlopen(name, RTLD_NOW | (how[0] == 'd' ? RTLD_DEEPBIND : 0));
+}
+"""
+
+PROGRAM = """
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+void *middle_open(const char *how, const char *name);
+int main(int argc, char **argv)
+{
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(atoi(argv[1])), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    int c = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(c, (void *)&a, sizeof a))
+        return 2;
+    void *h = argv[2][0] == 'n' ? dlmopen(LM_ID_NEWLM, argv[3], RTLD_NOW) : middle_open(argv[2], argv[3]);
+    if (!h)
+        return puts(dlerror()), 3;
+    long (*lib_read)(int, char *, long) = (long (*)(int, char *, long))dlsym(h, "lib_read");
+    char b[9] = "";
+    long n = lib_read(c, b, 5);
+    printf("%ld %s\\n", n, n < 0 ? strerror(errno) : b);
+    // The program's own call on the same connection.
+    send(c, "x", 1, 0);
+    n = recv(c, b, 5, 0);
+    printf("%ld\\n", n);
+    return 0;
+}
+"""
+
+SERVER = """
+import socket, sys
+l = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+while True:
+    c = l.accept()[0]
+    c.sendall(b"hello")
+    c.recv(1)
+    c.sendall(b"again")
+    c.close()
+"""
+
+
+def build(ctx):
+    compiler = need(os.environ.get("CC", "cc"))
+    (ctx.dir / "apart").mkdir()
+    for name, source, target, *options in (
+        ("library", LIBRARY, "apart/liblibrary.so", "-shared", "-fPIC"),
+        ("middle", MIDDLE, "libmiddle.so", "-shared", "-fPIC", "-Wl,--enable-new-dtags,-rpath,$ORIGIN/apart"),
+        ("program", PROGRAM, "program", "-L", ctx.dir, "-lmiddle", f"-Wl,-rpath,{ctx.dir}"),
+    ):
+        path = ctx.file(f"{name}.c", source.encode())
+        subprocess.run([compiler, "-o", ctx.dir / target, path, *options, "-ldl"], check=True, timeout=60)
+    return ctx.dir / "program"
+
+
+def reads(ctx, names):
+    program = build(ctx)
+    server = ctx.serve(lambda port: [sys.executable, "-c", SERVER, port])
+    for how, name in names:
+        text = ctx.run([program, server.port, how, name.format(ctx.dir)])
+        equal(text, "5 hello\n5\n", f"what the program reads with {how} {name}")
+    return server
+
+
+@case(modes=("plain", "both"))
+def found_and_followed(ctx):
+    """RTLD_DEEPBIND, dlmopen(3) in the program's namespace; names that only RUNPATH and $ORIGIN of the caller lead to."""
+    names = ("liblibrary.so", "$ORIGIN/apart/liblibrary.so", "{}/apart/liblibrary.so")
+    server = reads(ctx, [(how, name) for how in ("plain", "deep", "base") for name in names])
+    ctx.prove(server, accepts=9)
+
+
+@case(modes=("plain", "both"))
+def apart(ctx):
+    """A library with a libc of its own reads what the program has connected."""
+    reads(ctx, [("new", "{}/apart/liblibrary.so")])
