@@ -1,5 +1,6 @@
-"""Libraries that a program opens so that libc is found before NetACC, and the search for them on behalf of the one that opens."""
+"""Libraries: those that a program opens so that libc is found before NetACC, and those that the linker has found by odd paths."""
 
+import glob
 import os
 import subprocess
 import sys
@@ -101,3 +102,15 @@ def found_and_followed(ctx):
 def apart(ctx):
     """A library with a libc of its own reads what the program has connected."""
     reads(ctx, [("new", "{}/apart/liblibrary.so")])
+
+
+@case(modes=("both",))
+def system_libraries_by_any_path(ctx):
+    """A system library that the linker has found by a path with "..", or by a link, is no code of the program's own."""
+    folder = os.path.dirname(glob.glob("/usr/lib*/*/libc.so.6")[0])
+    server = ctx.serve(lambda port: ["redis-server", "--port", port, "--save", ""])
+    link = ctx.dir / "link"
+    link.symlink_to(folder)
+    for path in (f"/usr/bin/../..{folder}", f"/{folder}", str(link)):
+        equal(ctx.run(["redis-cli", "-p", server.port, "ping"], env={"LD_LIBRARY_PATH": path}), "PONG\n", path)
+    ctx.prove(server, accepts=3)

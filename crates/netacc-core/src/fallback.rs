@@ -40,6 +40,11 @@ pub fn before_filter() {
     netacc_log::end();
 }
 
+/// Whether [`before_filter`] was called before.
+pub fn is_prepared() -> bool {
+    !netacc_sys::user::is_probing()
+}
+
 /// Whether the calls of a library that the program opens have to come to us, so that it is opened without RTLD_DEEPBIND
 /// (dlopen(3)).
 #[cold]

@@ -2,9 +2,10 @@
 //! would lock memory that the fast path reserves and does not use yet.
 
 use core::ffi::{c_int, c_uint};
-use libc::{pid_t, rlimit, rlimit64};
+use libc::{pid_t, rlimit, rlimit64, sock_filter, sock_fprog};
 use netacc_core::fallback;
-use netacc_sys::{mem, user};
+use netacc_sys::{mem, own_limit, raw, user};
+use rustix::thread::{CapabilitySet, capabilities, no_new_privs};
 
 /// A program that sets its limit of descriptors below this does not intend to open any: OpenSSH's sandboxed process
 /// sets it to 0.
@@ -15,7 +16,11 @@ exports! {
     fn prctl(what: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
         visit!(prctl(what, a, b, c, d));
         if what == libc::PR_SET_SECCOMP {
-            fallback::before_filter();
+            match a as u32 {
+                libc::SECCOMP_MODE_STRICT => fallback::before_filter(),
+                libc::SECCOMP_MODE_FILTER => before_filter(b as _),
+                _ => {}
+            }
         }
         call_next!(prctl(what => c_int, a => usize, b => usize, c => usize, d => usize) -> c_int)
     }
@@ -30,24 +35,64 @@ exports! {
     }
 }
 
-/// Prepares for a new limit of descriptors.
-fn limits(resource: c_uint, new: Option<u64>) {
-    if resource == libc::RLIMIT_NOFILE && new.is_some_and(|n| n < FEW) {
+/// To be called before seccomp(2). Programs ask by a call that fails what the kernel can do (libseccomp does, with a filter
+/// at a null address), and that changes nothing.
+pub fn before(operation: usize, flags: usize, argument: usize) {
+    match operation as c_uint {
+        libc::SECCOMP_SET_MODE_STRICT if flags == 0 && argument == 0 => fallback::before_filter(),
+        libc::SECCOMP_SET_MODE_FILTER => before_filter(argument as _),
+        _ => {}
+    }
+}
+
+/// Prepares for a filter on system calls, if the kernel may take it.
+fn before_filter(program: *const sock_fprog) {
+    const MOST: u16 = 4096;
+    // A former filter may forbid the questions.
+    if fallback::is_prepared() {
+        return;
+    }
+    // SAFETY: a number and an address, which any bytes are.
+    let Some(program) = (unsafe { user::load(program) }) else { return };
+    let length = usize::from(program.len) * size_of::<sock_filter>();
+    if (1..=MOST).contains(&program.len) && user::readable(program.filter, length) && may_confine() {
         fallback::before_filter();
     }
 }
 
-/// The soft limit that `p` points to, if there is one.
-fn current(p: *const rlimit) -> Option<u64> {
+/// Whether the kernel takes a filter from this thread.
+fn may_confine() -> bool {
+    no_new_privs().unwrap_or(true) || may(CapabilitySet::SYS_ADMIN)
+}
+
+/// Whether the thread has a capability.
+fn may(what: CapabilitySet) -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(what))
+}
+
+/// Prepares for a new limit of descriptors, if the kernel may take it.
+fn limits(resource: c_uint, new: *const rlimit) {
+    if resource != libc::RLIMIT_NOFILE || fallback::is_prepared() {
+        return;
+    }
     // SAFETY: two numbers, which any bytes are.
-    unsafe { user::load(p) }.map(|l| l.rlim_cur)
+    let Some(new) = (unsafe { user::load(new) }) else { return };
+    let is_limit = new.rlim_cur < FEW && new.rlim_cur <= new.rlim_max;
+    if is_limit && (new.rlim_max <= own_limit::hard() || may(CapabilitySet::SYS_RESOURCE)) {
+        fallback::before_filter();
+    }
+}
+
+/// Whether a call on the process `pid` is one on this process.
+fn is_self(pid: pid_t) -> bool {
+    pid == 0 || pid == raw::getpid() as pid_t
 }
 
 exports! {
     /// setrlimit(2).
     fn setrlimit(resource: c_uint, new: *const rlimit) -> c_int {
         visit!(setrlimit(resource, new));
-        limits(resource, current(new));
+        limits(resource, new);
         call_next!(setrlimit(resource => c_uint, new => *const rlimit) -> c_int)
     }
 
@@ -55,15 +100,15 @@ exports! {
     fn setrlimit64(resource: c_uint, new: *const rlimit64) -> c_int {
         visit!(setrlimit64(resource, new));
         // The two types have one layout where long has 64 bits.
-        limits(resource, current(new.cast()));
+        limits(resource, new.cast());
         call_next!(setrlimit64(resource => c_uint, new => *const rlimit64) -> c_int)
     }
 
     /// prlimit(2); only a call on the process itself concerns us.
     fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int {
         visit!(prlimit(pid, resource, new, old));
-        if pid == 0 {
-            limits(resource, current(new));
+        if is_self(pid) {
+            limits(resource, new);
         }
         call_next!(prlimit(pid => pid_t, resource => c_uint, new => *const rlimit, old => *mut rlimit) -> c_int)
     }
@@ -71,9 +116,9 @@ exports! {
     /// prlimit(2) in programs that are built for large files.
     fn prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit64, old: *mut rlimit64) -> c_int {
         visit!(prlimit64(pid, resource, new, old));
-        if pid == 0 {
+        if is_self(pid) {
             // The two types have one layout where long has 64 bits.
-            limits(resource, current(new.cast()));
+            limits(resource, new.cast());
         }
         call_next!(prlimit64(pid => pid_t, resource => c_uint, new => *const rlimit64, old => *mut rlimit64) -> c_int)
     }

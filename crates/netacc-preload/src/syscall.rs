@@ -11,7 +11,7 @@ use crate::{clone, fd_passing, hooks as h, process, seccomp, time, uring, users}
 use core::ffi::{c_int, c_long, c_uint, c_void};
 use netacc_core::fork::rights::{self, Change};
 use netacc_core::switch::demote;
-use netacc_core::{Outcome, fallback, identity};
+use netacc_core::{Outcome, identity};
 use netacc_stats::Reason;
 use netacc_sys::user;
 
@@ -219,10 +219,8 @@ unsafe fn worked_on(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize,
                 });
                 identity::may_change(a as libc::uid_t, || passed(n, a, b, c, d, e, f))
             }
-            libc::SYS_seccomp
-                if matches!(a as c_uint, libc::SECCOMP_SET_MODE_STRICT | libc::SECCOMP_SET_MODE_FILTER) =>
-            {
-                fallback::before_filter();
+            libc::SYS_seccomp => {
+                seccomp::before(a, b, c);
                 passed(n, a, b, c, d, e, f)
             }
             libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_landlock_restrict_self => {
@@ -244,6 +242,13 @@ unsafe fn worked_on(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize,
             // io_uring uses descriptors without our hooks. A program that can do without it gets the error that many
             // containers return. It calls before its first socket, as libuv does, and keeps for good what it gets then.
             libc::SYS_io_uring_setup if uring::is_refused() => crate::next::fail(netacc_sys::Errno::NOSYS) as c_long,
+            libc::SYS_io_uring_setup => {
+                let ring = passed(n, a, b, c, d, e, f);
+                if ring >= 0 {
+                    uring::was_made();
+                }
+                ring
+            }
             // The call compares two numbers' files; the kernel needs a real socket under each of them to answer.
             libc::SYS_kcmp if c == KCMP_FILE => {
                 let _ = [d, e].map(|fd| demote::by_number(fd as c_int, Reason::Unsupported));

@@ -83,16 +83,22 @@ static MAKING: AtomicU32 = AtomicU32::new(0);
 /// with the kernel from then on. A program that is not to be accelerated gets it too, and so does liburing, whose older
 /// releases make their system calls by libc.
 pub fn is_refused() -> bool {
+    is_concerned() && own_calls::loaded::has_libuv()
+}
+
+/// To be called after io_uring_setup by syscall(2) has made a ring. A program that only asks whether it can have one, and
+/// cannot, loses nothing.
+pub fn was_made() {
+    if is_concerned() {
+        fallback::fall_back(Reason::IoUring);
+    }
+}
+
+/// Whether a ring that is made now would have sockets of ours.
+fn is_concerned() -> bool {
     // Relaxed: the thread only has to see its own increment.
     let meant = MAKING.load(Ordering::Relaxed) == 0 && startup::ensure().is_some_and(|rt| rt.accelerates());
-    if !meant || process_mode::reason().is_some() {
-        return false;
-    }
-    if own_calls::loaded::has_libuv() {
-        return true;
-    }
-    fallback::fall_back(Reason::IoUring);
-    false
+    meant && process_mode::reason().is_none()
 }
 
 fn to_kernel(fd: c_int) {

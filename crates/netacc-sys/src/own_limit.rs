@@ -67,6 +67,12 @@ pub fn room() -> usize {
     usize::try_from(numbers.end - numbers.start).unwrap_or(usize::MAX)
 }
 
+/// The hard limit.
+#[must_use]
+pub fn hard() -> u64 {
+    limits().1
+}
+
 /// The program's soft limit.
 #[must_use]
 pub fn of_program() -> u64 {

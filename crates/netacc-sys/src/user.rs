@@ -166,6 +166,11 @@ pub fn stop_probing() {
     SILENT.store(true, Ordering::Relaxed);
 }
 
+/// Whether the kernel is queried.
+pub fn is_probing() -> bool {
+    !SILENT.load(Ordering::Relaxed)
+}
+
 #[cold]
 #[inline(never)]
 fn probe(first: usize, len: usize, access: Access) -> bool {

@@ -3,10 +3,11 @@
 
 use super::{OwnCall, contains, find, is_linked};
 use crate::{libc_kind, reserved_fds, symbol, weak};
+use alloc::format;
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
-use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags, fstat, open};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{CWD, Mode, OFlags, Stat, fstat, open, readlinkat_raw, stat};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::param::page_size;
 
@@ -140,8 +141,8 @@ fn holds(bytes: &[u8], p: *const u8) -> bool {
     bytes.as_ptr_range().contains(&p)
 }
 
-/// Whether the object is one of the system's: its file lies in the folders of the distribution's libraries, it is musl,
-/// or it is the kernel's, which has no path.
+/// Whether the object is one of the system's: its file is in the folders of the distribution's libraries, it is libc or its
+/// loader, or it is the kernel's, which has no path.
 ///
 /// # Safety
 /// `info` is the linker's description of a loaded object.
@@ -150,9 +151,58 @@ unsafe fn is_systems(info: &libc::dl_phdr_info) -> bool {
         return true;
     }
     // SAFETY: the linker's name of the object, which ends with NUL.
-    let name = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
-    let in_its_folders = [&b"/lib"[..], b"/usr/lib"].iter().any(|folder| name.starts_with(folder));
-    !name.contains(&b'/') || in_its_folders || libc_kind::is_musls_loader(name)
+    let name = unsafe { CStr::from_ptr(info.dlpi_name) };
+    let bytes = name.to_bytes();
+    // SAFETY: the caller's guarantee.
+    !bytes.contains(&b'/') || libc_kind::is_musls_loader(bytes) || is_file_of_system(name) || unsafe { is_libc(info) }
+}
+
+/// Whether the object is the libc of this process, or its loader, wherever their files are.
+///
+/// # Safety
+/// `info` is the linker's description of a loaded object.
+unsafe fn is_libc(info: &libc::dl_phdr_info) -> bool {
+    let functions =
+        [c"gnu_get_libc_version", c"__tls_get_addr"].map(|name| symbol::next(name).cast::<u8>().cast_const());
+    let mut found = false;
+    // SAFETY: the caller's guarantee.
+    unsafe { each_segment(info, |_, bytes| found |= functions.iter().any(|f| !f.is_null() && holds(bytes, *f))) };
+    found
+}
+
+/// The folders of the distribution's libraries: everything below a folder whose path begins so.
+const FOLDERS: [&[u8]; 2] = [b"/lib", b"/usr/lib"];
+/// Those of them in which a library is looked for that has come to the process by another path.
+const HOLDERS: [&str; 6] = if cfg!(target_arch = "aarch64") {
+    ["/usr/lib/aarch64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib64", "/lib64", "/usr/lib", "/lib"]
+} else {
+    ["/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu", "/usr/lib64", "/lib64", "/usr/lib", "/lib"]
+};
+
+/// Whether a file is in one of the system's folders. The linker has a name as it was found (`$ORIGIN/../lib`, a link, a
+/// folder that is mounted twice), so where the name does not say it the file does: by its path in the kernel, or by device
+/// and inode.
+fn is_file_of_system(name: &CStr) -> bool {
+    let begins = |path: &[u8]| FOLDERS.iter().any(|folder| path.starts_with(folder));
+    if !contains(name.to_bytes(), b"/..") && begins(name.to_bytes()) {
+        return true;
+    }
+    let Ok(file) = open(name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else { return false };
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    // The beginning of a path that is longer tells as much.
+    let mut path = [0; 64];
+    let length = readlinkat_raw(CWD, link.as_str(), &mut path[..]).unwrap_or(0);
+    let found = begins(path.get(..length).unwrap_or(&[])) || is_file_in_holders(&file, name.to_bytes());
+    reserved_fds::drop_raw(file);
+    found
+}
+
+/// Whether one of [`HOLDERS`] has `file` under the last part of its `name`.
+fn is_file_in_holders(file: &OwnedFd, name: &[u8]) -> bool {
+    let last = name.rsplit(|b| *b == b'/').next().unwrap_or(name);
+    let (Ok(is), Ok(last)) = (fstat(file), core::str::from_utf8(last)) else { return false };
+    let same = |there: Stat| (there.st_dev, there.st_ino) == (is.st_dev, is.st_ino);
+    HOLDERS.iter().any(|folder| stat(format!("{folder}/{last}").as_str()).is_ok_and(same))
 }
 
 /// Whether the object holds this code: the preloaded library, or a program of the project's own that is linked with it.
@@ -190,6 +240,25 @@ unsafe fn each_segment(info: &libc::dl_phdr_info, mut f: impl FnMut(&libc::Elf64
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_file_counts_and_not_its_name() {
+        let libc = HOLDERS
+            .iter()
+            .map(|folder| format!("{folder}/libc.so.6"))
+            .find(|path| stat(path.as_str()).is_ok())
+            .unwrap();
+        let link = std::env::temp_dir().join(format!("netacc-libc-{}", std::process::id()));
+        let own = std::env::current_exe().unwrap();
+        let is = |path: &str| is_file_of_system(&alloc::ffi::CString::new(path).unwrap());
+        std::os::unix::fs::symlink(&libc, &link).unwrap();
+        assert!(
+            is(&libc) && is(&format!("/usr/bin/../..{libc}")) && is(&format!("/{libc}")) && is(link.to_str().unwrap())
+        );
+        std::fs::remove_file(&link).unwrap();
+        assert!(!is(own.to_str().unwrap()) && !is(&format!("/usr/lib/../..{}", own.display())));
+        assert!(!is("/usr/lib/../../no/such/file"));
+    }
 
     #[test]
     fn texts_of_the_program_are_found() {
