@@ -1,7 +1,7 @@
 //! connect(2): shared memory if the destination is this host and a rendezvous is there, else TCP.
 
 use crate::conn::pool::ClaimFor;
-use crate::conn::source_port::{bound_to, choose, no_port, reserve, shares_port};
+use crate::conn::source_port::{bound_to, choose, is_taken, no_port, reserve, shares_port};
 use crate::conn::{abort, kernel_queue, neighbours, pool, ports, shown, transfer};
 use crate::epoll::paths;
 use crate::fd::create::note_connect;
@@ -137,6 +137,9 @@ fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) 
     if s.change(ConnState::Aborted, ConnState::New) {
         // The kernel socket still shows the port of the previous connection, which is no longer reserved.
         abort::bind_anew(fd, s);
+    }
+    if is_taken(fd, s, dest) {
+        return Outcome::Failed(Errno::ADDRNOTAVAIL);
     }
     match accelerate(fd, r, dest) {
         Ok(()) => {

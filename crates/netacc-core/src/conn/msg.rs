@@ -280,10 +280,8 @@ pub unsafe fn recvmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32, timeo
     let left = deadline.left().max(0);
     let left = libc::timespec { tv_sec: left / 1_000_000_000, tv_nsec: left % 1_000_000_000 };
     // SAFETY: where the program wants it.
-    match done {
-        Outcome::Done(1..) if !unsafe { user::store(timeout, left) } => Outcome::Failed(Errno::FAULT),
-        done => done,
-    }
+    let stored = !matches!(done, Outcome::Done(1..)) || unsafe { user::store(timeout, left) };
+    if stored { done } else { Outcome::Failed(Errno::FAULT) }
 }
 
 /// A recvmmsg(2) that ends with the first message after a deadline.

@@ -2,6 +2,7 @@
 //! connection lives, so that getsockname(2) and the peer show what they would show over TCP.
 
 use crate::fd::placeholder::materialize;
+use crate::fd::table;
 use crate::object::socket::{PLACEHOLDER, Socket};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
@@ -39,6 +40,24 @@ pub(super) fn choose(fd: i32, s: &Socket, ip: IpAddr, target: SocketAddr) -> Opt
 /// that only if the connection's own descriptor holds the port.
 pub(super) fn shares_port(s: &Socket) -> bool {
     s.opts.get(libc::SOL_SOCKET, libc::SO_REUSEADDR).is_some_and(|on| on != 0)
+}
+
+/// Whether a connection of this process to `dest` has the address to which the socket is bound, as SO_REUSEADDR on both
+/// allows: two connections would have one pair of addresses, which the kernel refuses. It knows nothing of a connection
+/// that is not its own.
+pub(super) fn is_taken(fd: i32, s: &Socket, dest: SocketAddr) -> bool {
+    if s.has(PLACEHOLDER) || !shares_port(s) {
+        return false;
+    }
+    let Some(bound) = bound_to(fd, s).filter(|b| b.port() != 0) else { return false };
+    let (own, target) =
+        (rendezvous::destination(bound.ip()), SocketAddr::new(rendezvous::destination(dest.ip()), dest.port()));
+    let mut taken = false;
+    table::each_socket(|_, r| {
+        let is_its = |a: SocketAddr| a.port() == bound.port() && (own.is_unspecified() || a.ip() == own);
+        taken |= r.obj.is_shm() && r.obj.local.get().is_some_and(is_its) && r.obj.peer.get() == Some(target);
+    });
+    taken
 }
 
 /// Reserves a local port that no other socket gets while the connection lives. The slot keeps it for its next

@@ -9,14 +9,13 @@ use crate::fork::ownership;
 use crate::object::instance::{
     ACCEPTED, DISABLED, Epoll, FRESH, GONE, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, QUEUED, Registration,
 };
-use crate::object::listener::tcp_ready;
 use crate::object::reference::at;
 use crate::object::socket::Path;
 use crate::object::source::Source;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM};
-use netacc_sys::time;
+use netacc_sys::{raw, time};
 use netacc_transport::shm::{Link, ShmEndpoint};
 use netacc_transport::{Endpoint, Readiness};
 
@@ -39,7 +38,7 @@ pub(crate) fn enqueue(e: &Epoll, reg: &'static Registration) {
 /// returned at once, so that it keeps its position among the kernel's events: a server that first sees a client's bytes
 /// and then further clients would act as if those had not connected yet. `None`: the event goes through the ready
 /// queue.
-pub(super) fn tcp_waits(e: &'static Epoll, reg: &'static Registration) -> Option<(u32, u64)> {
+pub(super) fn tcp_waits(e: &'static Epoll, reg: &'static Registration, seen: u32) -> Option<(u32, u64)> {
     const SPECIAL: i32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLRDNORM;
     let events = reg.events.load(Ordering::Relaxed);
     let listener = at(reg.sock.load(Ordering::Acquire))?.listener()?;
@@ -47,7 +46,9 @@ pub(super) fn tcp_waits(e: &'static Epoll, reg: &'static Registration) -> Option
     let _g = e.lock.lock();
     let there = core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) && reg.queue() & (QUEUED | GONE | DISABLED) == 0;
     let plain = events & SPECIAL as u32 == 0 && events & EPOLLIN as u32 != 0;
-    (there && plain).then(|| (EPOLLIN as u32, reg.data.load(Ordering::Relaxed)))
+    // With the end of a listener that another thread has shut down.
+    let events = EPOLLIN as u32 | seen & EPOLLHUP as u32;
+    (there && plain).then(|| (events, reg.data.load(Ordering::Relaxed)))
 }
 
 fn dequeue(e: &Epoll) -> Option<&'static Registration> {
@@ -219,11 +220,13 @@ pub(super) fn look(e: &Epoll, reg: &'static Registration) -> u32 {
             Some(l) => {
                 let seen = l.tcp_waits.see();
                 // Another process may have accepted the connection, so the kernel is asked again.
-                let tcp = seen.is_told() && tcp_ready(reg.fd.load(Ordering::Relaxed));
-                if !tcp {
+                let ask = || u32::from(raw::events_now(reg.fd.load(Ordering::Relaxed), libc::POLLIN).cast_unsigned());
+                let tcp = if seen.is_told() { ask() } else { 0 };
+                if tcp == 0 {
                     l.tcp_waits.take_back(seen);
                 }
-                if tcp || l.queued() || l.starves() { mask & Readiness::IN } else { 0 }
+                // The bits of the kernel's answer are those of epoll: a connection, or the end of a listener.
+                mask & if tcp != 0 || l.queued() || l.starves() { Readiness::IN | tcp } else { 0 }
             }
             None => 0,
         },

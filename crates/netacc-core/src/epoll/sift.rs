@@ -42,7 +42,7 @@ pub(crate) fn sift(e: &'static Epoll, call: &Call, array: *const libc::epoll_eve
         let ev = unsafe { array.add(i).read_unaligned() };
         let value = open(ev.u64);
         let in_place = match value {
-            Value::Ours(Named::Listener(reg)) => tcp_waits(e, reg),
+            Value::Ours(Named::Listener(reg)) => tcp_waits(e, reg, ev.events),
             _ => None,
         };
         match in_place

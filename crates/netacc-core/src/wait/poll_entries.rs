@@ -11,7 +11,7 @@ use crate::fd::table::Entry;
 use crate::fork::ownership;
 use crate::listen::adopt;
 use crate::listen::opening::follow_sharer;
-use crate::object::listener::{Listener, tcp_ready};
+use crate::object::listener::Listener;
 use crate::object::reference::Ref;
 use crate::object::socket::{Path, Socket};
 use crate::switch::{offers, promote};
@@ -21,9 +21,9 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, pollfd};
-use netacc_sys::cpu;
 use netacc_sys::errno::Answer;
 use netacc_sys::time::{self, Deadline};
+use netacc_sys::{cpu, raw};
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 
 /// The object behind an entry of the array.
@@ -79,7 +79,7 @@ fn look(o: Ours, fd: i32, events: i16) -> Option<i16> {
         Ours::Listener(s) => match s.listener() {
             Some(l) => {
                 l.take_links();
-                if waits_in_memory(s, l) || kernel_has_connection(l, fd) || l.starves() { Readiness::IN } else { 0 }
+                if waits_in_memory(s, l) || l.starves() { Readiness::IN } else { kernels_events(l, fd) }
             }
             None => POLLNVAL as u32,
         },
@@ -94,14 +94,14 @@ fn look(o: Ours, fd: i32, events: i16) -> Option<i16> {
     Some((found & (mask | POLLNVAL as u32)) as i16)
 }
 
-/// Whether the kernel has a connection for the listener `l` with the number `fd`. The accept that follows then asks the
-/// kernel, whatever its last answer was.
-fn kernel_has_connection(l: &Listener, fd: i32) -> bool {
-    let has = tcp_ready(l.kernel_fd(fd));
-    if has {
+/// The events that the kernel has for the listener `l` with the number `fd`: a connection, or that another thread has shut
+/// it down. The accept that follows then asks the kernel, whatever its last answer was.
+fn kernels_events(l: &Listener, fd: i32) -> u32 {
+    let events = raw::events_now(l.kernel_fd(fd), POLLIN);
+    if events != 0 {
         l.tcp_waits.note();
     }
-    has
+    u32::from(events.cast_unsigned())
 }
 
 /// As [`look`], but without a question to the kernel about a listener: it sees the connects over links that have been taken

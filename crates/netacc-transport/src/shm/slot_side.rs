@@ -111,7 +111,10 @@ impl SlotSide {
 
     /// Marks the connection as reset. The first thread to notice leaves the error for the next call that asks for it.
     pub(super) fn die(&self, e: Errno) {
-        if !self.on::<Life>(LifeEvent::Reset).is_dead() {
+        let before = self.on::<Life>(LifeEvent::Reset);
+        if !before.is_dead() {
+            // A connect that waited for room is answered by a reset before it is established.
+            let e = if before.is_pending() && e == Errno::CONNRESET { Errno::CONNREFUSED } else { e };
             self.error.store(e.0, Ordering::Release);
         }
     }
