@@ -174,6 +174,11 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
     if let Err(e) = to_kernel(fd, s) {
         return Outcome::Failed(e);
     }
+    let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
+    // Connects whose link has ended go first, for whatever reason this one goes by TCP.
+    if pool::has_ended(target) {
+        redispatch::orphans_of(target);
+    }
     page().count(Counter::ConnectsTcp);
     page().fallback(reason);
     note_connect(true);
@@ -194,7 +199,6 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
                 // The next connect(2) reports that the connection was established, even if it has switched to shared
                 // memory by then.
                 s.set(CONNECTING, done.is_err());
-                let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
                 let remote = ports::local_source(target.ip(), time::coarse()).is_none();
                 let permitted = runtime::get().map_or(Transports::TCP, |rt| rt.permitted(Call::Connect(dest)));
                 if !(if remote { permitted.rdma } else { permitted.shm }) {

@@ -1,7 +1,9 @@
 //! The pool of links to servers, which later connections to the same destination use again.
 
 use crate::conn::reuseport::{Members, ReuseportGroup};
-use crate::conn::targets::{POOL, Target, add, check_liveness, links, links_to, retain, sweep, sweep_all, target};
+use crate::conn::targets::{
+    POOL, Target, add, check_liveness, known, links, links_to, retain, sweep, sweep_all, target,
+};
 use crate::conn::{current, reuseport};
 use crate::fork::descendants;
 use crate::timeouts;
@@ -179,6 +181,13 @@ pub fn claim_in_order(
             None => return Err(Reason::KernelQueue),
         }
     }
+}
+
+/// Whether a link to `dest` has ended since this was last asked: connects that are queued there have to be made once more
+/// before a later one is made in any way.
+pub fn has_ended(dest: SocketAddr) -> bool {
+    let _order = POOL.lock();
+    known(dest, false).is_some_and(sweep)
 }
 
 /// `None`: a link was found to have ended, and is removed.

@@ -42,11 +42,10 @@ static TARGETS: Slab<Target> = Slab::new();
 /// Guards the buckets, the targets' lists of links, and the order of connects on a link.
 pub(super) static POOL: Lock<{ lock_rank::POOL }> = Lock::new();
 
-/// The target for `dest`, which is made if there is none; `None`: no memory. Under [`POOL`].
+/// The target for `dest`, if there is one. Under [`POOL`].
 #[allow(unsafe_code)]
-pub(super) fn target(dest: SocketAddr, remote: bool) -> Option<&'static Target> {
-    let head = BUCKET.get(usize::from(dest.port()) % BUCKETS)?;
-    let mut p = head.load(Ordering::Relaxed);
+pub(super) fn known(dest: SocketAddr, remote: bool) -> Option<&'static Target> {
+    let mut p = BUCKET.get(usize::from(dest.port()) % BUCKETS)?.load(Ordering::Relaxed);
     // SAFETY: the list holds type-stable objects; POOL is held.
     while let Some(t) = unsafe { p.as_ref() } {
         if t.dest.get() == Some(dest) && t.remote.load(Ordering::Relaxed) == remote {
@@ -54,6 +53,15 @@ pub(super) fn target(dest: SocketAddr, remote: bool) -> Option<&'static Target> 
         }
         p = t.next.load(Ordering::Relaxed);
     }
+    None
+}
+
+/// The target for `dest`, which is made if there is none; `None`: no memory. Under [`POOL`].
+pub(super) fn target(dest: SocketAddr, remote: bool) -> Option<&'static Target> {
+    if let Some(t) = known(dest, remote) {
+        return Some(t);
+    }
+    let head = BUCKET.get(usize::from(dest.port()) % BUCKETS)?;
     let t = TARGETS.alloc()?;
     t.dest.set(dest);
     t.remote.store(remote, Ordering::Relaxed);

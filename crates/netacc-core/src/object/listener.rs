@@ -328,6 +328,28 @@ impl Listener {
         })
     }
 
+    /// An operator switches the process off: notes which connects wait in shared memory now.
+    pub(crate) fn note_waiting(&self) {
+        let _g = self.lock.lock();
+        for (link, segment) in self.links().filter_map(|link| Some((link, link.segment()?))) {
+            link.queue.filled_when_off.store(segment.pushed(), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether connections wait at the kernel's listener `fd`, and connects that were [noted](Listener::note_waiting)
+    /// still wait in shared memory. Those are older, and would come behind if they were passed on to the kernel now.
+    pub(crate) fn would_reorder(&self, fd: i32) -> bool {
+        let noted = |link: &'static Link| {
+            let filled = link.queue.filled_when_off.load(Ordering::Relaxed);
+            let taken = link.segment().filter(|_| link.has_queued()).map(Segment::connects_taken);
+            taken.is_some_and(|taken| precedes_count(taken, filled))
+        };
+        tcp_ready(fd) && {
+            let _g = self.lock.lock();
+            self.links().any(noted)
+        }
+    }
+
     /// Whether a connect waits in shared memory.
     pub fn queued(&self) -> bool {
         let _g = self.lock.lock();

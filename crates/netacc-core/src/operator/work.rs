@@ -113,10 +113,13 @@ fn off() {
     );
     process_mode::switch_off();
     table::each_socket(|fd, r| {
-        if r.obj.path() == Path::Listener
-            && let Some(_pin) = r.pin()
+        if let Some(_pin) = r.pin()
+            && let Some(l) = r.obj.listener()
         {
-            opening::give_up(fd, r.obj, Reason::Operator);
+            // Clients that wait at the rendezvous may have queued the oldest connects.
+            l.take_all_links();
+            l.note_waiting();
+            leave_listener(fd, r.obj);
         }
     });
     page().control().set_state(ControlState::GoingOff, 0);
@@ -125,6 +128,18 @@ fn off() {
     FROM.store(0, Ordering::Relaxed);
     LEFT.store(0, Ordering::Relaxed);
     PAUSE.store(RETRY_FIRST, Ordering::Relaxed);
+}
+
+/// Leaves a listener to the kernel, unless that would reverse the order in which its connections are accepted: then the
+/// program first accepts what waits in shared memory, and this is tried again. Returns whether it is the kernel's.
+fn leave_listener(fd: i32, s: &'static Socket) -> bool {
+    if let Some(l) = s.listener().filter(|_| s.path() == Path::Listener) {
+        if l.would_reorder(l.kernel_fd(fd)) {
+            return false;
+        }
+        opening::give_up(fd, s, Reason::Operator);
+    }
+    true
 }
 
 /// Accelerates new sockets and listeners again, unless the process has another reason not to.
@@ -196,7 +211,7 @@ fn rest(at: usize) -> u32 {
 
 /// Whether a socket needs nothing of the library's any more, or only its locks.
 fn has_left(s: &Socket) -> bool {
-    !s.is_shm() && (!s.is_candidate() || comeback::rests(s))
+    !matches!(s.path(), Path::Shm | Path::Listener) && (!s.is_candidate() || comeback::rests(s))
 }
 
 /// Switches a connection to the kernel without waiting for its peer. False: it has to be tried again.
@@ -205,6 +220,9 @@ fn has_gone(fd: i32, r: Ref<Socket>) -> bool {
         return false;
     }
     let Some(_pin) = r.pin() else { return true };
+    if r.obj.path() == Path::Listener {
+        return leave_listener(fd, r.obj);
+    }
     let leaving = |r: Ref<Socket>| r.obj.is_shm() && r.obj.endpoint().is_some_and(|ep| ep.side.is_leaving());
     if leaving(r) {
         // The peer has left already. The program first reads what is in the ring, for which it needs no other process.

@@ -20,6 +20,9 @@ pub struct ConnectQueue {
     /// Position up to which the client had queued connects when the server last counted the connections in the kernel's
     /// queue of the listener, or took the link up (server side).
     pub filled_at_count: AtomicU64,
+    /// Position up to which the client had queued connects when an operator switched the server's process off (server
+    /// side).
+    pub filled_when_off: AtomicU64,
     /// Set when the server did not accept a connect that waited here (client side); see [`ConnectQueue::is_stuck`].
     pub stuck: AtomicU32,
 }
@@ -29,6 +32,7 @@ impl ConnectQueue {
     pub(super) fn begin(&self) {
         self.stuck.store(0, Ordering::Relaxed);
         self.filled_at_count.store(0, Ordering::Relaxed);
+        self.filled_when_off.store(0, Ordering::Relaxed);
         self.seen.store(0, Ordering::Relaxed);
     }
 
