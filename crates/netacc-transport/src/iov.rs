@@ -7,6 +7,8 @@
 
 use core::marker::PhantomData;
 use core::ptr;
+use netacc_sys::errno::Result;
+use netacc_sys::raw;
 use netacc_sys::user::{self, Access};
 
 /// Largest number of bytes that the kernel moves in one call (read(2)).
@@ -211,6 +213,28 @@ impl<'a> Iov<'a> {
             self.skip(len);
         }
         before - to.left
+    }
+
+    /// Makes the kernel's recvmsg(2) into the next buffers, of which it does not [`Iov::skip`] anything. A call has room
+    /// for a few buffers, and gets no more than fits there.
+    pub(crate) fn receive(&mut self, fd: i32, flags: i32) -> Result<usize> {
+        const FEW: usize = 16;
+        let mut room = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; FEW];
+        let (mut done, mut left) = (self.done, self.left);
+        let count = self.count.min(FEW);
+        for (i, to) in room.iter_mut().enumerate().take(count) {
+            // SAFETY: i < count, so that it is a valid iovec, as the constructor requires.
+            let v = unsafe { &*self.vec.add(i) };
+            to.iov_base = v.iov_base.cast::<u8>().wrapping_add(done).cast();
+            to.iov_len = (v.iov_len - done).min(left);
+            left -= to.iov_len;
+            done = 0;
+        }
+        // SAFETY: a zeroed message header is valid: it has no address, buffers or control messages.
+        let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
+        m.msg_iov = room.as_mut_ptr();
+        m.msg_iovlen = count as _;
+        raw::recvmsg(fd, &raw mut m, flags)
     }
 
     /// Skips `n` bytes without copying (MSG_TRUNC discards them).

@@ -1,7 +1,8 @@
 //! accept(2): takes whatever is ready first, a connection in shared memory or one of the kernel's.
 
-use crate::conn::ports;
-use crate::conn::shown;
+use crate::conn::pin::Pin;
+use crate::conn::transfer::{deadline, pinned};
+use crate::conn::{ports, shown};
 use crate::fallback;
 use crate::fd::create::enter;
 use crate::fd::placeholder::{is_stdio, placeholder};
@@ -38,17 +39,48 @@ const BELIEVED: u64 = 150_000;
 pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
     later::close_later();
     requests::check();
+    // The call holds the listener to its end, also where another thread closes the number.
+    let mut pin = None;
     // A loop, since an operator may switch the process off and on any number of times while the thread sleeps.
     loop {
-        if let Some(outcome) = accept_while_switched(fd, p, len, flags) {
-            return outcome;
+        let outcome = accept_while_switched(fd, p, len, flags, &mut pin);
+        match (outcome, pin.as_ref().map(Pin::sock).filter(|r| table::socket(fd) != Some(*r))) {
+            (None | Some(Outcome::Pass | Outcome::Anew), Some(r)) if r.obj.kept.fd() >= 0 => {
+                return accept_after_close(r, p, len, flags);
+            }
+            (None, _) => {}
+            (Some(outcome), _) => return outcome,
+        }
+    }
+}
+
+/// Goes on with a call whose number another thread has closed, at a listener that was left to the kernel meanwhile.
+#[cold]
+fn accept_after_close(r: Ref<Socket>, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
+    let until = deadline(r.obj.rcvtimeo.load(Ordering::Relaxed));
+    let mut from = addr::Accepted::default();
+    loop {
+        let fd = r.obj.kept.fd();
+        if !r.obj.has(NONBLOCK)
+            && let Err(e) = sleep::for_kernel(Some(fd), fd, libc::POLLIN, until, false)
+        {
+            return e.into();
+        }
+        match from.accept(fd, flags) {
+            Ok(new) => {
+                from.give(p, len);
+                plain(r.obj, new, from.peer(), flags);
+                return Outcome::Done(new as isize);
+            }
+            Err(Errno::AGAIN) if !r.obj.has(NONBLOCK) => {}
+            Err(e) => return Outcome::Failed(e),
         }
     }
 }
 
 /// The call as long as the listener stays where it is. `None`: an operator has switched the process on, and the call
 /// begins again.
-fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Option<Outcome> {
+fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32, pin: &mut Option<Pin>) -> Option<Outcome> {
     let Some(r) = table::socket(fd) else {
         return Some(Outcome::Pass);
     };
@@ -58,7 +90,7 @@ fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> 
     let (s, Some(l)) = (r.obj, r.obj.listener()) else {
         return match r.obj.is_shm() {
             true => Some(Outcome::Failed(Errno::INVAL)),
-            false => accept_by_kernel(fd, r),
+            false => accept_by_kernel(fd, r, pin),
         };
     };
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
@@ -73,11 +105,10 @@ fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> 
         l.served.store(1, Ordering::Relaxed);
     }
     l.serve();
-    let mut pin = None;
     loop {
         match try_accept(fd, s, l, p, len, flags) {
             Err(Fail::AGAIN) if !s.has(NONBLOCK) => {}
-            Err(Fail::ToKernel) => return accept_by_kernel(fd, r),
+            Err(Fail::ToKernel) => return accept_by_kernel(fd, r, pin),
             Ok(new) => {
                 if l.has_siblings() {
                     withdrawal::leave_to_siblings(s, l);
@@ -87,18 +118,14 @@ fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> 
             Err(Fail::Errno(Errno::MFILE)) if fallback::give_back_descriptors() => return Some(Outcome::Pass),
             done => return Some(done.into()),
         }
-        // Pinned until the end of the call: see `io::sleep`.
-        if pin.is_none() {
-            pin = r.pin();
-        }
-        if pin.is_none() {
-            return Some(Outcome::Failed(Errno::BADF));
+        if let Err(e) = pinned(r, pin) {
+            return Some(e.into());
         }
         if let Err(e) = wait_for_connection(fd, r, l) {
             return Some(e.into());
         }
         if is_left(s, l) {
-            return accept_by_kernel(fd, r);
+            return accept_by_kernel(fd, r, pin);
         }
     }
 }
@@ -106,9 +133,12 @@ fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> 
 /// The call at a listener that is the kernel's alone. If an operator may bring the listener back, the thread waits in a
 /// call of ours: it may be the only one that hears of the next request, or that goes on with what remains of this one.
 /// `None`: the listener has come back, or no longer may.
-fn accept_by_kernel(fd: i32, r: Ref<Socket>) -> Option<Outcome> {
+fn accept_by_kernel(fd: i32, r: Ref<Socket>, pin: &mut Option<Pin>) -> Option<Outcome> {
     if !process_mode::is_awaited() {
         return Some(Outcome::Pass);
+    }
+    if let Err(e) = pinned(r, pin) {
+        return Some(e.into());
     }
     match sleep_while_kernels(fd, r) {
         Ok(true) => None,
@@ -347,7 +377,6 @@ fn sleep_while_kernels(fd: i32, r: Ref<Socket>) -> Answer<bool> {
     if r.obj.rcvtimeo.load(Ordering::Relaxed) != 0 || !adopt::listens(fd) || !blocks() {
         return Ok(false);
     }
-    let _pin = r.pin().ok_or(Errno::BADF)?;
     let bell = Bell::take();
     let mut signals = CallSignals::new(core::ptr::null());
     while process_mode::is_awaited() && r.obj.path() != Path::Listener {
@@ -355,7 +384,7 @@ fn sleep_while_kernels(fd: i32, r: Ref<Socket>) -> Answer<bool> {
             return Err(Fail::Anew);
         }
         let mut set = WaitSet::new();
-        let at = set.add(fd, libc::POLLIN);
+        let at = set.add(r.obj.kernel_fd(fd), libc::POLLIN);
         bell.watch(&mut set);
         let all = progress::ProgressScope::All;
         let until = queued_connects::within(Deadline::Never);

@@ -1,7 +1,8 @@
 //! Reads and writes of a connection on kernel TCP that may be promoted or upgraded (a *candidate*). They are made here
 //! and not passed to libc, so that the ring's first byte follows the last byte of the kernel's stream.
 
-use crate::conn::transfer::{deadline, leave_to_kernel};
+use crate::conn::pin::Pin;
+use crate::conn::transfer::{deadline, leave_to_kernel, pinned};
 use crate::conn::{neighbours, transfer};
 use crate::fd::table;
 use crate::limits::PROMOTION_TAIL;
@@ -32,7 +33,7 @@ fn send_by_kernel(fd: i32, src: &mut Iov<'_>, flags: i32, most: usize) -> Result
 
 /// Makes the kernel's call on all buffers at once: with a call for each buffer, a reset could come in between.
 #[allow(unsafe_code)]
-fn by_kernel(fd: i32, v: &mut Iov<'_>, flags: i32, write: bool) -> Result<usize> {
+pub(super) fn by_kernel(fd: i32, v: &mut Iov<'_>, flags: i32, write: bool) -> Result<usize> {
     let Some((vec, count)) = v.whole() else {
         // Sends the rest of a buffer that was sent in part.
         return v.first().map_or(Ok(0), |(p, n)| raw::send(fd, p, n, flags));
@@ -45,16 +46,16 @@ fn by_kernel(fd: i32, v: &mut Iov<'_>, flags: i32, write: bool) -> Result<usize>
 }
 
 /// Makes a read-like call on a socket that is not in a ring: reads a candidate's bytes from the kernel, or passes.
-pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
+pub(super) fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32, pin: &mut Option<Pin>) -> Outcome {
     requests::check();
     let s = r.obj;
     let Some(upgrade) = s.candidate().filter(|upgrade| !expired(fd, r, *upgrade)) else {
         // Another thread may have promoted the connection since the caller looked it up.
-        return if s.is_shm() { reread(r, dst, flags) } else { pass(s) };
+        return if s.is_shm() { reread(r, dst, flags, pin) } else { pass(s) };
     };
     // The kernel makes calls with other flags, and the connection stays with it for good.
     if flags & !(libc::MSG_DONTWAIT | libc::MSG_PEEK | libc::MSG_NOSIGNAL) != 0 || dst.left() == 0 || dst.bad() {
-        return if cancel(fd, r) { reread(r, dst, flags) } else { pass(s) };
+        return if cancel(fd, r) { reread(r, dst, flags, pin) } else { pass(s) };
     }
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(NONBLOCK);
     let sleeps_here = !nonblock && (upgrade.is_client() || !upgrade.is_remote());
@@ -64,7 +65,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
     };
     // It changes under both direction locks alone.
     let times_left_now = || s.upgrade.left.load(Ordering::Relaxed);
-    let (mut _pin, mut ours, mut until, mut times_left) = (None, None, None, None);
+    let (mut ours, mut until, mut times_left) = (None, None, None);
     loop {
         let res = {
             let _g = s.rx.lock();
@@ -73,7 +74,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
             }
             if s.path() != Path::Tcp {
                 drop(_g);
-                return reread(r, dst, flags);
+                return reread(r, dst, flags, pin);
             }
             // Meanwhile the connection may have been in a ring, and have got another kernel socket.
             let other = times_left.replace(times_left_now()) != Some(times_left_now());
@@ -86,7 +87,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
             }
             if !s.upgrade.held_by.may_use() {
                 drop(_g);
-                return if cancel(fd, r) { reread(r, dst, flags) } else { pass(s) };
+                return if cancel(fd, r) { reread(r, dst, flags, pin) } else { pass(s) };
             }
             let ready = if upgrade.is_remote() { upgrade::before_read(fd, s) } else { Ok(()) };
             // Our own number for the file keeps this call going if another thread closes the program's number meanwhile.
@@ -108,7 +109,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
         };
         match res {
             // The peer may have switched: then this 0 is not the end of the stream.
-            Ok(0) if advance(fd, r) => return reread(r, dst, flags),
+            Ok(0) if advance(fd, r) => return reread(r, dst, flags, pin),
             // The peer may even have been demoted again already, to another kernel socket.
             Ok(0) if s.is(ConnState::Demoted) && times_left != Some(times_left_now()) => return to_kernel(),
             Ok(n) => {
@@ -123,20 +124,17 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
             Err(Errno::AGAIN) if !nonblock => {}
             Err(e) => return Outcome::Failed(e),
         }
-        if _pin.is_none() {
-            _pin = r.pin();
-        }
-        if _pin.is_none() {
-            return Outcome::Failed(Errno::BADF);
+        if let Err(e) = pinned(r, pin) {
+            return e.into();
         }
         if !sleeps_here {
             return match upgrade::wait(fd, r) {
-                Ok(()) => receive(fd, r, dst, flags),
+                Ok(()) => receive(fd, r, dst, flags, pin),
                 Err(e) => e.into(),
             };
         }
         let until = *until.get_or_insert_with(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
-        if let Err(e) = sleep::for_kernel(ours.as_ref(), fd, libc::POLLIN, until, true) {
+        if let Err(e) = sleep::for_kernel(ours.as_ref().map(Held::fd), fd, libc::POLLIN, until, true) {
             return e.into();
         }
     }
@@ -161,9 +159,9 @@ fn expired(fd: i32, r: Ref<Socket>, upgrade: Upgrade) -> bool {
 }
 
 /// Continues a read over shared memory. It uses the object, since the number may be closed.
-fn reread(r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
+fn reread(r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32, pin: &mut Option<Pin>) -> Outcome {
     match r.obj.endpoint() {
-        Some(ep) => transfer::receive(r, ep, dst, flags).into(),
+        Some(ep) => transfer::receive(r, ep, dst, flags, pin).into(),
         // The connection has left shared memory again meanwhile, or has been closed.
         None if r.obj.path() == Path::Tcp => pass(r.obj),
         None => Outcome::Failed(Errno::BADF),
@@ -186,14 +184,14 @@ pub fn is_ours(s: &Socket) -> bool {
 }
 
 /// Makes a write-like call on a socket that is not in a ring.
-pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outcome {
+pub(super) fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, pin: &mut Option<Pin>) -> Outcome {
     requests::check();
     let s = r.obj;
     let Some(upgrade) = s.candidate().filter(|upgrade| !expired(fd, r, *upgrade)) else {
-        return if s.is_shm() { rewrite(r, src, flags, 0) } else { pass(s) };
+        return if s.is_shm() { rewrite(r, src, flags, 0, pin) } else { pass(s) };
     };
     if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE) != 0 || src.left() == 0 || src.bad() {
-        return if cancel(fd, r) { rewrite(r, src, flags, 0) } else { pass(s) };
+        return if cancel(fd, r) { rewrite(r, src, flags, 0, pin) } else { pass(s) };
     }
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(NONBLOCK);
     if upgrade.is_remote() {
@@ -203,16 +201,16 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
     if promote::is_watched(s) {
         watched = promote::before_send(fd, r, nonblock);
         if s.upgrade.search.is_on() && !nonblock && promote::await_neighbour(fd, r) {
-            return rewrite(r, src, flags, 0);
+            return rewrite(r, src, flags, 0, pin);
         }
     }
     // The kernel must not decide whether the application gets SIGPIPE.
     let flags_there = flags | libc::MSG_NOSIGNAL;
-    let (mut sent, mut pin) = (0usize, None);
+    let mut sent = 0usize;
     let (mut ours, mut until, mut times_left) = (None, None, None);
     while src.left() > 0 {
         if sent > 0 && s.is(OFFERED) && advance(fd, r) {
-            return rewrite(r, src, flags, sent);
+            return rewrite(r, src, flags, sent, pin);
         }
         // The server may accept the offer at any moment, and few bytes may be in flight then.
         let most = if s.is(OFFERED) { PROMOTION_TAIL } else { usize::MAX };
@@ -227,12 +225,12 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
             }
             if s.path() != Path::Tcp {
                 drop(_g);
-                return rewrite(r, src, flags, sent);
+                return rewrite(r, src, flags, sent, pin);
             }
             if !s.upgrade.held_by.may_use() {
                 drop(_g);
                 return match cancel(fd, r) {
-                    true => rewrite(r, src, flags, sent),
+                    true => rewrite(r, src, flags, sent, pin),
                     false if sent > 0 => Outcome::Done(sent as isize),
                     false => pass(s),
                 };
@@ -255,17 +253,14 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
         };
         let counted = res.is_ok();
         if res == Err(Errno::AGAIN) && !nonblock {
-            if pin.is_none() {
-                pin = r.pin();
-            }
-            if pin.is_none() {
-                return Outcome::Failed(Errno::BADF);
+            if let Err(e) = pinned(r, pin) {
+                return e.into();
             }
             // A connection that rests keeps no thread in a call that an operator's next request does not wake. What has
             // sent something cannot be made anew.
             if comeback::was_in_ring(s) {
                 let until = *until.get_or_insert_with(|| deadline(s.sndtimeo.load(Ordering::Relaxed)));
-                match sleep::for_kernel(ours.as_ref(), fd, libc::POLLOUT, until, sent == 0) {
+                match sleep::for_kernel(ours.as_ref().map(Held::fd), fd, libc::POLLOUT, until, sent == 0) {
                     Ok(_) => continue,
                     Err(_) if sent > 0 => break,
                     Err(e) => return e.into(),
@@ -280,7 +275,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
             }
             res = send_by_kernel(fd, src, flags_there, most);
             if res == Err(Errno::PIPE) && advance(fd, r) {
-                return rewrite(r, src, flags, sent);
+                return rewrite(r, src, flags, sent, pin);
             }
             // Meanwhile the connection was in a ring, and has another kernel socket.
             if res == Err(Errno::PIPE) && s.upgrade.left.load(Ordering::Relaxed) != left {
@@ -324,8 +319,8 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
     Outcome::Done(sent as isize)
 }
 
-fn rewrite(r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, sent: usize) -> Outcome {
-    match r.obj.endpoint().map(|ep| transfer::transmit(r, ep, src, flags)) {
+fn rewrite(r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, sent: usize, pin: &mut Option<Pin>) -> Outcome {
+    match r.obj.endpoint().map(|ep| transfer::transmit(r, ep, src, flags, pin)) {
         Some(Ok(n)) => Outcome::Done((sent + n) as isize),
         _ if sent > 0 => Outcome::Done(sent as isize),
         Some(Err(e)) => e.into(),

@@ -18,6 +18,7 @@ use libc::{F_DUPFD, F_DUPFD_CLOEXEC, F_GETFL, F_SETFL, O_NONBLOCK};
 use netacc_sys::errno::Errno;
 use netacc_sys::{addr, raw, user};
 use netacc_transport::rdma::engine::progress;
+use netacc_transport::shm::parts;
 use netacc_transport::{Endpoint, Shut};
 
 /// F_SETSIG of fcntl(2), which the libc crate does not define for every target.
@@ -182,7 +183,7 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
         return Outcome::Pass;
     };
     let n = match request {
-        libc::FIONREAD => ep.unread(),
+        libc::FIONREAD => parts::unread(ep),
         libc::TIOCOUTQ | SIOCOUTQNSD => ep.unsent(),
         // SIOCATMARK: no urgent data is ever received, so the mark is never reached.
         0x8905 => 0,

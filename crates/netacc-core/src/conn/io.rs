@@ -1,7 +1,8 @@
 //! The calls that send and receive.
 
-use crate::conn::candidate;
-use crate::conn::transfer::{one, receive, transmit};
+use crate::conn::pin::Pin;
+use crate::conn::transfer::one;
+use crate::conn::{after_close, candidate, transfer};
 use crate::fd::table;
 use crate::object::reference::Ref;
 use crate::object::socket::{Path, Socket};
@@ -42,23 +43,54 @@ fn accelerated_of(fd: i32, r: Ref<Socket>) -> Option<&'static ShmEndpoint> {
 #[inline]
 pub fn recv(fd: i32, buf: *mut u8, len: usize, flags: i32) -> Outcome {
     let Some(r) = table::socket(fd) else { return Outcome::Pass };
-    let Some(ep) = accelerated_of(fd, r) else {
-        return candidate::receive(fd, r, &mut Iov::one(&one(buf, len)), flags);
+    receive(fd, r, accelerated_of(fd, r), &mut Iov::one(&one(buf, len)), flags)
+}
+
+/// Makes a read-like call on a connection, with the endpoint that it had at the look-up.
+#[inline]
+pub(super) fn receive(
+    fd: i32,
+    r: Ref<Socket>,
+    ep: Option<&'static ShmEndpoint>,
+    dst: &mut Iov<'_>,
+    flags: i32,
+) -> Outcome {
+    // The call holds it to its end, however often it is made anew.
+    let mut pin: Option<Pin> = None;
+    let done = match ep {
+        Some(ep) => transfer::receive(r, ep, dst, flags, &mut pin).into(),
+        None => candidate::receive(fd, r, dst, flags, &mut pin),
     };
-    receive(r, ep, &mut Iov::one(&one(buf, len)), flags).into()
+    if after_close::is_due(done, &pin) { after_close::receive(&mut pin, dst, flags) } else { done }
+}
+
+/// Makes a write-like call on a connection, with the endpoint that it had at the look-up.
+#[inline]
+pub(super) fn transmit(
+    fd: i32,
+    r: Ref<Socket>,
+    ep: Option<&'static ShmEndpoint>,
+    src: &mut Iov<'_>,
+    flags: i32,
+) -> Outcome {
+    // As in `receive`.
+    let mut pin: Option<Pin> = None;
+    let done = match ep {
+        Some(ep) => transfer::transmit(r, ep, src, flags, &mut pin).into(),
+        None => candidate::transmit(fd, r, src, flags, &mut pin),
+    };
+    if after_close::is_due(done, &pin) { after_close::transmit(&mut pin, src, flags) } else { done }
 }
 
 /// read(2), which differs from recv(2) in one point: with no room it returns 0 at once.
 #[inline]
 pub fn read(fd: i32, buf: *mut u8, len: usize) -> Outcome {
     let Some(r) = table::socket(fd) else { return Outcome::Pass };
-    let Some(ep) = accelerated_of(fd, r) else {
-        return candidate::receive(fd, r, &mut Iov::one(&one(buf, len)), 0);
-    };
-    if len == 0 {
+    let ep = accelerated_of(fd, r);
+    if len == 0 && ep.is_some() {
         return Outcome::Done(0);
     }
-    receive(r, ep, &mut Iov::one(&one(buf, len)), 0).into()
+    receive(fd, r, ep, &mut Iov::one(&one(buf, len)), 0)
 }
 
 /// Gives the socket to the kernel, since a send with MSG_FASTOPEN connects and only the kernel can do that. It needs a
@@ -72,15 +104,14 @@ pub fn fast_open(fd: i32, r: Ref<Socket>) -> Result<()> {
 #[inline]
 pub fn send(fd: i32, buf: *const u8, len: usize, flags: i32) -> Outcome {
     let Some(r) = table::socket(fd) else { return Outcome::Pass };
-    let Some(ep) = accelerated_of(fd, r) else {
-        if flags & libc::MSG_FASTOPEN != 0
-            && let Err(e) = fast_open(fd, r)
-        {
-            return Outcome::Failed(e);
-        }
-        return candidate::transmit(fd, r, &mut Iov::one(&one(buf, len)), flags);
-    };
-    transmit(r, ep, &mut Iov::one(&one(buf, len)), flags).into()
+    let ep = accelerated_of(fd, r);
+    if ep.is_none()
+        && flags & libc::MSG_FASTOPEN != 0
+        && let Err(e) = fast_open(fd, r)
+    {
+        return Outcome::Failed(e);
+    }
+    transmit(fd, r, ep, &mut Iov::one(&one(buf, len)), flags)
 }
 
 /// sendto(2). A connection ignores the address, but an invalid one is reported.
@@ -136,8 +167,8 @@ pub unsafe fn vectored(fd: i32, vec: *const libc::iovec, count: i32, write: bool
         }
         // SAFETY: the caller guarantees `count` valid iovecs, and no more than that are used.
         return match unsafe { Iov::new(vec, count) } {
-            Some(mut v) if write => candidate::transmit(fd, r, &mut v, flags),
-            Some(mut v) => candidate::receive(fd, r, &mut v, flags),
+            Some(mut v) if write => transmit(fd, r, None, &mut v, flags),
+            Some(mut v) => receive(fd, r, None, &mut v, flags),
             None => Outcome::Pass,
         };
     };
@@ -154,7 +185,7 @@ pub unsafe fn vectored(fd: i32, vec: *const libc::iovec, count: i32, write: bool
     if iov.left() == 0 {
         return Outcome::Done(0);
     }
-    if write { transmit(r, ep, &mut iov, flags).into() } else { receive(r, ep, &mut iov, flags).into() }
+    if write { transmit(fd, r, Some(ep), &mut iov, flags) } else { receive(fd, r, Some(ep), &mut iov, flags) }
 }
 
 /// preadv2(2), pwritev2(2). A socket has no offset; -1 means none.

@@ -2,6 +2,7 @@
 
 pub mod abort;
 pub mod accept;
+mod after_close;
 pub mod beliefs;
 pub mod candidate;
 pub mod connect;

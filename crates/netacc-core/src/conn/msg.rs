@@ -5,9 +5,8 @@
 #![allow(unsafe_code)]
 
 use crate::conn::candidate;
-use crate::conn::io::accelerated;
+use crate::conn::io::{accelerated, receive, transmit};
 use crate::conn::msg_header::{self, SIZE as HEADER, each_passed};
-use crate::conn::transfer::{receive, transmit};
 use crate::fd::table;
 use crate::listen::{adopt, dispatcher};
 use crate::object::reference::Ref;
@@ -15,11 +14,12 @@ use crate::object::socket::{INQ, Socket};
 use crate::outcome::Outcome;
 use crate::switch::{demote, promote};
 use netacc_stats::Reason;
-use netacc_sys::errno::{Errno, Fail, Result};
+use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::user;
+use netacc_transport::Iov;
 use netacc_transport::shm::ShmEndpoint;
-use netacc_transport::{Endpoint, Iov};
+use netacc_transport::shm::parts;
 
 const IOV_MAX: usize = 1024;
 
@@ -129,14 +129,14 @@ pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
         }
         // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
         return match unsafe { candidate(fd, m) } {
-            Some((r, mut v)) => candidate::transmit(fd, r, &mut v, flags),
+            Some((r, mut v)) => transmit(fd, r, None, &mut v, flags),
             None => Outcome::Pass,
         };
     };
     // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
     let checked = unsafe { iov(m).and_then(|v| msg_header::check_sent(m).map(|()| v)) };
     match checked {
-        Ok(mut v) => transmit(r, ep, &mut v, flags).into(),
+        Ok(mut v) => transmit(fd, r, Some(ep), &mut v, flags),
         Err(e) => Outcome::Failed(e),
     }
 }
@@ -148,7 +148,7 @@ pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
 /// `m` is a message header of the application's, in memory that can be written.
 #[cold]
 unsafe fn put_inq(m: *mut libc::msghdr, ep: &ShmEndpoint) {
-    let left = match ep.unread() {
+    let left = match parts::unread(ep) {
         0 => i32::from(ep.observed().has_peer_ended()),
         n => n.min(i32::MAX as usize) as i32,
     };
@@ -189,7 +189,7 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
         if !user::writable(m, HEADER) {
             return Outcome::Failed(Errno::FAULT);
         }
-        let done = candidate::receive(fd, r, &mut v, flags);
+        let done = receive(fd, r, None, &mut v, flags);
         if let Outcome::Done(_) = done {
             // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
             unsafe {
@@ -203,8 +203,11 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
         return Outcome::Failed(Errno::FAULT);
     }
     // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
-    let got = unsafe { iov(m) }.map_err(Fail::Errno).and_then(|mut v| receive(r, ep, &mut v, flags));
-    if got.is_ok() {
+    let got = match unsafe { iov(m) } {
+        Ok(mut v) => receive(fd, r, Some(ep), &mut v, flags),
+        Err(e) => Outcome::Failed(e),
+    };
+    if let Outcome::Done(_) = got {
         // SAFETY: the caller guarantees a header, and `m` was found writable above. A connected stream gives no address
         // and, but for TCP_INQ, no control messages.
         unsafe {
@@ -217,7 +220,7 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
             }
         }
     }
-    got.into()
+    got
 }
 
 /// sendmmsg(2).

@@ -68,6 +68,7 @@ fn retire(s: &'static Socket) -> bool {
     // Counted after the last access to the ring: the process that is alone then goes on from the published words.
     s.holders.leave();
     drop((rx, tx));
+    s.kept.release();
     if s.has(HOLDS_PORT) {
         held_port::left(s);
     }

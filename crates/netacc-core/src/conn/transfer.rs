@@ -17,14 +17,22 @@ use netacc_sys::raw;
 use netacc_sys::time::Deadline;
 use netacc_transport::rdma::engine::{progress, ring_bypass};
 use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::shm::parts;
 use netacc_transport::{Endpoint, Interest, Iov, Readiness};
 
 pub(crate) fn deadline(timeout_ns: u64) -> Deadline {
     if timeout_ns == 0 { Deadline::Never } else { Deadline::after(timeout_ns as i64) }
 }
 
-/// recv(2) and similar calls on an accelerated connection.
-pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flags: i32) -> Answer<usize> {
+/// recv(2) and similar calls on an accelerated connection. A call that waits holds the connection by `pin`, which its caller
+/// keeps until it needs the connection no more.
+pub(super) fn receive(
+    r: Ref<Socket>,
+    mut ep: &'static ShmEndpoint,
+    dst: &mut Iov<'_>,
+    flags: i32,
+    pin: &mut Option<Pin>,
+) -> Answer<usize> {
     if flags & MSG_OOB != 0 {
         // Urgent data is never received in a ring, so the call fails as tcp(7) says for this case.
         return Err(Errno::INVAL.into());
@@ -49,10 +57,9 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
     let mut past = 0;
     let mut driven = false;
     let mut until = None;
-    let mut pin = None;
     if peek && flags & MSG_WAITALL != 0 && !nonblock {
         let until = deadline(s.rcvtimeo.load(Ordering::Relaxed));
-        pinned(r, &mut pin)?;
+        pinned(r, pin)?;
         match wait_for_all(r, dst.left(), until) {
             // Unread bytes are returned, whatever ended the wait.
             Err(_) if ep.unread() > 0 => {}
@@ -79,7 +86,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
                 let until = (!nonblock).then(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
                 return match got {
                     0 => Err(leave_to_kernel(r, libc::POLLIN, until)),
-                    _ if more => Ok(kernel_rest(r, dst, got, |fd, p, n| raw::recv(fd, p, n, flags))),
+                    _ if more => Ok(go_on(r, dst, got, (flags, false), pin)),
                     _ => Ok(got),
                 };
             };
@@ -87,7 +94,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
             ep = here;
             let res = if flags & MSG_TRUNC != 0 && wanted > 0 && ep.unread() > 0 {
                 // tcp(7): the bytes are discarded, not copied.
-                let n = if peek { ep.unread().min(wanted) } else { ep.discard(wanted) };
+                let n = if peek { parts::unread(ep).min(wanted) } else { ep.discard(wanted) };
                 dst.skip(n);
                 // Another process may have read the bytes meanwhile, which is not an end of the stream.
                 if n == 0 && ep.unread() == 0 { Err(Errno::AGAIN) } else { Ok(n) }
@@ -131,7 +138,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
             Err(Errno::AGAIN) => {
                 let until = *until.get_or_insert_with(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
                 let read = Interest { read: true, write: false };
-                let waited = pinned(r, &mut pin).and_then(|()| {
+                let waited = pinned(r, pin).and_then(|()| {
                     connection::until_done(r, read, 0, until, |ep| {
                         past = progress_for_reader(r, ep, dst, plain);
                         past > 0
@@ -177,33 +184,42 @@ pub(super) fn leave_to_kernel(r: Ref<Socket>, events: i16, until: Option<Deadlin
     }
 }
 
-/// Continues a call that has transferred `done` bytes on the kernel socket that the connection became during the call,
-/// with the same meaning.
+/// Continues a call that has transferred `done` bytes where the connection is by now, with the same meaning.
 #[cold]
-fn kernel_rest(
+fn go_on(
     r: Ref<Socket>,
     iov: &mut Iov<'_>,
     mut done: usize,
-    call: impl Fn(i32, *mut u8, usize) -> Result<usize>,
+    (flags, write): (i32, bool),
+    pin: &mut Option<Pin>,
 ) -> usize {
-    let Some(fd) = table::number_of(r, -1) else { return done };
-    // A call that has begun in a ring ends by the kernel's means alone. If the connection may come back, it does not.
-    if r.obj.is_candidate() {
-        promote::cancel(fd, r);
-    }
-    if !r.obj.is_kernels() {
-        return done;
-    }
-    while let Some((p, n)) = iov.first() {
-        match call(fd, p, n) {
-            Ok(0) | Err(_) => break,
-            Ok(k) => {
-                iov.skip(k);
-                done += k;
+    loop {
+        let Some(fd) = table::reach(r) else { return done };
+        // The call ends by the kernel's means alone, unless the connection is back in a ring already.
+        if r.obj.is_candidate() {
+            promote::cancel(fd, r);
+        }
+        if let Some(ep) = r.obj.endpoint().filter(|_| r.obj.is_shm()) {
+            match if write { transmit(r, ep, iov, flags, pin) } else { receive(r, ep, iov, flags, pin) } {
+                Ok(n) => return done + n,
+                Err(Fail::ToKernel | Fail::Anew) => continue,
+                Err(_) => return done,
             }
         }
+        if !r.obj.is_kernels() {
+            return done;
+        }
+        while let Some((p, n)) = iov.first() {
+            match if write { raw::send(fd, p, n, flags) } else { raw::recv(fd, p, n, flags) } {
+                Ok(0) | Err(_) => break,
+                Ok(k) => {
+                    iov.skip(k);
+                    done += k;
+                }
+            }
+        }
+        return done;
     }
-    done
 }
 
 /// Makes a peek with MSG_WAITALL: waits until `wanted` bytes are there, no more can come, or a whole window is full,
@@ -215,13 +231,11 @@ fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Answer<()> {
     let over = |ep: &ShmEndpoint| ep.readiness().0 & (Readiness::RDHUP | Readiness::HUP | Readiness::ERR) != 0;
     loop {
         let Some(ep) = r.obj.endpoint().filter(|_| r.obj.is_shm()) else { return Ok(()) };
-        // If bytes come from a kernel socket, before the ring's or after them, their number is not known here.
-        if ep.old_subflow.fd() >= 0
-            || ep.side.is_moving()
-            || ep.side.has_accepted()
-            || ep.unread() >= enough
-            || over(ep)
-        {
+        if ep.must_switch() {
+            redispatch::complete_switch(r);
+            continue;
+        }
+        if parts::unread(ep) >= enough || over(ep) || parts::end_after_ring(ep) {
             return Ok(());
         }
         if ep.unread() > 0 {
@@ -241,22 +255,28 @@ fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Answer<()> {
 /// Pins the socket for a call that waits, until the call ends: a close in another thread takes effect when the call
 /// returns.
 #[cold]
-fn pinned(r: Ref<Socket>, pin: &mut Option<Pin>) -> Answer<()> {
+pub(super) fn pinned(r: Ref<Socket>, pin: &mut Option<Pin>) -> Answer<()> {
     if pin.is_none() {
         *pin = r.pin();
     }
     if pin.is_some() { Ok(()) } else { Err(Fail::BADF) }
 }
 
-/// send(2) and similar calls on an accelerated connection.
-pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>, flags: i32) -> Answer<usize> {
+/// send(2) and similar calls on an accelerated connection, with a pin as [`receive`] has it.
+pub(super) fn transmit(
+    r: Ref<Socket>,
+    mut ep: &'static ShmEndpoint,
+    src: &mut Iov<'_>,
+    flags: i32,
+    pin: &mut Option<Pin>,
+) -> Answer<usize> {
     if flags & MSG_OOB != 0 {
         if ep.side.is_remote() {
             // No kernel socket here leads to the other host, so an urgent byte could not be delivered.
             return Err(Errno::OPNOTSUPP.into());
         }
         // Only the kernel can send urgent data, so the connection is demoted.
-        let fd = table::number_of(r, -1).ok_or(Errno::BADF)?;
+        let fd = table::reach(r).ok_or(Errno::BADF)?;
         demote::demote(fd, r, Reason::Unsupported)?;
         return Err(Fail::ToKernel);
     }
@@ -270,7 +290,6 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
     let nonblock = flags & MSG_DONTWAIT != 0 || s.has(NONBLOCK);
     let mut sent = 0;
     let mut until = None;
-    let mut pin = None;
     loop {
         if ep.side.is_remote() && src.left() > 0 {
             let n = ring_bypass::send(r.token(), ep, src);
@@ -296,7 +315,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
                 let until = (!nonblock).then(|| deadline(s.sndtimeo.load(Ordering::Relaxed)));
                 return match sent {
                     0 => Err(leave_to_kernel(r, libc::POLLOUT, until)),
-                    _ => Ok(kernel_rest(r, src, sent, |fd, p, n| raw::send(fd, p, n, flags | MSG_NOSIGNAL))),
+                    _ => Ok(go_on(r, src, sent, (flags | MSG_NOSIGNAL, true), pin)),
                 };
             };
             // The following calls use this endpoint; the previous one may belong to another connection by now.
@@ -350,7 +369,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
             Err(Errno::AGAIN) => {
                 let until = *until.get_or_insert_with(|| deadline(s.sndtimeo.load(Ordering::Relaxed)));
                 let write = Interest { read: false, write: true };
-                match pinned(r, &mut pin).and_then(|()| connection::ready(r, write, until)) {
+                match pinned(r, pin).and_then(|()| connection::ready(r, write, until)) {
                     Ok(()) => {}
                     Err(_) if sent > 0 => return Ok(sent),
                     Err(e) => return Err(e),

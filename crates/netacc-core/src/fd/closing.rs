@@ -18,6 +18,7 @@ use crate::object::reference::Ref;
 use crate::object::socket::{KEEPABLE, Socket};
 use crate::outcome::Outcome;
 use crate::switch::{promote, redispatch};
+use crate::wait::bell;
 use netacc_sys::errno::Errno;
 use netacc_sys::{Guard, Lock, lock, raw, reserved_fds};
 use netacc_transport::rdma::engine::progress;
@@ -118,7 +119,8 @@ fn dropped(fd: i32, e: Entry, file: File) -> Removed {
             // Read before the reference is dropped: after that the object may stand for another socket.
             let (domain, files) = (r.obj.domain(), changes_files(r.obj));
             let cached = pin::put(r.obj);
-            if files {
+            // A socket that lives on may be needed by a sleeping call, also where it is the kernel's by now.
+            if files || r.valid() {
                 await_files(fd, r, file);
             }
             Removed::Socket { domain, cached }
@@ -160,17 +162,17 @@ fn held<const RANK: u8>(lock: &'static Lock<RANK>, in_handler: bool) -> Option<G
 /// Moves a file that the socket has only under this number to another one: the number was removed from the table, and
 /// gets or has another file. Under both direction locks.
 fn go_on_elsewhere(fd: i32, r: Ref<Socket>, file: File) {
-    if let Some(l) = r.obj.listener() {
-        // A sleeping call may use this number even if there are others.
-        if file == File::There && r.obj.is_pinned_beside(table::numbers_of(r, fd).1) {
-            l.keep(fd, r.obj);
-        }
-        return;
+    let (other, count) = table::numbers_of(r, fd);
+    // A call that sleeps on a listener may use this number even if there are others.
+    let wanted = other.is_none() || r.obj.listener().is_some();
+    if file == File::There && wanted && r.obj.is_pinned_beside(count) {
+        r.obj.kept.keep(fd);
+        // A ppoll(2) that is woken looks its numbers up again, and this one may have another file then.
+        bell::ring_all();
     }
     if let Some(ep) = r.obj.endpoint()
         && ep.lies_under(fd)
     {
-        let other = table::number_of(r, fd);
         match file {
             File::There => ep.release_number(fd, other),
             File::Gone => ep.lose_number(fd, other),

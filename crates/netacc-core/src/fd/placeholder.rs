@@ -179,8 +179,8 @@ pub fn materialize(fd: i32, s: &Socket) -> Result<()> {
     Ok(())
 }
 
-/// Puts `real` under every number that the application has for this socket; each keeps its own FD_CLOEXEC. The caller
-/// holds both direction locks.
+/// Puts `real` under every number that the application has for this socket, which keeps its own FD_CLOEXEC, and under the
+/// one that was kept for its sleeping calls. The caller holds both direction locks.
 pub fn replace_everywhere(s: &Socket, real: i32) -> Result<()> {
     // Signals are blocked, since a handler of this thread must not close a number or replace its file in between.
     let _b = Blocked::all();
@@ -192,6 +192,10 @@ pub fn replace_everywhere(s: &Socket, real: i32) -> Result<()> {
             result = result.and(done.map(drop));
         }
     });
+    let kept = s.kept.fd();
+    if kept >= 0 {
+        result = result.and(raw::dup3(real, kept, O_CLOEXEC).map(drop));
+    }
     result
 }
 

@@ -346,6 +346,12 @@ pub fn number_of(r: Ref<Socket>, not: i32) -> Option<i32> {
     numbers_of(r, not).0
 }
 
+/// A number by which the library reaches the file of socket `r`: one of the program's, or the one that was
+/// [kept](crate::object::kept) for calls that go on after the program has closed the last.
+pub fn reach(r: Ref<Socket>) -> Option<i32> {
+    number_of(r, -1).or_else(|| Some(r.obj.kept.fd()).filter(|fd| *fd >= 0))
+}
+
 /// A number that refers to socket `r`, other than `not`, and how many such numbers there are.
 pub fn numbers_of(r: Ref<Socket>, not: i32) -> (Option<i32>, u32) {
     let (mut found, mut count) = (None, 0);

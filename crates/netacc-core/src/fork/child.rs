@@ -40,6 +40,7 @@ pub fn child(f: Forking) {
     placeholder::drop_ready_sockets();
     later::after_fork();
     crate::wait::held::after_fork();
+    crate::object::kept::after_fork();
     crate::wait::bell::after_fork();
     netacc_transport::shm::after_fork();
     conn::targets::after_fork();

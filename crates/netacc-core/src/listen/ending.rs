@@ -143,10 +143,6 @@ impl Listener {
                 reserved_fds::close(sock);
             }
             entrance::close(self);
-            let kept = self.held.swap(0, Ordering::AcqRel);
-            if kept != 0 {
-                reserved_fds::close(kept - 1);
-            }
             self.dismiss_hellos();
             let first = load_link(&self.links);
             self.links.store(core::ptr::null_mut(), Ordering::Relaxed);

@@ -10,7 +10,8 @@
 //! makes it once more at its next call (see [`crate::switch::redispatch`]).
 
 use crate::conn::kernel_queue;
-use crate::object::listener::Listener;
+use crate::object::kernel_turn::precedes_count;
+use crate::object::listener::{Listener, tcp_ready};
 use crate::object::socket::{NONBLOCK, Socket};
 use crate::switch::{by_tcp, pair, relay};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -52,6 +53,28 @@ pub(crate) fn hand_on(links: impl Iterator<Item = &'static Link> + Clone) {
                 ep.stir_peer();
             }
         }
+    }
+}
+
+/// An operator switches the process off: notes which connects wait in shared memory now.
+pub(crate) fn note_waiting(l: &Listener) {
+    let _g = l.lock.lock();
+    for (link, segment) in l.links().filter_map(|link| Some((link, link.segment()?))) {
+        link.queue.filled_when_off.store(segment.pushed(), Ordering::Relaxed);
+    }
+}
+
+/// Whether connections wait at the kernel's listener `fd`, and connects that were [noted](note_waiting) still wait in shared
+/// memory. Those are older, and would come behind if they were handed on now.
+pub(crate) fn would_reorder(l: &Listener, fd: i32) -> bool {
+    let noted = |link: &'static Link| {
+        let filled = link.queue.filled_when_off.load(Ordering::Relaxed);
+        let taken = link.segment().filter(|_| link.has_queued()).map(Segment::connects_taken);
+        taken.is_some_and(|taken| precedes_count(taken, filled))
+    };
+    tcp_ready(fd) && {
+        let _g = l.lock.lock();
+        l.links().any(noted)
     }
 }
 

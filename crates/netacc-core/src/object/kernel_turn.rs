@@ -83,7 +83,7 @@ impl KernelTurn {
 
 /// Whether the connect at position `at` of a link's queue was there at a count that found the queue filled up to
 /// position `filled`. A client that claims more than fits has queued none.
-pub(super) fn precedes_count(at: u64, filled: u64) -> bool {
+pub(crate) fn precedes_count(at: u64, filled: u64) -> bool {
     (1..=SLOTS as u64).contains(&filled.wrapping_sub(at))
 }
 

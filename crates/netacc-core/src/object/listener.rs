@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_conf::Transports;
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
-use netacc_sys::{Lock, lock_rank, raw, reserved_fds};
+use netacc_sys::{Lock, lock_rank, raw};
 use netacc_transport::rdma::engine;
 use netacc_transport::shm::claim::take_slot;
 use netacc_transport::shm::segment::{Segment, ServedBy};
@@ -51,9 +51,6 @@ pub struct Listener {
     pub(crate) next_hello: AtomicU32,
     /// Set when the process had no descriptor left when it last looked for clients.
     pub(crate) starved: AtomicU32,
-    /// Our own number (+ 1) for the kernel's listener, set when the application closes its last one while a call sleeps
-    /// on it: that call continues, as in the kernel.
-    pub(crate) held: AtomicI32,
     /// Set in the child of a fork: the rendezvous socket is the parent's as well.
     pub(crate) inherited: AtomicU32,
     /// Number of threads that sleep on the listener outside of epoll.
@@ -191,28 +188,9 @@ impl Listener {
         [self.rendezvous_fd(), self.entrance.fd()].into_iter().filter(|fd| *fd >= 0)
     }
 
-    /// Keeps the kernel's listener under a number of ours for the threads that sleep in calls on it, since the
-    /// application closes `fd`, its last number for `s`.
-    pub fn keep(&self, fd: i32, s: &Socket) {
-        let Ok(ours) = reserved_fds::copy(fd) else { return };
-        let mut old = self.held.swap(ours + 1, Ordering::AcqRel);
-        if !s.listener().is_some_and(|l| core::ptr::eq(l, self)) {
-            // Another thread has left the listener to the kernel meanwhile, and the object may stand for another
-            // listener.
-            let taken_back = self.held.compare_exchange(ours + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
-            old = taken_back.unwrap_or(0).max(old);
-        }
-        if old != 0 {
-            reserved_fds::close(old - 1);
-        }
-    }
-
     /// The number under which a call that was made with `fd` finds the kernel's listener.
     pub fn kernel_fd(&self, fd: i32) -> i32 {
-        match self.held.load(Ordering::Acquire) {
-            0 => fd,
-            kept => kept - 1,
-        }
+        at(self.owner.load(Ordering::Acquire)).map_or(fd, |s| s.kernel_fd(fd))
     }
 
     /// Whether a client could not be taken up when somebody last tried.
@@ -326,28 +304,6 @@ impl Listener {
             let taken = segment.connects_taken();
             !precedes_count(taken, link.queue.filled_at_count.load(Ordering::Relaxed))
         })
-    }
-
-    /// An operator switches the process off: notes which connects wait in shared memory now.
-    pub(crate) fn note_waiting(&self) {
-        let _g = self.lock.lock();
-        for (link, segment) in self.links().filter_map(|link| Some((link, link.segment()?))) {
-            link.queue.filled_when_off.store(segment.pushed(), Ordering::Relaxed);
-        }
-    }
-
-    /// Whether connections wait at the kernel's listener `fd`, and connects that were [noted](Listener::note_waiting)
-    /// still wait in shared memory. Those are older, and would come behind if they were passed on to the kernel now.
-    pub(crate) fn would_reorder(&self, fd: i32) -> bool {
-        let noted = |link: &'static Link| {
-            let filled = link.queue.filled_when_off.load(Ordering::Relaxed);
-            let taken = link.segment().filter(|_| link.has_queued()).map(Segment::connects_taken);
-            taken.is_some_and(|taken| precedes_count(taken, filled))
-        };
-        tcp_ready(fd) && {
-            let _g = self.lock.lock();
-            self.links().any(noted)
-        }
     }
 
     /// Whether a connect waits in shared memory.

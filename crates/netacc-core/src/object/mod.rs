@@ -8,6 +8,7 @@ pub mod entrance;
 pub mod held_by;
 pub(crate) mod holders;
 pub mod instance;
+pub mod kept;
 pub mod kernel_turn;
 pub mod listener;
 pub mod name;

@@ -8,6 +8,7 @@ use crate::object::address::Addr;
 use crate::object::candidate::Candidate;
 use crate::object::holders::Holders;
 use crate::object::instance::Registration;
+use crate::object::kept::Kept;
 use crate::object::listener::Listener;
 use crate::object::reference::Ref;
 use crate::object::state;
@@ -91,6 +92,8 @@ pub struct Socket {
     fd: AtomicI32,
     /// AF_INET or AF_INET6.
     domain: AtomicU32,
+    /// Our own number for it while calls sleep on it whose number the program has closed.
+    pub kept: Kept,
     /// SO_RCVTIMEO in nanoseconds; 0: none.
     pub rcvtimeo: AtomicU64,
     /// SO_SNDTIMEO in nanoseconds; 0: none.
@@ -363,6 +366,15 @@ impl Socket {
     /// The descriptor that opened the socket.
     pub fn first_fd(&self) -> i32 {
         self.fd.load(Ordering::Relaxed)
+    }
+
+    /// The number under which a call that was made with `fd` finds the socket's file: ours, if the program has closed
+    /// one meanwhile.
+    pub fn kernel_fd(&self, fd: i32) -> i32 {
+        match self.kept.fd() {
+            -1 => fd,
+            kept => kept,
+        }
     }
 
     /// The socket's entry on the stats page.

@@ -7,7 +7,7 @@
 
 use crate::fd::table::Entry;
 use crate::fd::{fd_cache, placeholder, table};
-use crate::listen::{adopt, opening};
+use crate::listen::{adopt, opening, withdrawal};
 use crate::object::reference::Ref;
 use crate::object::socket::{Path, Socket};
 use crate::operator::{exchange, requests, rules};
@@ -118,7 +118,7 @@ fn off() {
         {
             // Clients that wait at the rendezvous may have queued the oldest connects.
             l.take_all_links();
-            l.note_waiting();
+            withdrawal::note_waiting(l);
             leave_listener(fd, r.obj);
         }
     });
@@ -134,7 +134,7 @@ fn off() {
 /// program first accepts what waits in shared memory, and this is tried again. Returns whether it is the kernel's.
 fn leave_listener(fd: i32, s: &'static Socket) -> bool {
     if let Some(l) = s.listener().filter(|_| s.path() == Path::Listener) {
-        if l.would_reorder(l.kernel_fd(fd)) {
+        if withdrawal::would_reorder(l, l.kernel_fd(fd)) {
             return false;
         }
         opening::give_up(fd, s, Reason::Operator);

@@ -106,7 +106,7 @@ pub(super) fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], en
         return Err(Errno::ADDRNOTAVAIL);
     }
     let target = s.peer.get().ok_or(Errno::NOTCONN)?;
-    let number = table::number_of(r, -1).ok_or(Errno::BADF)?;
+    let number = table::reach(r).ok_or(Errno::BADF)?;
     let until = Deadline::after(patience_for(s, target.ip()));
     // If the numbers refer to no real TCP socket, a new one replaces the file under all of them once it is connected.
     // Otherwise they refer to one socket, which holds the port that the application bound.

@@ -51,7 +51,7 @@ pub(crate) fn switch_to_ring(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) 
 /// another file by now. A thread that closes a number first ends the candidacy (`closing::remove`), so the number is
 /// valid as long as it is in the table and the lock is held.
 pub(crate) fn number(fd: i32, r: Ref<Socket>) -> Option<i32> {
-    Some(fd).filter(|n| table::get(*n).is_some_and(|e| e.is(r))).or_else(|| table::number_of(r, fd))
+    Some(fd).filter(|n| table::get(*n).is_some_and(|e| e.is(r))).or_else(|| table::reach(r))
 }
 
 pub(crate) fn promoted(fd: i32, s: &'static Socket, ep: &'static ShmEndpoint) {

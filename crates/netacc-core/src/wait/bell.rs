@@ -6,6 +6,7 @@
 //!   client's further connects while the first thread serves its connection.
 //! - One thread carries out an operator's request ([`crate::operator::requests`]) that brings a listener back. The others
 //!   sleep on the kernel's listener and would hear of no client in shared memory.
+//! - One thread closes the number on which another one sleeps, and the file goes on under a number of ours.
 //!
 //! So a thread takes a bell before it looks at the links and paths of its sockets, sleeps on the bell as well, and looks
 //! again when it rings.

@@ -13,7 +13,11 @@ use netacc_sys::time::Deadline;
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::rdma::engine::progress::ProgressScope;
 use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::shm::parts;
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
+
+/// The longest step, of some 30 ms, of a sleep that nothing ends before its time ([`netacc_transport::wait::longer`]).
+const LONGEST_STEP: u32 = 5;
 
 /// Waits until `sock` is ready for `interest`. `EAGAIN` when the deadline passes, `EINTR` as the kernel
 /// would. The caller holds a pin and no lock.
@@ -55,7 +59,7 @@ pub fn until_done(
         let r = ep.readiness();
         (interest.read
             && r.readable()
-            && (enough <= 1 || r.0 & ENDED != 0 || ep.unread() >= enough || ep.side.has_accepted()))
+            && (enough <= 1 || r.0 & ENDED != 0 || parts::unread(ep) >= enough || parts::end_after_ring(ep)))
             || (interest.write && r.writable())
     };
     let mut signals = CallSignals::new(core::ptr::null());
@@ -81,6 +85,11 @@ pub fn until_done(
         let numbers = [ep.liveness.fd(), ep.old_subflow.fd()];
         let mut set = WaitSet::new();
         set.steps = steps;
+        if enough > 1 && parts::has_several(ep) {
+            // What comes before or after the ring wakes nobody who waits for more than is there.
+            set.shared = true;
+            set.steps = steps.min(LONGEST_STEP);
+        }
         let here = || s.is_shm() && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
         let mut enough_now = || enough <= 1 || is_ready() || ep.must_switch() || !ep.side.is_live();
         // The path is checked after the registration: a thread that switches the connection first changes the path and

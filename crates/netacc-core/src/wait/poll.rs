@@ -94,7 +94,7 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usiz
                 n => return Ok(n),
             }
         }
-        if visits::is_leaving() {
+        if visits::is_leaving() && !fds.has_closed() {
             return Err(Fail::Anew);
         }
         if bell.is_none() && (process_mode::is_awaited() || listens) {

@@ -317,7 +317,7 @@ impl Fds {
         ready
     }
 
-    /// Pins the objects of our entries while a thread sleeps on them: as in the kernel, a poll continues with the files
+    /// Pins the sockets of the entries while a thread sleeps on them: as in the kernel, a poll continues with the files
     /// that its numbers referred to at its beginning, and a close in another thread takes effect when it returns.
     ///
     /// Called before each sleep, since a foreign number may have become a connection. True if there are duplicates now
@@ -328,9 +328,7 @@ impl Fds {
         for i in 0..self.n {
             let fd = self.number(i);
             if !self.holds(i) {
-                if !(ours(fd).is_some() || is_candidate(fd)) {
-                    continue;
-                }
+                // Also where it is the kernel's: the thread wakes for reasons of the library's, and then needs a number.
                 let pin = table::socket(fd).and_then(Ref::pin);
                 if let Some(place) = self.held.get_mut(i) {
                     *place = pin;
@@ -364,6 +362,11 @@ impl Fds {
 
     fn holds(&self, i: usize) -> bool {
         matches!(self.held.get(i), Some(Some(_)))
+    }
+
+    /// Whether another thread has closed the number of an entry meanwhile, so that the call cannot be made anew.
+    pub(super) fn has_closed(&self) -> bool {
+        self.held.iter().flatten().any(|pin| pin.sock().obj.kept.fd() >= 0)
     }
 
     /// The connections among the entries, which are pinned, with the events that each entry asks for.
@@ -443,11 +446,13 @@ impl Fds {
     }
 
     /// The number by which the kernel is polled for entry `i` with the number `fd`: the duplicate, unless the connection
-    /// has got another kernel socket since that was made.
+    /// has got another kernel socket since that was made, or the one that is kept for an entry whose number was closed.
     fn polled(&self, i: usize, fd: i32) -> i32 {
         let found = self.candidates.iter().find(|c| c.at == i).zip(self.held.get(i).and_then(Option::as_ref));
         let same = found.filter(|(c, pin)| pin.sock().obj.upgrade.left.load(Ordering::Relaxed) == c.left);
-        same.and_then(|(c, _)| c.copy.as_ref()).map_or(fd, Held::fd)
+        let copy = same.and_then(|(c, _)| c.copy.as_ref()).map(Held::fd);
+        let pinned = || self.held.get(i).and_then(Option::as_ref);
+        copy.unwrap_or_else(|| pinned().map_or(fd, |pin| pin.sock().obj.kernel_fd(fd)))
     }
 
     fn ours(&self, i: usize, fd: i32) -> Option<Ours> {
@@ -460,8 +465,18 @@ impl Fds {
     /// Switches connections that have to leave their path, and removes the links of dead clients from listeners, since
     /// their control sockets would end every further sleep.
     pub(super) fn heal(&self) {
-        self.each(|_, p| {
-            let Some(pin) = table::socket(p.fd).and_then(Ref::pin) else { return };
+        self.each(|i, p| {
+            let for_now;
+            let pin = match self.held.get(i) {
+                Some(Some(pin)) => pin,
+                _ => match table::socket(p.fd).and_then(Ref::pin) {
+                    Some(pin) => {
+                        for_now = pin;
+                        &for_now
+                    }
+                    None => return,
+                },
+            };
             let r = pin.sock();
             if r.obj.endpoint().is_some_and(|e| e.must_switch()) {
                 crate::switch::redispatch::complete_switch(r);

@@ -7,7 +7,6 @@ use crate::operator::requests;
 use crate::switch::queued_connects;
 use crate::timeouts;
 use crate::wait::call_signals::CallSignals;
-use crate::wait::held::Held;
 use crate::wait::idle_windows;
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Answer, Fail};
@@ -84,7 +83,7 @@ pub(crate) enum KernelWait {
 /// which ppoll(2) would then look. Without a number of ours the wait is short, and the caller looks again. A thread that
 /// is to come out of the library makes its call anew, with `anew`.
 pub(crate) fn for_kernel(
-    ours: Option<&Held>,
+    ours: Option<i32>,
     fd: i32,
     events: i16,
     deadline: Deadline,
@@ -95,7 +94,7 @@ pub(crate) fn for_kernel(
         if anew && visits::is_leaving() {
             return Err(Fail::Anew);
         }
-        let own = ours.map(Held::fd).filter(|own| *own >= 0);
+        let own = ours.filter(|own| *own >= 0);
         let mut set = WaitSet::new();
         set.add(own.unwrap_or(fd), events);
         if own.is_none() {
@@ -120,7 +119,7 @@ pub(crate) fn for_kernel(
 /// the thread waits here for what the call waits for (`events`), since it may be the only one that goes on with that.
 pub(crate) fn beside_operators_work(r: Ref<Socket>, events: i16, deadline: Deadline) -> Answer<()> {
     while requests::due().is_some()
-        && let Some(fd) = table::number_of(r, -1)
+        && let Some(fd) = table::reach(r)
         && for_kernel(None, fd, events, deadline, true)? == KernelWait::LookAgain
     {}
     Ok(())

@@ -4,11 +4,13 @@ use crate::endpoint::{Endpoint, Interest, Readiness, Shut};
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
 use crate::shm::inherited;
+use crate::shm::parts;
 use crate::shm::queued_connect::QueuedConnect;
 use crate::shm::segment::WIPED;
 use crate::shm::sharers::poll_liveness_after;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{PEER_GONE, RX_SHUT};
+use crate::shm::slot_side::View;
 use crate::shm::waiters::{READS, WRITES, register_liveness};
 use crate::shm::windows::give_back_windows;
 use crate::wait::{WaitOn, WaitSet};
@@ -57,29 +59,9 @@ impl Endpoint for ShmEndpoint {
     fn try_read(&self, dst: &mut Iov<'_>, peek: bool) -> Result<usize> {
         let Some(v) = self.side.view() else { return Ok(0) };
         v.note_cpu();
-        if self.old_subflow.is_there() {
-            match self.old_subflow.read_before(&self.side, dst, peek) {
-                Err(done) => return done,
-                Ok(0) => {}
-                // The next call reports an error or the end of the ring.
-                Ok(n) => return Ok(n + self.read(&v, dst, peek).unwrap_or(0)),
-            }
-        }
-        loop {
-            if dst.left() == 0 && self.has_data(&v) {
-                return Ok(0);
-            }
-            match self.read(&v, dst, peek) {
-                Ok(0) if dst.faulted() => return Err(Errno::FAULT),
-                Ok(0) => {
-                    if let Some(r) = self.nothing_read(&v) {
-                        return r;
-                    }
-                }
-                Ok(n) => return Ok(n),
-                Err(Violation) => return self.violated_for_reader(&v),
-            }
-        }
+        let n = read_here(self, &v, dst, peek)?;
+        // A look sees the bytes that come after the ring, too.
+        Ok(if peek && n > 0 && dst.left() > 0 && !dst.faulted() { n + parts::peek_after(self, dst) } else { n })
     }
 
     fn readiness(&self) -> Readiness {
@@ -103,7 +85,7 @@ impl Endpoint for ShmEndpoint {
             r |= Readiness::IN | Readiness::RDHUP;
         }
         if (self.has_data(&v) || self.overdue(&v) > 0)
-            && (self.edges.lowat() <= 1 || self.waiting_in_all(&v) >= self.edges.enough(&v))
+            && (self.edges.lowat() <= 1 || parts::waiting(self, &v) >= self.edges.enough(&v))
         {
             r |= Readiness::IN;
         }
@@ -279,5 +261,33 @@ impl Endpoint for ShmEndpoint {
             return cpu::ELSEWHERE;
         }
         line!(v, side, v.me.other()).cpu.load(Ordering::Relaxed)
+    }
+}
+
+/// Reads the old subflow and the ring.
+#[inline]
+fn read_here(ep: &ShmEndpoint, v: &View, dst: &mut Iov<'_>, peek: bool) -> Result<usize> {
+    if ep.old_subflow.is_there() {
+        match ep.old_subflow.read_before(&ep.side, dst, peek) {
+            Err(done) => return done,
+            Ok(0) => {}
+            // The next call reports an error or the end of the ring.
+            Ok(n) => return Ok(n + ep.read(v, dst, peek).unwrap_or(0)),
+        }
+    }
+    loop {
+        if dst.left() == 0 && ep.has_data(v) {
+            return Ok(0);
+        }
+        match ep.read(v, dst, peek) {
+            Ok(0) if dst.faulted() => return Err(Errno::FAULT),
+            Ok(0) => {
+                if let Some(r) = ep.nothing_read(v) {
+                    return r;
+                }
+            }
+            Ok(n) => return Ok(n),
+            Err(Violation) => return ep.violated_for_reader(v),
+        }
     }
 }

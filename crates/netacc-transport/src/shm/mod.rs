@@ -57,6 +57,7 @@ mod old_subflow;
 mod open;
 mod owed_dial;
 pub mod owner;
+pub mod parts;
 mod passed;
 mod passing;
 mod peer_listener;

@@ -174,6 +174,11 @@ impl OldSubflow {
         (if asked.is_ok() { usize::try_from(n).unwrap_or(0) } else { 0 }, ended)
     }
 
+    /// Whether more bytes may come over the old subflow, which is not known to have ended.
+    pub(super) fn goes_on(&self, side: &SlotSide) -> bool {
+        self.is_there() && !self.left(side).1
+    }
+
     /// Reads from the old subflow, so that one call gets its bytes and the ring's after them, as from one stream.
     /// `Err`: this is the call's result. `Ok`: the number of bytes that were read, and the ring is next.
     #[cold]

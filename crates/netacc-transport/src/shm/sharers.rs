@@ -16,6 +16,7 @@ use crate::shm::ShmEndpoint;
 use crate::shm::delays::{Next, Wait};
 use crate::shm::drain::LivenessEvent;
 use crate::shm::inherited;
+use crate::shm::parts;
 use crate::shm::procfs;
 use crate::shm::redial;
 use crate::shm::rings::Direction;
@@ -315,6 +316,8 @@ impl ShmEndpoint {
             }
         }
         if self.passed.kernel_fd() >= 0 {
+            // Bytes that come after the ring's wake nobody, and only with SO_RCVLOWAT may they matter.
+            set.bounded |= read && self.edges.lowat() > 1 && parts::has_several(self);
             return;
         }
         let w = self.liveness.peer_fd();

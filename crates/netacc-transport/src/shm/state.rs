@@ -1,8 +1,8 @@
 //! Queries of a connection's state: the state in TCP's terms, and the counters of its events.
 
-use crate::endpoint::Endpoint;
 use crate::shm::ShmEndpoint;
 use crate::shm::edges::EdgeSeq;
+use crate::shm::parts;
 use crate::shm::side::Side;
 use crate::shm::side_machines::Ends;
 use crate::shm::slot_side::SlotSide;
@@ -92,7 +92,7 @@ impl ShmEndpoint {
     /// event even if nothing has changed, as in the kernel.
     pub fn set_lowat(&self, n: u32) {
         self.edges.set_lowat(n);
-        let there = self.unread();
+        let there = parts::unread(self);
         if there > 0 && there >= self.edges.lowat() || self.observed().has_peer_ended() {
             self.edges.count_nudge();
         }

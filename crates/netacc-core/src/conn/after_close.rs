@@ -1,0 +1,72 @@
+//! Calls that go on after another thread has closed the last number of their connection.
+//!
+//! In the kernel such a call has the file until it returns. Here it may have to be made anew meanwhile, on another path, and the
+//! number would lead to nothing then, or to another file. So it goes on with the object, which it pins, and by the number
+//! that was [kept](crate::object::kept).
+
+use crate::conn::pin::Pin;
+use crate::conn::transfer::deadline;
+use crate::conn::{candidate, transfer};
+use crate::object::reference::Ref;
+use crate::object::socket::{NONBLOCK, Socket};
+use crate::outcome::Outcome;
+use crate::wait::sleep;
+use core::sync::atomic::{AtomicU64, Ordering};
+use netacc_sys::errno::{Answer, Errno};
+use netacc_transport::Iov;
+
+/// Whether the result of a call is that it is to be made anew or by the kernel, for which its number is no longer of use.
+#[inline]
+pub(super) fn is_due(done: Outcome, pin: &Option<Pin>) -> bool {
+    matches!(done, Outcome::Pass | Outcome::Anew) && pin.as_ref().is_some_and(|pin| pin.sock().obj.kept.fd() >= 0)
+}
+
+/// Goes on with a read-like call that has read nothing.
+#[cold]
+pub(super) fn receive(pin: &mut Option<Pin>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
+    let mut done = Outcome::Anew;
+    while is_due(done, pin)
+        && let Some((r, fd)) = pin.as_ref().map(|pin| (pin.sock(), pin.sock().obj.kept.fd()))
+    {
+        done = match (r.obj.endpoint().filter(|_| r.obj.is_shm()), r.obj.is_candidate()) {
+            (Some(ep), _) => transfer::receive(r, ep, dst, flags, pin).into(),
+            (None, true) => candidate::receive(fd, r, dst, flags, pin),
+            (None, false) => match wait(r, fd, flags, libc::POLLIN, &r.obj.rcvtimeo) {
+                Ok(()) => candidate::by_kernel(fd, dst, flags, false).into(),
+                Err(fail) => fail.into(),
+            },
+        };
+    }
+    done
+}
+
+/// Goes on with a write-like call that has written nothing.
+#[cold]
+pub(super) fn transmit(pin: &mut Option<Pin>, src: &mut Iov<'_>, flags: i32) -> Outcome {
+    let mut done = Outcome::Anew;
+    while is_due(done, pin)
+        && let Some((r, fd)) = pin.as_ref().map(|pin| (pin.sock(), pin.sock().obj.kept.fd()))
+    {
+        done = match (r.obj.endpoint().filter(|_| r.obj.is_shm()), r.obj.is_candidate()) {
+            (Some(ep), _) => transfer::transmit(r, ep, src, flags, pin).into(),
+            (None, true) => candidate::transmit(fd, r, src, flags, pin),
+            (None, false) => match wait(r, fd, flags, libc::POLLOUT, &r.obj.sndtimeo) {
+                Ok(()) => candidate::by_kernel(fd, src, flags, true).into(),
+                Err(fail) => fail.into(),
+            },
+        };
+    }
+    done
+}
+
+/// Waits for what the call waits for, before the kernel makes it: a thread in a call of the kernel's would not hear of an
+/// operator. It does not come out of the library, since the call could not be made anew there.
+fn wait(r: Ref<Socket>, fd: i32, flags: i32, events: i16, limit: &AtomicU64) -> Answer<()> {
+    if !r.valid() {
+        return Err(Errno::BADF.into());
+    }
+    if flags & libc::MSG_DONTWAIT != 0 || r.obj.has(NONBLOCK) {
+        return Ok(());
+    }
+    sleep::for_kernel(Some(fd), fd, events, deadline(limit.load(Ordering::Relaxed)), false).map(drop)
+}
