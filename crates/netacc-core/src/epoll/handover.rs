@@ -5,7 +5,7 @@ use crate::epoll::cookies::{NOBODY, looks_like_cookie};
 use crate::epoll::ctl::control;
 use crate::epoll::kernel_set::Usage;
 use crate::epoll::registration::link;
-use crate::epoll::{shared, stash};
+use crate::epoll::{shared, stash, subscription};
 use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::fork::descendants;
@@ -46,6 +46,8 @@ pub(crate) struct Instance {
     pub(crate) flags: u32,
     /// Number of the [`Usage`] that says which processes use the kernel's set.
     pub(crate) usage: u32,
+    /// Whether it has had something of ours, so that its threads sleep in calls of ours, and hear of an operator.
+    pub(crate) mixed: bool,
 }
 
 /// A registration that the other copy has to make its own.
@@ -129,6 +131,8 @@ pub(crate) fn leave(e: &'static Epoll, listens: impl Fn(i32) -> bool, mut watch:
         Ok(())
     });
     if e.usage() != Usage::Inherited {
+        // A peer has our wakers, too, so that their entries do not end with our descriptors.
+        subscription::drop_all(e);
         for ours in [e.kick.load(Ordering::Acquire) - 1, crate::operator::requests::wake_pipe_if_any()] {
             if ours >= 0 {
                 let _ = raw::epoll_ctl(set, EPOLL_CTL_DEL, ours, 0, 0);
@@ -139,7 +143,7 @@ pub(crate) fn leave(e: &'static Epoll, listens: impl Fn(i32) -> bool, mut watch:
         Usage::Forked if descendants::nobody_inherits() => Usage::Alone,
         usage => usage,
     };
-    Instance { fd: set, flags: e.loop_index.load(Ordering::Relaxed), usage: usage as u32 }
+    Instance { fd: set, flags: e.loop_index.load(Ordering::Relaxed), usage: usage as u32, mixed: !e.is_plain() }
 }
 
 /// Enters another number of an instance of the other copy in the table.
@@ -159,6 +163,10 @@ pub(crate) fn enter(instance: Instance) {
         u if u == Usage::Inherited as u32 => shared::taken_over(r.obj, Usage::Inherited),
         u if u == Usage::Alone as u32 => {}
         _ => shared::taken_over(r.obj, Usage::Forked),
+    }
+    if instance.mixed && !r.obj.is_inherited() {
+        let _s = STRUCTURE.lock();
+        let _ = r.obj.ensure_kick();
     }
 }
 

@@ -1,6 +1,7 @@
 //! Changes of registrations when a socket changes its path.
 
 use crate::epoll::cookies::{Kind, cookie};
+use crate::epoll::kernel_set::Usage;
 use crate::epoll::listeners::{unhear_listener, watch_listener};
 use crate::epoll::ready::touch;
 use crate::epoll::registration::{each_registration, show_to_kernel};
@@ -121,6 +122,17 @@ pub fn became_listener(fd: i32, s: &'static Socket) {
         let _ = e.ensure_kick();
         let _ = watch_listener(e, reg, fd, s);
     }
+}
+
+/// Whether a socket is registered with an instance that this process uses, and not only its parent.
+pub fn is_watched_here(s: &'static Socket) -> bool {
+    if s.registrations.load(Ordering::Acquire).is_null() {
+        return false;
+    }
+    let _s = STRUCTURE.lock();
+    let mut watched = false;
+    each_registration(s, |e, _| watched |= e.usage() != Usage::Inherited);
+    watched
 }
 
 /// Adapts the registrations of a listener that is an ordinary kernel socket again.

@@ -291,7 +291,7 @@ fn drop_subscription(e: &'static Epoll, w: &'static Subscription) {
     WATCHES.release(w);
 }
 
-/// Drops all subscriptions of an instance that ends. Under `STRUCTURE`.
+/// Drops all subscriptions of an instance that ends, or is left to the kernel. Under `STRUCTURE`.
 pub(crate) fn drop_all(e: &'static Epoll) {
     while let Some(w) = at(e.watches.load(Ordering::Relaxed)) {
         drop_subscription(e, w);

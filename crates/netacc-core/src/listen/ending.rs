@@ -83,9 +83,7 @@ impl Listener {
 
     /// Passes the queued connects to the other processes that have the listener.
     fn hand_on(&'static self, was: ListenState) {
-        if self.has_clients_here() {
-            self.take_all_links();
-        }
+        self.take_links_of_ours();
         self.end(was, hand_on);
     }
 
@@ -111,8 +109,14 @@ impl Listener {
         }
     }
 
-    /// Takes up all clients that wait at the rendezvous: they may have queued connects, which would be lost with a
-    /// rendezvous that no other process has.
+    /// Takes up all clients that wait at the rendezvous, if they are this process's: they may have queued connects, which
+    /// would be lost with a rendezvous that no other process has, and may not call us for long.
+    pub(crate) fn take_links_of_ours(&'static self) {
+        if self.has_clients_here() {
+            self.take_all_links();
+        }
+    }
+
     pub(crate) fn take_all_links(&'static self) {
         for _ in 0..HELD {
             if !self.take_links() {

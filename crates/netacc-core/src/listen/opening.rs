@@ -316,15 +316,21 @@ fn is_reached(fd: i32, local: SocketAddr, at: SocketAddr) -> bool {
 /// an ordinary one, and waiting clients are reset. A new listen(2) opens a new rendezvous.
 pub fn abort(fd: i32, s: &'static Socket) {
     let Some(l) = s.listener() else { return };
-    if let Some(was) = kernel_only(fd, s) {
+    if let Some(was) = kernel_only(fd, s, false) {
         l.reset_queued(was);
     }
 }
 
-/// Leaves a listener to the kernel alone. Returns its state as a listener; `None`: another thread has done so before.
-fn kernel_only(fd: i32, s: &'static Socket) -> Option<ListenState> {
+/// Whether only other processes serve the listener: this one has it by a fork, and its program has not waited on it here.
+fn is_only_held(s: &'static Socket, l: &Listener) -> bool {
+    l.many.load(Ordering::Relaxed) != 0 && !l.servers.include_this() && !paths::is_watched_here(s)
+}
+
+/// Leaves a listener to the kernel alone, as one that counts as `inherited` from here on, or as an ordinary socket. Returns
+/// its state as a listener; `None`: another thread has done so before.
+fn kernel_only(fd: i32, s: &'static Socket, inherited: bool) -> Option<ListenState> {
     paths::no_listener(s);
-    let was = s.forget_listener()?;
+    let was = s.forget_listener(inherited)?;
     // The kernel's O_NONBLOCK was set for our own purpose; from now on it has the application's value again.
     let flags = crate::fd::placeholder::status_flags(s) as usize;
     let _ = raw::fcntl(fd, libc::F_SETFL, flags);
@@ -337,7 +343,7 @@ fn kernel_only(fd: i32, s: &'static Socket) -> Option<ListenState> {
 pub fn abandon(fd: i32, s: &'static Socket) {
     let Some(l) = s.listener() else { return };
     netacc_log::log!(Info, "fd {fd}: another process may serve the listener; clients use kernel TCP");
-    if let Some(was) = kernel_only(fd, s) {
+    if let Some(was) = kernel_only(fd, s, false) {
         l.withdraw(was);
         if let Some(e) = s.stats() {
             e.set_transport(Transport::Tcp);
@@ -360,10 +366,17 @@ pub(crate) fn follow_sharer(fd: i32, s: &'static Socket) {
 pub(crate) fn give_up(fd: i32, s: &'static Socket, why: Reason) {
     let Some(l) = s.listener() else { return };
     netacc_log::log!(Info, "fd {fd}: the listener is left to the kernel; clients use kernel TCP: {}", why.sentence());
-    // What waits at the rendezvous has queued connects, perhaps, and its process may not call us for long.
-    l.take_all_links();
-    let Some(was) = kernel_only(fd, s) else { return };
-    l.withdraw(was);
+    l.take_links_of_ours();
+    // Where the program does not wait, nobody would accept what comes to a rendezvous that is opened again.
+    let only_held = is_only_held(s, l);
+    // Nor does a child that only has its parent's listener take that from the parent.
+    let is_others = only_held && l.inherited.load(Ordering::Relaxed) != 0;
+    let Some(was) = kernel_only(fd, s, only_held) else { return };
+    if is_others {
+        l.close(was)
+    } else {
+        l.withdraw(was)
+    }
     if let Some(e) = s.stats() {
         e.set_transport(Transport::Tcp);
         e.set_reason(why);

@@ -99,6 +99,11 @@ impl Servers {
         }
     }
 
+    /// Whether this process is one of them.
+    pub(crate) fn include_this(&self) -> bool {
+        self.counted.load(Ordering::Relaxed) != 0
+    }
+
     /// Whether the number has changed since the last call.
     #[inline]
     pub(crate) fn has_changed(&self) -> bool {

@@ -331,12 +331,13 @@ impl Socket {
         self.set_state(ConnState::Tcp);
     }
 
-    /// Makes a listener an ordinary socket. Returns its state as a listener; `None`: it is no listener, or no longer
-    /// one.
-    pub fn forget_listener(&self) -> Option<ListenState> {
+    /// Makes a listener an ordinary socket, or one that counts as `inherited`. Returns its state as a listener; `None`: it
+    /// is no listener, or no longer one.
+    pub fn forget_listener(&self, inherited: bool) -> Option<ListenState> {
+        let to = if inherited { ConnState::InheritedTcp } else { ConnState::New };
         loop {
             let was = ConnState::listening(self.word())?;
-            if self.change(ConnState::Listener(was), ConnState::New) {
+            if self.change(ConnState::Listener(was), to) {
                 self.listener.store(core::ptr::null_mut(), Ordering::Release);
                 return Some(was);
             }

@@ -127,6 +127,7 @@ const CONNECTION: &[Edge<Kind>] = &[
     (Some(Kind::Shm), Some(Kind::Aborted), "connect(2) with AF_UNSPEC, or after the end"),
     (Some(Kind::Shm), Some(Kind::New), "the connect could not be queued"),
     (Some(Kind::Listener), Some(Kind::New), "the kernel's alone, or an ordinary socket again"),
+    (Some(Kind::Listener), Some(Kind::InheritedTcp), "the kernel's alone, and only other processes serve it"),
 ];
 
 /// Allowed transitions of a candidate. The candidacy may be given up in each of these states, which ends it.

@@ -166,7 +166,9 @@ fn put(text: &mut String, line: &Line) {
         }
         Line::Times(fd, [rcv, snd, linger, member]) => writeln!(text, "times {fd} {rcv} {snd} {linger} {member}"),
         Line::Option(fd, level, name, value) => writeln!(text, "option {fd} {level} {name} {value}"),
-        Line::Epoll(Instance { fd, flags, usage }) => writeln!(text, "epoll {fd} {flags} {usage}"),
+        Line::Epoll(Instance { fd, flags, usage, mixed }) => {
+            writeln!(text, "epoll {fd} {flags} {usage} {}", u8::from(mixed))
+        }
         Line::EpollToo(fd, first) => writeln!(text, "epoll-too {fd} {first}"),
         Line::Watch(Watch { epoll, fd, events, data, disabled }) => {
             writeln!(text, "watch {epoll} {fd} {events} {data} {}", u8::from(disabled))
@@ -204,7 +206,12 @@ fn parse(line: &str) -> Option<Line> {
         }),
         "times" => Line::Times(word(words)?, [word(words)?, word(words)?, word(words)?, word(words)?]),
         "option" => Line::Option(word(words)?, word(words)?, word(words)?, word(words)?),
-        "epoll" => Line::Epoll(Instance { fd: word(words)?, flags: word(words)?, usage: word(words)? }),
+        "epoll" => Line::Epoll(Instance {
+            fd: word(words)?,
+            flags: word(words)?,
+            usage: word(words)?,
+            mixed: word::<u8>(words).is_some_and(|mixed| mixed != 0),
+        }),
         "epoll-too" => Line::EpollToo(word(words)?, word(words)?),
         "watch" => Line::Watch(Watch {
             epoll: word(words)?,
@@ -309,7 +316,8 @@ mod tests {
             Line::Connection(Connection { addresses: six, rest, ..connection }),
             Line::Times(7, [50_000_000, 0, 1 << 32 | 3, 0]),
             Line::Option(7, 6, 1, -1),
-            Line::Epoll(Instance { fd: 5, flags: 9, usage: 1 }),
+            Line::Epoll(Instance { fd: 5, flags: 9, usage: 1, mixed: true }),
+            Line::Epoll(Instance { fd: 8, flags: 9, usage: 2, mixed: false }),
             Line::EpollToo(6, 5),
             Line::Watch(Watch { epoll: 5, fd: 3, events: 1 << 31 | 1, data: u64::MAX, disabled: false }),
             Line::Watch(Watch { epoll: 5, fd: 4, events: 1 << 30, data: 0, disabled: true }),
@@ -328,6 +336,8 @@ mod tests {
     fn another_version_is_understood() {
         assert_eq!(parse("off since yesterday"), Some(Line::Off));
         assert_eq!(parse("listener 3 0 511"), Some(Line::Listener(3, false)));
+        let instance = Instance { fd: 5, flags: 9, usage: 1, mixed: false };
+        assert_eq!(parse("epoll 5 9 1"), Some(Line::Epoll(instance)));
         for unknown in ["", "weather 3", "held", "held x", "watch 5 3 1 2", "epoll 5 9", "connection 1 2 3"] {
             assert_eq!(parse(unknown), None, "{unknown}");
         }

@@ -117,7 +117,7 @@ fn off() {
             && let Some(l) = r.obj.listener()
         {
             // Clients that wait at the rendezvous may have queued the oldest connects.
-            l.take_all_links();
+            l.take_links_of_ours();
             withdrawal::note_waiting(l);
             leave_listener(fd, r.obj);
         }
