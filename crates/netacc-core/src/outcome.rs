@@ -13,9 +13,12 @@ pub enum Outcome {
     Pass,
     /// The thread is cancelled (pthread_cancel(3)) and ends in the intercepted call, where it holds nothing of ours.
     Cancelled,
-    /// The call is to be made anew, with its whole time-out: a signal has interrupted it and the kernel would restart it
-    /// (signal(7)), or the library is about to be replaced (see [`crate::operator::exchange`]).
+    /// The call is to be made anew, with its whole time-out: the library is about to be replaced (see
+    /// [`crate::operator::exchange`]), or the connection has changed its path.
     Anew,
+    /// The call is to be made anew, with its whole time-out, and whatever its number means by then: a signal has interrupted
+    /// it, and the kernel would restart it (signal(7)).
+    Restart,
 }
 
 impl From<Fail> for Outcome {
@@ -25,6 +28,7 @@ impl From<Fail> for Outcome {
             Fail::ToKernel => Outcome::Pass,
             Fail::Cancelled => Outcome::Cancelled,
             Fail::Anew => Outcome::Anew,
+            Fail::Restart => Outcome::Restart,
         }
     }
 }

@@ -178,7 +178,7 @@ macro_rules! concluded {
             netacc_core::Outcome::Done(v) => v as $ret,
             netacc_core::Outcome::Failed(e) => $crate::next::fail(e) as $ret,
             netacc_core::Outcome::Cancelled => $crate::next::interrupted() as $ret,
-            netacc_core::Outcome::Anew => $anew,
+            netacc_core::Outcome::Anew | netacc_core::Outcome::Restart => $anew,
         }
     };
 }
@@ -255,7 +255,7 @@ macro_rules! sleeps {
         loop {
             match $call {
                 netacc_core::Outcome::Cancelled => $crate::process::cancelled(),
-                netacc_core::Outcome::Anew if !netacc_sys::visits::is_leaving() => {}
+                netacc_core::Outcome::Anew | netacc_core::Outcome::Restart if !netacc_sys::visits::is_leaving() => {}
                 outcome => break outcome,
             }
         }

@@ -39,9 +39,12 @@ pub enum Fail {
     ToKernel,
     /// The thread is cancelled (pthread_cancel(3)), and ends as soon as it holds nothing of ours.
     Cancelled,
-    /// The call is to be made anew from its number on: a signal interrupted it, after which the kernel would restart it, or
-    /// the library is about to be replaced ([`crate::visits`]).
+    /// The call is to be made anew: the library is about to be replaced ([`crate::visits`]), or the connection has changed
+    /// its path.
     Anew,
+    /// A signal interrupted the call, and the kernel would restart it (signal(7)): it begins with its number, which the
+    /// handler may have closed or given to another file.
+    Restart,
 }
 
 impl Fail {

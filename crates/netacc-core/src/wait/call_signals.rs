@@ -76,7 +76,7 @@ impl CallSignals {
     /// How a call ends in which a handler runs. A call that the kernel would restart is made anew, since the kernel begins
     /// with the number as well, which the handler may have closed or given to another file.
     fn handled(&self, deadline: Deadline) -> Answer<()> {
-        Err(if self.restarts(deadline) { Fail::Anew } else { Fail::INTR })
+        Err(if self.restarts(deadline) { Fail::Restart } else { Fail::INTR })
     }
 
     /// Whether no handler of the program's ran although the last sleep was interrupted.
