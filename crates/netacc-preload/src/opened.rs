@@ -43,12 +43,13 @@ fn before_space(space: c_long) {
     }
 }
 
-/// Defines a hook that jumps where `$way` says. `$save` and `$restore` keep the arguments around that call, the flags
-/// arrive in the register of the second argument of `$way`, and leave in that of the hook.
+/// Defines a hook that jumps where `$way` says, with the arguments as they came but for the flags. The instructions in
+/// brackets bring the flags to `$way` as its second argument, and from its result to where the function has them. `$before`
+/// is done first.
 macro_rules! opens {
     ($( $(#[$attribute:meta])* fn $name:ident in $line:ident => $entry:ident by $way:ident($space:ident) {
         x86_64: [$($x86:literal),* ; $($x86_after:literal),*], aarch64: [$($arm:literal),* ; $($arm_after:literal),*]
-    } $before:expr; )*) => {$(
+    } $($before:expr)?; )*) => {$(
         jumps_by_table! { $(#[$attribute])* fn $name in $line => $entry; }
 
         #[unsafe(naked)]
@@ -85,7 +86,7 @@ macro_rules! opens {
                 // The new copy looks at the flags as the program has given them.
                 Admission::Anew => ($line.target().cast_const(), flags),
                 _inside => {
-                    $before;
+                    $($before;)?
                     (NEXT.get().cast_const(), followed(flags))
                 }
             };
@@ -100,7 +101,7 @@ opens! {
     fn dlopen in DLOPEN => dlopen_entry by dlopen_way(_file) {
         x86_64: [; "mov esi, edx"],
         aarch64: [; "mov w1, w17"]
-    } ();
+    };
 
     /// dlmopen(3).
     fn dlmopen in DLMOPEN => dlmopen_entry by dlmopen_way(space) {

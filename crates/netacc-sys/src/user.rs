@@ -270,10 +270,10 @@ mod tests {
         let p = pages([libc::PROT_READ | libc::PROT_WRITE, libc::PROT_READ, libc::PROT_NONE]);
         // SAFETY: within the three pages; the text ends where the memory does, or is not ended by a zero byte at all.
         unsafe {
-            let value = p.add(PAGE - 8).cast::<u64>();
-            assert!(store(value, u64::from_ne_bytes(*b"12345678")) && !store(p.add(PAGE - 4).cast::<u64>(), 0));
-            assert_eq!(load(value), Some(u64::from_ne_bytes(*b"12345678")));
-            assert_eq!(load(p.add(2 * PAGE - 4).cast::<u64>()), None);
+            let value = p.add(PAGE - 8).cast::<[u8; 8]>();
+            assert!(store(value, *b"12345678") && !store(p.add(PAGE - 4).cast(), *b"12345678"));
+            assert_eq!(load(value), Some(*b"12345678"));
+            assert_eq!(load(p.add(2 * PAGE - 4).cast::<[u8; 8]>()), None);
             assert_eq!(text(value.cast()), Some(c"12345678"));
             assert_eq!(libc::mprotect(p.add(PAGE).cast(), PAGE, libc::PROT_READ | libc::PROT_WRITE), 0);
             p.add(PAGE).write_bytes(b'x', PAGE);
