@@ -93,6 +93,10 @@ pub const UNREACHABLE_BELIEVED: Duration = Duration::from_secs(1);
 /// not introduced themselves. A client that takes longer makes its connect once more at its next call.
 pub const LAST_HELLOS: Duration = Duration::from_millis(20);
 
+/// How long a connect waits for a server that passes earlier ones on to the kernel's queue, since it would be accepted
+/// before them.
+pub const HANDING_ON: Duration = Duration::from_millis(100);
+
 /// How long a listener is believed to refuse links. Until then connects to it go by TCP without an attempt.
 pub const REFUSING_BELIEVED: Duration = Duration::from_millis(200);
 

@@ -11,7 +11,8 @@ use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::errno::Errno;
-use netacc_sys::time;
+use netacc_sys::time::Deadline;
+use netacc_sys::{lock, time};
 use netacc_transport::shm::claim::{Claim, segment_lacks};
 use netacc_transport::shm::owner::Word;
 use netacc_transport::shm::rendezvous::NoLink;
@@ -186,8 +187,25 @@ pub fn claim_in_order(
 /// Whether a link to `dest` has ended since this was last asked: connects that are queued there have to be made once more
 /// before a later one is made in any way.
 pub fn has_ended(dest: SocketAddr) -> bool {
-    let _order = POOL.lock();
-    known(dest, false).is_some_and(sweep)
+    let order = POOL.lock();
+    let Some(t) = known(dest, false) else { return false };
+    let _order = when_handed_on(t, order);
+    sweep(t)
+}
+
+/// Waits briefly, without the lock, if a server is just passing on the connects that wait on one of the links. A stopped
+/// server is not waited for long, and nobody waits with a lock.
+fn when_handed_on(t: &'static Target, mut order: netacc_sys::Guard<'static>) -> netacc_sys::Guard<'static> {
+    let mut until = None;
+    while links(t).any(Link::is_handing_on) {
+        drop(order);
+        if lock::interrupted() || until.get_or_insert_with(|| Deadline::within(timeouts::HANDING_ON)).passed() {
+            return POOL.lock();
+        }
+        time::pause();
+        order = POOL.lock();
+    }
+    order
 }
 
 /// `None`: a link was found to have ended, and is removed.
@@ -200,8 +218,9 @@ fn attempt(
     if let Some(why) = crate::process_mode::reason() {
         return Err(why);
     }
-    let mut order = POOL.lock();
+    let order = POOL.lock();
     let t = target(dest, false).ok_or(Reason::NoMemory)?;
+    let mut order = when_handed_on(t, order);
     if sweep(t) {
         return Ok(None);
     }

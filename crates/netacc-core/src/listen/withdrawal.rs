@@ -14,6 +14,7 @@ use crate::object::kernel_turn::precedes_count;
 use crate::object::listener::{Listener, tcp_ready};
 use crate::object::socket::{NONBLOCK, Socket};
 use crate::switch::{by_tcp, pair, relay};
+use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
@@ -34,6 +35,7 @@ pub(crate) fn hand_on(links: impl Iterator<Item = &'static Link> + Clone) {
         count += 1;
     }
     let mut able = true;
+    let mut left = Vec::new();
     // A client that goes on and on is not waited for.
     for _ in 0..SLOTS * count {
         let waits = |link: &'static Link| Some((link.segment()?.front_time()?, link));
@@ -50,10 +52,14 @@ pub(crate) fn hand_on(links: impl Iterator<Item = &'static Link> + Clone) {
                 // If one connect found no room, or its client accepts no socket, the next one would wait in vain as
                 // well.
                 able = able && e != Errno::TIMEDOUT;
-                ep.stir_peer();
+                left.push(ep);
             }
         }
     }
+    // Clients wait for this before they make a connect, or one of these once more: it would be accepted before those that
+    // are passed on.
+    links.filter_map(Link::segment).for_each(|seg| seg.set_server(ServerState::HandedOn));
+    left.into_iter().for_each(ShmEndpoint::stir_peer);
 }
 
 /// An operator switches the process off: notes which connects wait in shared memory now.
@@ -62,6 +68,16 @@ pub(crate) fn note_waiting(l: &Listener) {
     for (link, segment) in l.links().filter_map(|link| Some((link, link.segment()?))) {
         link.queue.filled_when_off.store(segment.pushed(), Ordering::Relaxed);
     }
+}
+
+/// Tells the clients that this process is about to leave the listener, or that it stays for now.
+pub(crate) fn announce(l: &Listener, leaves: bool) {
+    let (from, to) = match leaves {
+        true => (ServerState::Open, ServerState::Leaving),
+        false => (ServerState::Leaving, ServerState::Open),
+    };
+    let _g = l.lock.lock();
+    l.links().filter_map(Link::segment).filter(|seg| seg.server() == from).for_each(|seg| seg.set_server(to));
 }
 
 /// Whether connections wait at the kernel's listener `fd`, and connects that were [noted](note_waiting) still wait in shared

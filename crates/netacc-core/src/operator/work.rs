@@ -134,7 +134,10 @@ fn off() {
 /// program first accepts what waits in shared memory, and this is tried again. Returns whether it is the kernel's.
 fn leave_listener(fd: i32, s: &'static Socket) -> bool {
     if let Some(l) = s.listener().filter(|_| s.path() == Path::Listener) {
+        // Before the look at the kernel's queue: a client that connects by TCP from here on waits for the outcome.
+        withdrawal::announce(l, true);
         if withdrawal::would_reorder(l, l.kernel_fd(fd)) {
+            withdrawal::announce(l, false);
             return false;
         }
         opening::give_up(fd, s, Reason::Operator);

@@ -104,6 +104,6 @@ impl View {
         // which `is_withdrawn` loads, changes with every connect.
         self.me == Side::Client
             && self.slot.open.outcome.load(Ordering::Acquire) == CONNECT_QUEUED
-            && (self.link.is_lost() || self.link.is_withdrawn())
+            && (self.link.is_lost() || (self.link.is_withdrawn() && !self.link.is_handing_on()))
     }
 }

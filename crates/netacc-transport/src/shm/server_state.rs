@@ -15,6 +15,11 @@ pub enum ServerState {
     Closed = 2,
     /// The listener lives on in other processes, and connects that this one did not accept are made again.
     Withdrawn = 3,
+    /// As [`ServerState::Withdrawn`], and what waited has been passed on to the kernel's queue, or is left to its client.
+    HandedOn = 4,
+    /// The process is about to leave the listener, if that keeps the order of its connections. What is queued stays queued,
+    /// and a client makes no further connect until it knows.
+    Leaving = 5,
 }
 
 impl ServerState {
@@ -24,6 +29,8 @@ impl ServerState {
             0 => ServerState::Pending,
             1 => ServerState::Open,
             3 => ServerState::Withdrawn,
+            4 => ServerState::HandedOn,
+            5 => ServerState::Leaving,
             _ => ServerState::Closed,
         }
     }
@@ -56,7 +63,8 @@ mod tests {
 
     #[test]
     fn a_word_is_one_state() {
-        for state in [ServerState::Pending, ServerState::Open, ServerState::Closed, ServerState::Withdrawn] {
+        use ServerState::{Closed, HandedOn, Leaving, Open, Pending, Withdrawn};
+        for state in [Pending, Open, Closed, Withdrawn, HandedOn, Leaving] {
             assert_eq!(ServerState::decode(state as u32), state);
         }
         assert_eq!(ServerState::decode(u32::MAX), ServerState::Closed);
