@@ -82,15 +82,15 @@ fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u3
     }
     let known = find(e, s, fd);
     match (op, s.path()) {
-        (_, Path::Tcp) if known.is_none() && !s.is_candidate() => {
-            stash::forget_descriptor(e, fd);
-            note_edges(e, event.map_or(0, |(events, _)| events));
-            Outcome::Pass
-        }
+        (_, Path::Tcp) if known.is_none() && !s.is_candidate() => by_kernel(e, fd, event),
         (EPOLL_CTL_ADD, path) => match (known, event) {
             (Some(_), _) => Outcome::Failed(Errno::EXIST),
             (None, None) => Outcome::Failed(Errno::FAULT),
-            (None, Some(ev)) => add(e, path, fd, s, ev).into(),
+            (None, Some(ev)) => match add(e, path, fd, s, ev) {
+                // Another thread has left the listener to the kernel meanwhile.
+                Err(Errno::BADF) if path == Path::Listener && s.path() == Path::Tcp => by_kernel(e, fd, event),
+                done => done.into(),
+            },
         },
         (EPOLL_CTL_MOD, _) => match (known, event) {
             (None, _) => Outcome::Failed(Errno::NOENT),
@@ -106,6 +106,13 @@ fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u3
         },
         _ => Outcome::Failed(Errno::INVAL),
     }
+}
+
+/// Leaves a number to the kernel's set.
+fn by_kernel(e: &'static Epoll, fd: i32, event: Option<(u32, u64)>) -> Outcome {
+    stash::forget_descriptor(e, fd);
+    note_edges(e, event.map_or(0, |(events, _)| events));
+    Outcome::Pass
 }
 
 fn add(e: &'static Epoll, path: Path, fd: i32, s: &'static Socket, ev: (u32, u64)) -> Result<()> {
