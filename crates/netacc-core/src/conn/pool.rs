@@ -17,7 +17,7 @@ use netacc_transport::shm::claim::{Claim, segment_lacks};
 use netacc_transport::shm::owner::Word;
 use netacc_transport::shm::rendezvous::NoLink;
 use netacc_transport::shm::segment::{Segment, ServedBy};
-use netacc_transport::shm::{Link, ServerState, owner, rendezvous};
+use netacc_transport::shm::{Link, ServerState, is_handing_on, owner, rendezvous};
 
 /// Number of links to a listener that several processes serve. Each of the first connects makes a link, which some idle
 /// process takes up; later ones rotate over these links, and sometimes make another one to find new processes.
@@ -197,7 +197,7 @@ pub fn has_ended(dest: SocketAddr) -> bool {
 /// server is not waited for long, and nobody waits with a lock.
 fn when_handed_on(t: &'static Target, mut order: netacc_sys::Guard<'static>) -> netacc_sys::Guard<'static> {
     let mut until = None;
-    while links(t).any(Link::is_handing_on) {
+    while links(t).any(is_handing_on) {
         drop(order);
         if lock::interrupted() || until.get_or_insert_with(|| Deadline::within(timeouts::HANDING_ON)).passed() {
             return POOL.lock();

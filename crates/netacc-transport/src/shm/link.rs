@@ -251,13 +251,6 @@ impl Link {
         self.segment().is_some_and(|s| matches!(s.server(), ServerState::Withdrawn | ServerState::HandedOn))
     }
 
-    /// Client: whether the server is just passing the connects that wait here on to the kernel's queue, or is about to.
-    pub fn is_handing_on(&self) -> bool {
-        let begun =
-            || self.segment().is_some_and(|s| matches!(s.server(), ServerState::Leaving | ServerState::Withdrawn));
-        begun() && !self.is_lost() && !self.is_remote()
-    }
-
     /// Client: whether the link ended before the server had taken it up, as when the server refuses it.
     pub fn was_refused(&self) -> bool {
         let pending = |s: Segment| s.server() == ServerState::Pending;

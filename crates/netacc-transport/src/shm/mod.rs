@@ -111,7 +111,7 @@ pub use peer_process::PeerProcess;
 pub use queue::ConnectQueue;
 pub use queued_connect::QueuedConnect;
 pub use remote::has_failed_over;
-pub use server_state::ServerState;
+pub use server_state::{ServerState, is_handing_on};
 pub use side::Side;
 pub use side_state::SideState;
 pub use slot_side::SlotSide;

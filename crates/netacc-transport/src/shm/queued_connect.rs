@@ -3,6 +3,7 @@
 //! Offered promotions are decided in the same way.
 
 use crate::shm::segment::{CONNECT_QUEUED, CONNECT_REFUSED, CONNECT_TAKEN, CONNECT_WITHDRAWN};
+use crate::shm::server_state::is_handing_on;
 use crate::shm::side::Side;
 use crate::shm::slot_side::{SlotSide, View};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -104,6 +105,6 @@ impl View {
         // which `is_withdrawn` loads, changes with every connect.
         self.me == Side::Client
             && self.slot.open.outcome.load(Ordering::Acquire) == CONNECT_QUEUED
-            && (self.link.is_lost() || (self.link.is_withdrawn() && !self.link.is_handing_on()))
+            && (self.link.is_lost() || (self.link.is_withdrawn() && !is_handing_on(self.link)))
     }
 }

@@ -1,5 +1,6 @@
 //! What the server of a link has decided about new connects, as both sides see it.
 
+use crate::shm::Link;
 use crate::shm::segment::Segment;
 use core::sync::atomic::Ordering;
 
@@ -34,6 +35,12 @@ impl ServerState {
             _ => ServerState::Closed,
         }
     }
+}
+
+/// Client: whether the server is just passing the connects that wait on the link on to the kernel's queue, or is about to.
+pub fn is_handing_on(link: &Link) -> bool {
+    let begun = |s: Segment| matches!(s.server(), ServerState::Leaving | ServerState::Withdrawn);
+    link.segment().is_some_and(begun) && !link.is_lost() && !link.is_remote()
 }
 
 impl Segment {
