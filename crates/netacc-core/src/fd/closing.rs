@@ -15,9 +15,9 @@ use crate::fd::later::HANDLER_LOCK_WAIT;
 use crate::fd::table::{Entry, Leaving};
 use crate::fd::{fd_cache, later, table};
 use crate::object::reference::Ref;
-use crate::object::socket::{KEEPABLE, Socket};
+use crate::object::socket::{KEEPABLE, SLEPT_ON, Socket};
 use crate::outcome::Outcome;
-use crate::switch::{promote, redispatch};
+use crate::switch::{comeback, promote, redispatch};
 use crate::wait::bell;
 use netacc_sys::errno::Errno;
 use netacc_sys::{Guard, Lock, lock, raw, reserved_fds};
@@ -119,8 +119,9 @@ fn dropped(fd: i32, e: Entry, file: File) -> Removed {
             // Read before the reference is dropped: after that the object may stand for another socket.
             let (domain, files) = (r.obj.domain(), changes_files(r.obj));
             let cached = pin::put(r.obj);
-            // A socket that lives on may be needed by a sleeping call, also where it is the kernel's by now.
-            if files || r.valid() {
+            // A sleeping call may need the file of a socket that lives on, also where that is the kernel's by now.
+            let slept_on = || r.obj.has(SLEPT_ON) || comeback::was_in_ring(r.obj);
+            if files || (r.valid() && slept_on()) {
                 await_files(fd, r, file);
             }
             Removed::Socket { domain, cached }

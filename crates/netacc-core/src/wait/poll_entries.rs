@@ -13,7 +13,7 @@ use crate::listen::adopt;
 use crate::listen::opening::follow_sharer;
 use crate::object::listener::Listener;
 use crate::object::reference::Ref;
-use crate::object::socket::{Path, Socket};
+use crate::object::socket::{Path, SLEPT_ON, Socket};
 use crate::switch::{offers, promote};
 use crate::wait::held::Held;
 use crate::wait::sleep::NUMBER_CHECK;
@@ -330,6 +330,9 @@ impl Fds {
             if !self.holds(i) {
                 // Also where it is the kernel's: the thread wakes for reasons of the library's, and then needs a number.
                 let pin = table::socket(fd).and_then(Ref::pin);
+                if let Some(s) = pin.as_ref().map(|pin| pin.sock().obj).filter(|s| s.is_kernels()) {
+                    s.set(SLEPT_ON, true);
+                }
                 if let Some(place) = self.held.get_mut(i) {
                     *place = pin;
                 }
