@@ -39,7 +39,7 @@ int main(void)
 		drain_bytes(fd[i], sum);
 	}
 	expect_shm(fd[CONNS - 1]);
-	int accelerated = shared_memory() > MOST;
+	int accelerated = shared_memory() > 0;
 	usleep(1300000); // connections that last a second give it back
 	tell(ours);
 	await(ours);

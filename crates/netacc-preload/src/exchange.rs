@@ -119,9 +119,7 @@ static REPLACE: fn() = replace;
 
 /// To be called when the linker has loaded the library, before the program begins.
 pub fn note_origin() {
-    let path = path();
-    // SAFETY: null, or the loader's text, which stays as long as the first copy does.
-    origin::note((!path.is_null()).then(|| unsafe { CStr::from_ptr(path) }));
+    origin::note(path());
 }
 
 /// To be called when the library starts: from then on an operator's request is carried out.
@@ -137,23 +135,20 @@ fn first() -> &'static Entrance {
 }
 
 /// The path of the library's file, as the loader has it.
-fn path() -> *const c_char {
+fn path() -> Option<&'static CStr> {
     let known = PATH.load(Ordering::Relaxed);
-    if known.is_null() {
+    let path = if known.is_null() {
         linker::object_of((&raw const netacc_exchange).cast()).map_or(ptr::null(), |object| object.dli_fname)
     } else {
         known
-    }
+    };
+    // SAFETY: null, or the loader's text, which stays as long as the first copy does.
+    (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
 }
 
 /// Maps the library that is in the file now.
 fn prepare() -> Result<(), Obstacle> {
-    let path = path();
-    if path.is_null() {
-        return Err((Upgraded::Unreadable, Errno::NOENT));
-    }
-    // SAFETY: the loader's text, which stays as long as the first copy does.
-    let path = unsafe { CStr::from_ptr(path) };
+    let path = path().ok_or((Upgraded::Unreadable, Errno::NOENT))?;
     // A relative path would lead to whatever lies in the folder that is the current one by now.
     if !path.to_bytes().starts_with(b"/") {
         return Err((Upgraded::RelativePath, Errno(0)));
@@ -213,7 +208,7 @@ fn exchange_now() -> Result<(), Obstacle> {
     unsafe { exchange::give_shared_memory_back() };
     let handover = Handover {
         first: first(),
-        path: path(),
+        path: path().map_or(ptr::null(), CStr::as_ptr),
         searcher: symbol::searcher(),
         text: text.as_ptr(),
         length: text.len(),

@@ -47,9 +47,9 @@ pub const SMALL: usize = if cfg!(loom) { 4 } else { 2048 };
 /// (measured).
 pub const LARGE: usize = if cfg!(loom) { 16 } else { 256 * 1024 };
 
-/// The large window is opened in steps of this size (bytes), so that a connection has no more memory than its messages
-/// need.
-pub const STEP: usize = LARGE / 8;
+/// The large window is opened in steps of this size (bytes), a page, so that a connection has no more memory than its
+/// messages need.
+pub const STEP: usize = if cfg!(loom) { 2 } else { 4096 };
 
 /// Receive window (bytes) of a TCP socket without SO_RCVBUF: half of the usual `net.ipv4.tcp_rmem`.
 const DEFAULT_WINDOW: u64 = 64 * 1024;

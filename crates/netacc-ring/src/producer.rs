@@ -179,6 +179,10 @@ impl Producer {
             if ends {
                 let used = if rewinds { 0 } else { used };
                 self.extend(used.saturating_add(want as u64), open);
+                // Nothing was written since the window was closed, so the ring is drained.
+                if self.extent() == 0 {
+                    self.switch(own, false, pos);
+                }
             }
         }
         Ok(())
@@ -191,7 +195,8 @@ impl Producer {
     }
 
     /// Closes the large window if no byte of it will be accessed any more, so that its pages may be given back. False:
-    /// it is in use, or was not open. A drained connection goes to the small window for that.
+    /// it is in use, or was not open. A connection that uses it goes on at its start with the next message, which opens it
+    /// again: in the small window it could not return to the large one before the reader has read something.
     pub fn close_large(&self, own: &ProducerLine, peer: &ConsumerLine) -> bool {
         let pos = self.pos.load(Ordering::Relaxed);
         let layout = self.layout();
@@ -202,7 +207,7 @@ impl Producer {
             return false;
         }
         if layout.large {
-            self.switch(own, false, pos);
+            self.switch(own, true, pos);
         }
         self.extent.store(0, Ordering::Relaxed);
         true

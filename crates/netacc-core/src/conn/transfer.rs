@@ -146,7 +146,9 @@ pub(super) fn receive(
                 });
                 match waited {
                     // For a read without room the kernel waits once and returns 0, whatever ended the wait.
-                    Ok(()) | Err(Fail::AGAIN | Fail::INTR | Fail::Anew | Fail::Restart) if wanted == 0 && !bad => return Ok(0),
+                    Ok(()) | Err(Fail::AGAIN | Fail::INTR | Fail::Anew | Fail::Restart) if wanted == 0 && !bad => {
+                        return Ok(0);
+                    }
                     Ok(()) => {}
                     Err(_) if got > 0 => return Ok(got),
                     Err(e) => return Err(e),

@@ -11,6 +11,7 @@ use crate::switch::{queued, redispatch};
 use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::{lock, reserved_fds};
+use netacc_transport::shm::windows;
 
 /// To be called in a child that begins in the namespaces `new`, where the parent's knowledge of the network does not
 /// hold.
@@ -68,7 +69,7 @@ pub fn child(f: Forking) {
         if let Some(ep) = r.obj.endpoint() {
             // The child must not keep the link's sockets open, or the parent's death would go unnoticed.
             ep.side.link().inherit();
-            ep.recount_windows();
+            windows::recount(ep);
             ep.side.reset_if_untold();
             ep.forget_sleepers();
             ep.forget_missing();

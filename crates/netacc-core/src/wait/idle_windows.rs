@@ -13,7 +13,7 @@ use crate::timeouts;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_sys::time;
 use netacc_sys::{Lock, lock_rank};
-use netacc_transport::shm::budget;
+use netacc_transport::shm::{budget, windows};
 
 /// Number of numbers that a look which is due visits, and of windows that it closes.
 const DUE: (usize, usize) = (1024, 32);
@@ -87,10 +87,10 @@ fn look_now() -> Option<u64> {
 fn give_back(r: Ref<Socket>) -> bool {
     let s = r.obj;
     // Whether the window is open is looked at without the lock first, since most windows are not.
-    let open = || s.is_shm() && s.endpoint().is_some_and(|ep| ep.has_open_window());
+    let open = || s.is_shm() && s.endpoint().is_some_and(|ep| windows::is_open(ep));
     if !open() {
         return false;
     }
     let Some(_writer) = s.tx.try_lock() else { return false };
-    open() && s.endpoint().is_some_and(|ep| ep.give_back_if_idle())
+    open() && s.endpoint().is_some_and(windows::give_back_if_idle)
 }

@@ -87,6 +87,29 @@ fn resync_refuses_impossible_positions() {
     assert_eq!(p.rx.resync(&p.room, &p.data), Err(Violation));
 }
 
+/// After the large window was closed, a small message and a large one in a row fit as before.
+#[test]
+fn a_closed_window_opens_for_what_comes() {
+    let p = Pipe::new();
+    let mut o = Oracle::default();
+    o.apply(&p, &Op::Write(vec![LARGE / 2]));
+    o.apply(&p, &Op::Drain);
+    o.apply(&p, &Op::CloseLarge);
+    assert_eq!(p.tx.extent(), 0);
+    o.apply(&p, &Op::Write(vec![1]));
+    assert_eq!(p.tx.extent(), STEP, "a page");
+    o.apply(&p, &Op::Write(vec![LARGE / 2]));
+    assert_eq!(o.pending.len(), 1 + LARGE / 2);
+    o.apply(&p, &Op::Drain);
+    // Without memory for it the small window is used.
+    o.apply(&p, &Op::CloseLarge);
+    o.apply(&p, &Op::Allow(0));
+    assert_eq!(p.writable(), Ok(true));
+    o.apply(&p, &Op::Write(vec![LARGE]));
+    assert_eq!(o.pending.len(), SMALL);
+    o.apply(&p, &Op::Drain);
+}
+
 /// A window of which only a part may be opened takes that part, and begins anew when it is drained.
 #[test]
 fn a_part_of_the_window_is_used_again_and_again() {

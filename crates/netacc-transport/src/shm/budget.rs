@@ -2,7 +2,7 @@
 //!
 //! Each connection costs its small windows, and each large window that this process writes costs as many bytes
 //! as are open of it. The pages are charged to whoever touches them first, which is the writer, so each process counts its
-//! own. Up to half of the budget windows open as their writers need; above it each has one step at most; at its end none
+//! own. Up to half of the budget windows open as their writers need; above it each opens to 32 KiB at most; at its end none
 //! opens, and a writer that finds its small window full waits for the reader, as a TCP sender does.
 
 use crate::shm::memory_limit;
@@ -22,6 +22,8 @@ const PART: u64 = 8;
 const MOST: u64 = 1 << 30;
 /// The part of the budget that the connections with untrusted users may have together: nobody else is stopped by them.
 const PART_OF_STRANGERS: u64 = 4;
+/// The extent (bytes) to which a window may open when more than half of the budget is used.
+const MODEST: usize = 32 << 10;
 /// What drained windows may keep (bytes): this, and for each connection [`KEPT_EACH`].
 const KEPT: u64 = 512 << 10;
 const KEPT_EACH: u64 = 8 << 10;
@@ -70,13 +72,14 @@ pub fn admits() -> bool {
     // Relaxed, here and below: the numbers order nothing. A budget that another thread has just used up is exceeded by
     // what the threads of the process ask for at one time.
     let used = USED.load(Ordering::Relaxed);
-    used < UNQUESTIONED || used.saturating_add(STEP as u64) <= budget()
+    used < UNQUESTIONED || used.saturating_add(MODEST as u64) <= budget()
 }
 
 /// Opens a large window to the extent `wanted` (bytes), of which `open` are open already, as far as there is memory for it.
 /// Returns the extent that is open then.
 pub(super) fn extend(peer: Peer, open: usize, wanted: usize) -> usize {
-    let granted = [wanted, STEP].into_iter().find(|extent| *extent > open && has_room(peer, open, *extent));
+    let modest = wanted.min(MODEST);
+    let granted = [wanted, modest, STEP].into_iter().find(|extent| *extent > open && has_room(peer, open, *extent));
     let Some(extent) = granted else {
         page().count(Counter::WindowsRefused);
         return open;
@@ -108,7 +111,7 @@ fn has_room(peer: Peer, open: usize, extent: usize) -> bool {
 /// Whether a window may be open to `extent` if all windows use `after` bytes then, and `strangers` of them towards
 /// untrusted users.
 fn fits(budget: u64, extent: usize, after: u64, strangers: u64) -> bool {
-    let stage = if extent <= STEP { budget } else { budget / 2 };
+    let stage = if extent <= MODEST { budget } else { budget / 2 };
     after <= stage && strangers <= budget / PART_OF_STRANGERS
 }
 
@@ -184,8 +187,8 @@ mod tests {
     fn there_are_three_stages() {
         let budget = 8 << 20;
         let of = |extent, after| fits(budget, extent, after, 0);
-        assert!(of(LARGE, budget / 2) && of(STEP, budget / 2), "free");
-        assert!(!of(LARGE, budget / 2 + 1) && of(STEP, budget / 2 + 1) && of(STEP, budget), "pressure");
+        assert!(of(LARGE, budget / 2) && of(MODEST, budget / 2), "free");
+        assert!(!of(LARGE, budget / 2 + 1) && of(MODEST, budget / 2 + 1) && of(STEP, budget), "pressure");
         assert!(!of(STEP, budget + 1), "the end");
     }
 

@@ -6,6 +6,7 @@ use crate::shm::rings::Direction;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{CORKED, CUT, HOLDS, MORE, Switch, SwitchEvent};
 use crate::shm::slot_side::View;
+use crate::shm::windows;
 use core::sync::atomic::Ordering;
 use netacc_ring::{CLOSED, FIN, GONE, HOLDING, LARGE, RESET, Violation, to_usize};
 use netacc_sys::errno::{Errno, Result};
@@ -34,7 +35,7 @@ impl ShmEndpoint {
         if want == 0 || state.is_shared() || state.is_left() {
             return want;
         }
-        let room = if waits && self.has_room(&v) { want } else { self.bulk_room(&v, want) };
+        let room = if waits && windows::has_room(self, &v) { want } else { self.bulk_room(&v, want) };
         if room < want && !state.has(CUT) {
             self.side.state.set(CUT);
         }
@@ -49,7 +50,7 @@ impl ShmEndpoint {
             return LARGE - SMALL_WRITE_ROOM;
         }
         // If a quarter of the window is free, as it usually is, the exact number of unread bytes is not needed.
-        if self.peer_closed(v) || (want <= LARGE / 4 - SMALL_WRITE_ROOM && self.has_room(v)) {
+        if self.peer_closed(v) || (want <= LARGE / 4 - SMALL_WRITE_ROOM && windows::has_room(self, v)) {
             return want;
         }
         let unread = to_usize(self.rings.peer_left_unread(&self.side, v).unwrap_or(0));
@@ -65,7 +66,7 @@ impl ShmEndpoint {
         if self.sharers_switched(v) {
             return Ok(0);
         }
-        self.prepare(v, src.left())?;
+        windows::prepare(self, v, src.left())?;
         let mut n = 0;
         while src.left() > 0 {
             let Some((ptr, len)) = self.rings.tx.chunk(&area, peer, src.left())? else {
@@ -81,7 +82,7 @@ impl ShmEndpoint {
         let state = self.side.state.glance();
         if self.rings.tx.extent() > 0 && !self.rings.tx.is_large() {
             // The connection uses the small window again.
-            self.close_window(v);
+            windows::close(self, v);
         }
         if n > 0 {
             if !state.has(CORKED | MORE | HOLDS) {
@@ -204,7 +205,7 @@ impl ShmEndpoint {
         if self.sharers_switched(&v) {
             return Err(Errno::AGAIN);
         }
-        if self.prepare(&v, want).is_err() {
+        if windows::prepare(self, &v, want).is_err() {
             return Err(self.violated(&v));
         }
         let mut n = 0;

@@ -12,7 +12,7 @@ use crate::shm::side::Side;
 use crate::shm::side_machines::{PEER_GONE, RX_SHUT};
 use crate::shm::slot_side::View;
 use crate::shm::waiters::{READS, WRITES, register_liveness};
-use crate::shm::windows::give_back_windows;
+use crate::shm::windows::{self, give_back_windows};
 use crate::wait::{WaitOn, WaitSet};
 use core::sync::atomic::Ordering;
 use netacc_ring::{CLOSED, FIN, Violation, to_usize};
@@ -90,7 +90,7 @@ impl Endpoint for ShmEndpoint {
             r |= Readiness::IN;
         }
         let room = if !state.is_left() {
-            self.peer_closed(&v) || self.has_room(&v)
+            self.peer_closed(&v) || windows::has_room(self, &v)
         } else {
             state.is_on_kernel() && self.passed.has_room()
         };
@@ -219,7 +219,7 @@ impl Endpoint for ShmEndpoint {
         self.passed.drop_all();
         self.old_subflow.close();
         let _last = self.liveness.take();
-        self.uncharge_windows();
+        windows::end(self);
         let gone = self.side.state.end(v.place()).has(PEER_GONE);
         let generation = self.side.generation.load(Ordering::Relaxed);
         let done = &v.slot.open.server_done;

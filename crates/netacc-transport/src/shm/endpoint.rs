@@ -14,7 +14,7 @@ use crate::shm::side_machines::{Ends, EndsEvent, Switch, SwitchEvent};
 use crate::shm::side_state::SideState;
 use crate::shm::slot_side::{SlotSide, View};
 use crate::shm::waiters::Waiters;
-use crate::shm::windows::WindowCharge;
+use crate::shm::windows::{self, WindowCharge};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use netacc_ring::{CLOSED, FIN, HOLDING, OPEN, RESET, SWITCHED, has_not_ended};
 use netacc_stats::{Counter, Reason, page};
@@ -62,7 +62,7 @@ impl ShmEndpoint {
     /// Ends the connection in this process, while others may go on with it. Descriptors that another thread has just
     /// received for it are dropped, too.
     pub(super) fn leave(&self) {
-        self.uncharge_windows();
+        windows::end(self);
         self.passed.leave(self.side.generation.load(Ordering::Relaxed));
         self.side.state.end(self.side.place());
         self.passed.drop_all();
@@ -109,7 +109,7 @@ impl ShmEndpoint {
         };
         self.side.remote.store(peer_end, Ordering::Relaxed);
         self.rings.begin();
-        self.charge_windows();
+        windows::begin(self);
         self.side.error.store(0, Ordering::Relaxed);
         self.side.began.store(time::coarse(), Ordering::Relaxed);
         self.side.generation.store(generation, Ordering::Relaxed);

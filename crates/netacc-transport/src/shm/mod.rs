@@ -94,7 +94,7 @@ mod waiters;
 mod wake;
 mod wake_peer;
 mod waker;
-mod windows;
+pub mod windows;
 
 pub use after_fork::after_fork;
 pub use control_socket::ControlSocket;

@@ -6,6 +6,7 @@ use crate::shm::parts;
 use crate::shm::side::Side;
 use crate::shm::side_machines::Ends;
 use crate::shm::slot_side::SlotSide;
+use crate::shm::windows;
 use core::sync::atomic::{Ordering, fence};
 use netacc_sys::errno::Errno;
 
@@ -30,7 +31,7 @@ impl ShmEndpoint {
         // This comes first: if a pending connect is established now, that counts as room.
         let _ = self.is_pending();
         let ends = self.edges.ends(self.observe(&v));
-        self.edges.find_room(|| self.has_room(&v));
+        self.edges.find_room(|| windows::has_room(self, &v));
         self.edges.seq(ends, self.visible(&v))
     }
 
@@ -66,7 +67,7 @@ impl ShmEndpoint {
 
     /// Whether a write would find an end or an error, or no room.
     pub fn refuses(&self) -> bool {
-        self.side.view().is_none_or(|v| self.observe(&v).is_write_side_over() || !self.has_room(&v))
+        self.side.view().is_none_or(|v| self.observe(&v).is_write_side_over() || !windows::has_room(self, &v))
     }
 
     /// The state as TCP_INFO names it (`enum` in `net/tcp_states.h`).

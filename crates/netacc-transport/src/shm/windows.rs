@@ -21,7 +21,7 @@ pub(super) struct WindowCharge {
     counted: AtomicU32,
     /// Number of bytes of the large window that are charged.
     open: AtomicU32,
-    /// Position of the writer at the last visit of [`ShmEndpoint::give_back_if_idle`].
+    /// Position of the writer at the last visit of [`give_back_if_idle`].
     seen: AtomicU64,
 }
 
@@ -45,109 +45,111 @@ pub(super) fn give_back_windows(ep: &ShmEndpoint, v: &View) {
     }
 }
 
-impl ShmEndpoint {
-    fn window_peer(&self) -> Peer {
-        if self.side.link().peer.is_trusted() { Peer::Trusted } else { Peer::Stranger }
+impl WindowCharge {
+    fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed) as usize
     }
 
-    /// Begins to count the windows of a connection, which has only the small ones.
-    pub(super) fn charge_windows(&self) {
-        self.uncharge_windows();
-        let c = &self.charge;
-        c.open.store(0, Ordering::Relaxed);
-        c.seen.store(0, Ordering::Relaxed);
-        c.counted.store(1, Ordering::Relaxed);
+    /// Sets what is open, and returns what was.
+    fn set_open(&self, bytes: usize) -> usize {
+        self.open.swap(u32::try_from(bytes).unwrap_or(u32::MAX), Ordering::Relaxed) as usize
+    }
+}
+
+fn peer(ep: &ShmEndpoint) -> Peer {
+    if ep.side.link().peer.is_trusted() { Peer::Trusted } else { Peer::Stranger }
+}
+
+/// Begins to count the windows of a connection, which has only the small ones.
+pub(super) fn begin(ep: &ShmEndpoint) {
+    end(ep);
+    ep.charge.seen.store(0, Ordering::Relaxed);
+    ep.charge.counted.store(1, Ordering::Relaxed);
+    budget::connection_begins();
+}
+
+/// Ends the counting for a connection that this process closes or leaves.
+pub(super) fn end(ep: &ShmEndpoint) {
+    if ep.charge.counted.swap(0, Ordering::Relaxed) != 0 {
+        budget::connection_ended(peer(ep), ep.charge.set_open(0));
+    }
+}
+
+/// In the child of a fork: counts a connection that it has with its parent. Its windows are charged to both, since
+/// either may go on with them.
+pub fn recount(ep: &ShmEndpoint) {
+    if ep.charge.counted.load(Ordering::Relaxed) != 0 {
         budget::connection_begins();
+        budget::take(peer(ep), ep.charge.open());
     }
+}
 
-    /// Ends the counting for a connection that this process closes or leaves.
-    pub(super) fn uncharge_windows(&self) {
-        if self.charge.counted.swap(0, Ordering::Relaxed) != 0 {
-            budget::connection_ended(self.window_peer(), self.charge.open.swap(0, Ordering::Relaxed) as usize);
-        }
+/// Makes room for a message of `want` bytes, as far as there is memory. Called under the writer's lock.
+#[inline]
+pub(super) fn prepare(ep: &ShmEndpoint, v: &View, want: usize) -> Result<(), Violation> {
+    let (own, peer) = (line!(v, producer, v.me), line!(v, consumer, v.me.other()));
+    ep.rings.tx.prepare(own, peer, want, |extent| open(ep, extent))?;
+    if ep.side.state.glance().is_shared() {
+        settle(ep);
     }
+    Ok(())
+}
 
-    /// In the child of a fork: counts a connection that it has with its parent. Its windows are charged to both, since
-    /// either may go on with them.
-    pub fn recount_windows(&self) {
-        if self.charge.counted.load(Ordering::Relaxed) != 0 {
-            budget::connection_begins();
-            budget::take(self.window_peer(), self.charge.open.load(Ordering::Relaxed) as usize);
-        }
+/// Opens the large window to the extent `wanted` (bytes), as far as there is memory. The windows of a connection to
+/// another host are registered as a whole, and processes that share a side do not know how far the others have opened
+/// it.
+#[cold]
+fn open(ep: &ShmEndpoint, wanted: usize) -> usize {
+    if ep.side.is_remote() || ep.side.is_shared() {
+        return LARGE;
     }
+    let extent = budget::extend(peer(ep), ep.charge.open(), wanted);
+    ep.charge.set_open(extent);
+    extent
+}
 
-    /// Makes room for a message of `want` bytes, as far as there is memory. Called under the writer's lock.
-    #[inline]
-    pub(super) fn prepare(&self, v: &View, want: usize) -> Result<(), Violation> {
-        let (own, peer) = (line!(v, producer, v.me), line!(v, consumer, v.me.other()));
-        self.rings.tx.prepare(own, peer, want, |extent| self.open_window(extent))?;
-        if self.side.state.glance().is_shared() {
-            self.settle_window();
-        }
-        Ok(())
+/// Charges what another sharer of this side has opened.
+#[cold]
+fn settle(ep: &ShmEndpoint) {
+    let extent = ep.rings.tx.extent();
+    let charged = ep.charge.set_open(extent);
+    if extent > charged {
+        budget::take(peer(ep), extent - charged);
     }
+}
 
-    /// Opens the large window to the extent `wanted` (bytes), as far as there is memory. The windows of a connection to
-    /// another host are registered as a whole, and processes that share a side do not know how far the others have opened
-    /// it.
-    #[cold]
-    fn open_window(&self, wanted: usize) -> usize {
-        if self.side.is_remote() || self.side.is_shared() {
-            return LARGE;
-        }
-        let open = self.charge.open.load(Ordering::Relaxed) as usize;
-        let extent = budget::extend(self.window_peer(), open, wanted);
-        self.charge.open.store(u32::try_from(extent).unwrap_or(u32::MAX), Ordering::Relaxed);
-        extent
-    }
+/// Whether a write would find room.
+#[inline]
+pub(super) fn has_room(ep: &ShmEndpoint, v: &View) -> bool {
+    ep.rings.has_room(&ep.side, v, || ep.side.is_remote() || budget::may_extend(peer(ep), ep.charge.open()))
+}
 
-    /// Whether a write would find room.
-    #[inline]
-    pub(super) fn has_room(&self, v: &View) -> bool {
-        self.rings.has_room(&self.side, v, || {
-            let open = self.charge.open.load(Ordering::Relaxed) as usize;
-            self.side.is_remote() || budget::may_extend(self.window_peer(), open)
-        })
+/// Gives the pages of the large window back if no byte is in it. Called under the writer's lock. Returns whether it did.
+pub(super) fn close(ep: &ShmEndpoint, v: &View) -> bool {
+    let (own, consumer) = (line!(v, producer, v.me), line!(v, consumer, v.me.other()));
+    if ep.side.is_remote() || ep.side.is_shared() || !ep.rings.tx.close_large(own, consumer) {
+        return false;
     }
+    v.seg.drop_large(v.index, v.me);
+    let bytes = ep.charge.set_open(0);
+    budget::closed(peer(ep), bytes);
+    page().add(Counter::WindowGivenBackBytes, bytes as u64);
+    true
+}
 
-    /// Charges what another sharer of this side has opened.
-    #[cold]
-    fn settle_window(&self) {
-        let extent = self.rings.tx.extent();
-        let charged = self.charge.open.swap(u32::try_from(extent).unwrap_or(u32::MAX), Ordering::Relaxed) as usize;
-        if extent > charged {
-            budget::take(self.window_peer(), extent - charged);
-        }
-    }
+/// Whether the large window is open, as far as a thread without a lock can tell.
+pub fn is_open(ep: &ShmEndpoint) -> bool {
+    ep.charge.open() != 0
+}
 
-    /// Gives the pages of the large window back if no byte is in it. Called under the writer's lock. Returns whether it
-    /// did.
-    pub(super) fn close_window(&self, v: &View) -> bool {
-        let (own, peer) = (line!(v, producer, v.me), line!(v, consumer, v.me.other()));
-        if self.side.is_remote() || self.side.is_shared() || !self.rings.tx.close_large(own, peer) {
-            return false;
-        }
-        v.seg.drop_large(v.index, v.me);
-        let open = self.charge.open.swap(0, Ordering::Relaxed) as usize;
-        budget::closed(self.window_peer(), open);
-        page().add(Counter::WindowGivenBackBytes, open as u64);
-        true
+/// Gives the pages of the large window back if nothing was written since the last visit, and all was read. The caller
+/// holds the writer's lock, so that no thread of this process writes; the peer reads no byte of a window that it has
+/// read to its end. Returns whether it did.
+pub fn give_back_if_idle(ep: &ShmEndpoint) -> bool {
+    let Some(v) = ep.side.view().filter(|_| is_open(ep) && ep.side.is_live()) else { return false };
+    if ep.side.state.look().is_left() {
+        return false;
     }
-
-    /// Whether the large window is open, as far as a thread without a lock can tell.
-    pub fn has_open_window(&self) -> bool {
-        self.charge.open.load(Ordering::Relaxed) != 0
-    }
-
-    /// Gives the pages of the large window back if nothing was written since the last visit, and all was read. The caller
-    /// holds the writer's lock, so that no thread of this process writes; the peer reads no byte of a window that it has
-    /// read to its end. Returns whether it did.
-    pub fn give_back_if_idle(&self) -> bool {
-        let Some(v) = self.side.view().filter(|_| self.has_open_window() && self.side.is_live()) else { return false };
-        if self.side.state.look().is_left() {
-            return false;
-        }
-        let at = self.rings.tx.position();
-        self.charge.seen.swap(at, Ordering::Relaxed) == at && self.close_window(&v)
-    }
+    let at = ep.rings.tx.position();
+    ep.charge.seen.swap(at, Ordering::Relaxed) == at && close(ep, &v)
 }
