@@ -277,13 +277,14 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32, signals: &mut CallSignals) 
     if matches!(token, ArmOutcome::Ready) {
         left = 0;
     }
-    if quiet && left != 0 {
-        if let Some(at) = crate::wait::sleep::before_sleep() {
-            let until = i64::try_from(at.saturating_sub(time::now())).unwrap_or(i64::MAX);
-            if !(0..=until).contains(&left) {
-                left = until;
-                bounded = true;
-            }
+    if quiet
+        && left != 0
+        && let Some(at) = crate::wait::sleep::before_sleep()
+    {
+        let until = i64::try_from(at.saturating_sub(time::now())).unwrap_or(i64::MAX);
+        if !(0..=until).contains(&left) {
+            left = until;
+            bounded = true;
         }
     }
     let call = &Call { sigmask: signals.admit(), ..*call };

@@ -87,7 +87,7 @@ fn look_now() -> Option<u64> {
 fn give_back(r: Ref<Socket>) -> bool {
     let s = r.obj;
     // Whether the window is open is looked at without the lock first, since most windows are not.
-    let open = || s.is_shm() && s.endpoint().is_some_and(|ep| windows::is_open(ep));
+    let open = || s.is_shm() && s.endpoint().is_some_and(windows::is_open);
     if !open() {
         return false;
     }

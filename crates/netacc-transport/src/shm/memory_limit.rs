@@ -14,7 +14,7 @@ const DEEPEST: usize = 32;
 /// The smallest limit in bytes. A limit that cannot be read does not count.
 pub(super) fn smallest() -> u64 {
     let host = sysinfo();
-    let host = u64::try_from(host.totalram).unwrap_or(u64::MAX).saturating_mul(host.mem_unit.into());
+    let host = host.totalram.saturating_mul(host.mem_unit.into());
     let address_space = getrlimit(Resource::As).current.unwrap_or(u64::MAX);
     host.min(address_space).min(of_groups())
 }
