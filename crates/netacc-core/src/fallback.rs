@@ -34,6 +34,7 @@ pub fn from_here(why: Reason) {
 #[cold]
 pub fn before_filter() {
     netacc_sys::user::stop_probing();
+    netacc_sys::delivery::stop();
     own_limit::forbid();
     fall_back(Reason::Confined);
     rights::before_fewer_rights();

@@ -7,7 +7,7 @@ use netacc_core::fallback;
 use netacc_core::fork::prepare::{Forking, NewSpaces};
 use netacc_core::fork::{child, prepare};
 use netacc_stats::Reason;
-use netacc_sys::{heap, libc_kind, user};
+use netacc_sys::{heap, libc_kind, user, visits};
 
 /// Kind of child that a clone with the given flags makes.
 enum Child {
@@ -41,7 +41,8 @@ pub fn flags3(args: usize, size: usize) -> Option<u64> {
 /// Handles a clone that the system call `next` makes, which returns in both parent and child.
 pub fn made(flags: u64, next: impl FnOnce() -> c_long) -> c_long {
     match child(flags) {
-        Child::SharesMemory => next(),
+        // The child, which may have the caller's thread pointer, begins outside the library.
+        Child::SharesMemory => visits::outside(next),
         Child::SharesDescriptors => {
             fallback::fall_back(Reason::Fork);
             next()
@@ -98,7 +99,8 @@ exports! {
                 fallback::fall_back(Reason::Fork);
                 return next(function, argument);
             }
-            (_, function) => return next(function, argument),
+            // As in `made`.
+            (_, function) => return visits::outside(|| next(function, argument)),
         };
         let mut start = Begin { forking: Some(prepare::prepare_for(new)), new, function, argument };
         heap::before_fork();

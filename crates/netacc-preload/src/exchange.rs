@@ -134,6 +134,11 @@ fn first() -> &'static Entrance {
     unsafe { FIRST.load(Ordering::Relaxed).as_ref() }.unwrap_or(&netacc_exchange)
 }
 
+/// The function of this name in the first copy's table; null if that copy has none.
+pub fn of_first(name: &CStr) -> *mut c_void {
+    first().lines().iter().find(|line| line.name() == name).map_or(ptr::null_mut(), Export::function)
+}
+
 /// The path of the library's file, as the loader has it.
 fn path() -> Option<&'static CStr> {
     let known = PATH.load(Ordering::Relaxed);

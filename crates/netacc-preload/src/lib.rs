@@ -24,6 +24,7 @@ mod fd_passing;
 mod freestanding;
 #[cfg(target_arch = "x86_64")]
 mod go;
+mod handlers;
 mod hooks;
 mod identity;
 mod opened;

@@ -9,7 +9,7 @@ use netacc_core::fork::prepare::NewSpaces;
 use netacc_core::fork::{child, prepare, rights, vfork};
 use netacc_core::{engine, namespace, runtime};
 use netacc_sys::errno::Errno;
-use netacc_sys::{cancel, heap, libc_kind, linker, reserved_fds, visits};
+use netacc_sys::{cancel, delivery, heap, libc_kind, linker, reserved_fds, visits};
 use rustix::fd::{AsRawFd, IntoRawFd};
 use rustix::fs::{Mode, OFlags, open};
 
@@ -203,9 +203,9 @@ exports! {
     fn fclose(f: *mut libc::FILE) -> c_int {
         let fd = call_next!(fileno(f => *mut libc::FILE) -> c_int);
         if create::known(fd) {
-            visit!(fclose(f));
-            // An error here occurs again in fclose, which reports it.
+            // An error here occurs again in fclose, which reports it. This may sleep, so it comes before the visit.
             call_next!(fflush(f => *mut libc::FILE) -> c_int);
+            visit!(fclose(f));
             let _leaving = closing::forget(fd, File::There);
             return call_next!(fclose(f => *mut libc::FILE) -> c_int);
         }
@@ -262,6 +262,7 @@ callbacks! {
 
     fn after_fork() {
         heap::after_fork();
+        delivery::deliver_here();
     }
 
     fn in_child() {
@@ -314,6 +315,7 @@ exports! {
 pub fn cancelled() {
     cancel::forget_note();
     let inside = visits::end_all();
+    delivery::deliver_here();
     call_next!(pthread_testcancel() -> c_int);
     visits::resume(inside);
 }

@@ -4,7 +4,7 @@
 use core::ffi::{c_int, c_uint};
 use libc::{pid_t, rlimit, rlimit64, sock_filter, sock_fprog};
 use netacc_core::fallback;
-use netacc_sys::{mem, own_limit, raw, user};
+use netacc_sys::{mem, own_limit, raw, user, visits};
 use rustix::thread::{CapabilitySet, capabilities, no_new_privs};
 
 /// A program that sets its limit of descriptors below this does not intend to open any: OpenSSH's sandboxed process
@@ -15,14 +15,17 @@ exports! {
     /// prctl(2), which may install a filter on system calls.
     fn prctl(what: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
         visit!(prctl(what, a, b, c, d));
+        let next = || call_next!(prctl(what => c_int, a => usize, b => usize, c => usize, d => usize) -> c_int);
         if what == libc::PR_SET_SECCOMP {
             match a as u32 {
                 libc::SECCOMP_MODE_STRICT => fallback::before_filter(),
                 libc::SECCOMP_MODE_FILTER => before_filter(b as _),
                 _ => {}
             }
+            // Signals that were kept are delivered before: the filter may forbid that.
+            return visits::outside(next);
         }
-        call_next!(prctl(what => c_int, a => usize, b => usize, c => usize, d => usize) -> c_int)
+        next()
     }
 
     /// mlockall(2), after which each new mapping is populated at once. Our reserved mappings must not be.

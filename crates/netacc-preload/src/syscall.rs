@@ -221,7 +221,8 @@ unsafe fn worked_on(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize,
             }
             libc::SYS_seccomp => {
                 seccomp::before(a, b, c);
-                passed(n, a, b, c, d, e, f)
+                // As in `prctl`.
+                netacc_sys::visits::outside(|| passed(n, a, b, c, d, e, f))
             }
             libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_landlock_restrict_self => {
                 rights::before_fewer_rights();

@@ -25,6 +25,7 @@ pub mod addr;
 pub mod cancel;
 pub mod closer;
 pub mod cpu;
+pub mod delivery;
 pub mod errno;
 mod flags;
 pub mod go_code;

@@ -1,7 +1,7 @@
 //! What the signal handlers of the process ask about restarting, and what they must not interrupt.
 //!
 //! # Safety
-//! `rt_sigaction` is only asked, never told; what `rt_sigprocmask` is told is taken back, except by [`Waiting`], which
+//! `rt_sigaction` is told something by [`reinstall`] alone, whose callers answer for the handler; what `rt_sigprocmask` is told is taken back, except by [`Waiting`], which
 //! is for programs of our own and not for the library.
 #![allow(unsafe_code)]
 
@@ -46,6 +46,29 @@ fn handlers(signals: u64) -> impl Iterator<Item = u64> {
         let r = unsafe { raw::syscall6(libc::SYS_rt_sigaction, [sig, 0, (&raw mut old) as usize, 8, 0, 0]) };
         (r == 0 && old.handler != libc::SIG_DFL && old.handler != libc::SIG_IGN).then_some(old.flags)
     })
+}
+
+/// Installs `entry` for `signal` again, after the kernel has reset the signal's action (SA_RESETHAND) and before the
+/// program's handler has run. The kernel has kept the flags and the mask.
+pub(crate) fn arm_again(signal: i32, entry: usize) {
+    reinstall(signal, |handler, flags| (handler == libc::SIG_DFL).then_some((entry, flags)));
+}
+
+/// Replaces the handler and the flags that the kernel has for `signal` by those that `change` returns for them.
+pub fn reinstall(signal: i32, change: impl FnOnce(usize, u64) -> Option<(usize, u64)>) {
+    let mut action = KernelSigaction { handler: 0, flags: 0, restorer: 0, mask: 0 };
+    // SAFETY: a null new action; `action` is a valid structure for the result; 8 is the mask's size.
+    let r = unsafe { raw::syscall6(libc::SYS_rt_sigaction, [signal as usize, 0, (&raw mut action) as usize, 8, 0, 0]) };
+    let changed = if r == 0 { change(action.handler, action.flags) } else { None };
+    let Some((handler, flags)) = changed.filter(|changed| *changed != (action.handler, action.flags)) else { return };
+    (action.handler, action.flags) = (handler, flags);
+    // SAFETY: a valid structure, which the kernel had but for what the caller has changed; 8 is the mask's size.
+    unsafe { raw::syscall6(libc::SYS_rt_sigaction, [signal as usize, (&raw const action) as usize, 0, 8, 0, 0]) };
+}
+
+/// Whether `signal` tells of a fault of the thread itself.
+pub fn is_fault(signal: i32) -> bool {
+    FAULTS.contains(&signal)
 }
 
 /// No handler runs in this thread while this lives: for rare, long work under a lock that a handler may need, since a
@@ -129,7 +152,7 @@ pub fn without<T>(signal: i32, call: impl FnOnce() -> T) -> T {
 }
 
 /// The bit of `signal` in a set of signals.
-fn bit(signal: i32) -> u64 {
+pub(crate) fn bit(signal: i32) -> u64 {
     u32::try_from(signal - 1).ok().and_then(|n| 1u64.checked_shl(n)).unwrap_or(0)
 }
 

@@ -48,12 +48,27 @@ static CROWDED: AtomicU32 = AtomicU32::new(0);
 /// Where a thread is counted: its line, or none if it has a word.
 pub(crate) type Place = Option<&'static Count>;
 
+/// Bit of `Count::signals`: a signal is to be delivered when the thread leaves the library.
+const DUE: u32 = 1;
+/// Bit of `Count::signals`: a signal is kept.
+const KEPT: u32 = 2;
+
+fn kept_bits(any: bool, due: bool) -> u32 {
+    (u32::from(any) * KEPT) | (u32::from(due) * DUE)
+}
+
 /// The locks that a thread holds, in its line. Only that thread writes it, so all accesses are Relaxed.
 #[derive(Debug)]
 pub(crate) struct Count {
     all: AtomicU32,
     /// How many calls of the library the thread is in: see [`crate::visits`].
     visits: AtomicU32,
+    /// The number of calls in which handlers run: 0, or where the thread sleeps in a call of libc's inside one of ours.
+    open_at: AtomicU32,
+    /// What was kept for the thread: [`DUE`] and [`KEPT`] (see [`crate::delivery`]).
+    signals: AtomicU32,
+    /// Complement of the mask that the thread's call admits its kept signals under; 0: the thread's own.
+    admitted: AtomicU64,
     /// How many of them have each rank.
     #[cfg(debug_assertions)]
     by_rank: [AtomicU32; lock_rank::RANKS],
@@ -64,6 +79,9 @@ impl Count {
         Count {
             all: AtomicU32::new(0),
             visits: AtomicU32::new(0),
+            open_at: AtomicU32::new(0),
+            signals: AtomicU32::new(0),
+            admitted: AtomicU64::new(0),
             #[cfg(debug_assertions)]
             by_rank: [const { AtomicU32::new(0) }; lock_rank::RANKS],
         }
@@ -78,6 +96,65 @@ impl Count {
     #[inline(always)]
     pub(crate) fn set_visits(&self, n: u32) {
         self.visits.store(n, Ordering::Relaxed);
+    }
+
+    /// The number of calls in which handlers run.
+    pub(crate) fn open_at(&self) -> u32 {
+        self.open_at.load(Ordering::Relaxed)
+    }
+
+    /// Stores in how many calls handlers run.
+    pub(crate) fn set_open_at(&self, n: u32) {
+        self.open_at.store(n, Ordering::Relaxed);
+    }
+
+    /// Whether no handler of the program's may run in the thread: it is in a call of the library, or holds a lock of it.
+    #[inline(always)]
+    pub(crate) fn is_inside(&self) -> bool {
+        self.visits() != self.open_at() || self.all.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether a signal is to be delivered when the thread leaves the library.
+    #[inline(always)]
+    pub(crate) fn is_due(&self) -> bool {
+        self.signals.load(Ordering::Relaxed) & DUE != 0
+    }
+
+    /// Whether a signal was kept, be it due or asked for.
+    #[inline(always)]
+    pub(crate) fn has_kept(&self) -> bool {
+        self.signals.load(Ordering::Relaxed) != 0
+    }
+
+    /// The word whose lowest bit is [`Count::is_due`].
+    pub(crate) fn due_word(&self) -> &AtomicU32 {
+        &self.signals
+    }
+
+    /// Notes whether signals are kept for the thread, and whether some are due.
+    pub(crate) fn set_kept(&self, any: bool, due: bool) {
+        self.signals.store(kept_bits(any, due), Ordering::Relaxed);
+    }
+
+    /// Notes as [`Count::set_kept`] does, beside what is noted.
+    pub(crate) fn add_kept(&self, any: bool, due: bool) {
+        self.signals.fetch_or(kept_bits(any, due), Ordering::Relaxed);
+    }
+
+    /// Stores the mask under which kept signals are delivered.
+    pub(crate) fn set_admitted(&self, mask: u64) {
+        self.admitted.store(!mask, Ordering::Relaxed);
+    }
+
+    /// Takes the mask under which kept signals are delivered, if it is not the thread's own.
+    pub(crate) fn take_admitted(&self) -> Option<u64> {
+        match self.admitted.load(Ordering::Relaxed) {
+            0 => None,
+            admitted => {
+                self.admitted.store(0, Ordering::Relaxed);
+                Some(!admitted)
+            }
+        }
     }
 
     #[cfg(debug_assertions)]
@@ -107,6 +184,9 @@ impl Count {
         // What is 0 already is not written, since every page that the child writes to is copied.
         if self.all.load(Ordering::Relaxed) != 0 {
             self.all.store(0, Ordering::Relaxed);
+        }
+        if self.has_kept() {
+            self.set_kept(false, false);
         }
         #[cfg(debug_assertions)]
         self.by_rank.iter().for_each(|n| n.store(0, Ordering::Relaxed));

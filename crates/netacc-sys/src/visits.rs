@@ -8,7 +8,7 @@
 
 use crate::errno::Result;
 use crate::thread_state::{self, Count, Place};
-use crate::{raw, time};
+use crate::{delivery, raw, time};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fence};
 
 /// What threads may do that come in. The order counts: from [`State::Closed`] on none comes in.
@@ -100,6 +100,7 @@ impl Visit {
         let closer = CLOSER.load(Ordering::Relaxed) == thread_state::thread_pointer();
         self.end();
         core::mem::forget(self);
+        delivery::deliver_here();
         if closer {
             return Admission::Closer;
         }
@@ -131,6 +132,9 @@ impl Drop for Visit {
     #[inline(always)]
     fn drop(&mut self) {
         self.end();
+        if let Some(count) = self.place.filter(|count| count.is_due()) {
+            delivery::deliver(count);
+        }
         if STATE.load(Ordering::Relaxed) == State::Leaving as u32 {
             left(self.place);
         }
@@ -148,32 +152,60 @@ fn left(place: Place) {
     }
 }
 
-/// Ends all visits of the calling thread, which is about to end inside a call. Returns how many there were, for
-/// [`resume`].
-pub fn end_all() -> u32 {
-    thread_state::entered().map_or(0, |count| {
-        let n = count.visits();
+/// The visits of a thread that [`end_all`] has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    visits: u32,
+    open_at: u32,
+}
+
+/// Ends all visits of the calling thread, which is about to end inside a call. Returns what there was, for [`resume`].
+pub fn end_all() -> Ended {
+    thread_state::entered().map_or(Ended { visits: 0, open_at: 0 }, |count| {
+        let ended = Ended { visits: count.visits(), open_at: count.open_at() };
+        // A handler that comes in between is kept.
+        count.set_open_at(0);
+        compiler_fence(Ordering::SeqCst);
         count.set_visits(0);
-        n
+        ended
     })
 }
 
 /// Undoes [`end_all`] for a thread that goes on all the same.
-pub fn resume(n: u32) {
+pub fn resume(ended: Ended) {
     if let Some(count) = thread_state::entered() {
-        count.set_visits(n);
+        count.set_visits(ended.visits);
+        compiler_fence(Ordering::SeqCst);
+        count.set_open_at(ended.open_at);
     }
+}
+
+/// Makes a call of libc's in which the thread may sleep, and in which handlers run: it holds nothing of ours but its visit.
+pub fn with_handlers<T>(call: impl FnOnce() -> T) -> T {
+    let Some(count) = thread_state::entered() else { return call() };
+    // A handler that leaves the call by a jump leaves this as it is: the visit does not end, and keeps no handler out.
+    let before = count.open_at();
+    count.set_open_at(count.visits());
+    compiler_fence(Ordering::SeqCst);
+    if count.is_due() {
+        delivery::deliver(count);
+    }
+    let result = call();
+    count.set_open_at(before);
+    compiler_fence(Ordering::SeqCst);
+    result
 }
 
 /// Makes a call during which the thread is not inside, whatever it was before: one that may not return. If the library is
 /// closed afterwards, the thread waits; then it may have been replaced ([`is_replaced`]).
 pub fn outside<T>(call: impl FnOnce() -> T) -> T {
     let inside = end_all();
+    delivery::deliver_here();
     let result = call();
     loop {
         resume(inside);
         compiler_fence(Ordering::SeqCst);
-        if inside == 0 || STATE.load(Ordering::Acquire) != State::Closed as u32 {
+        if inside.visits == 0 || STATE.load(Ordering::Acquire) != State::Closed as u32 {
             return result;
         }
         end_all();
@@ -279,6 +311,7 @@ fn end_closure(to: State) {
 /// Called in the child of a fork, whose other threads do not exist.
 pub(crate) fn after_fork() {
     WITHOUT_LINE.store(0, Ordering::Relaxed);
+    delivery::forget();
     let _ = change(State::Leaving, State::Open);
     if STATE.load(Ordering::Relaxed) == State::Closed as u32 {
         open();
@@ -369,7 +402,7 @@ mod tests {
         std::thread::spawn(|| {
             let (outer, inner) = (inside(), inside());
             let n = end_all();
-            assert_eq!((n, thread_state::entered().unwrap().visits()), (2, 0));
+            assert_eq!((n.visits, thread_state::entered().unwrap().visits()), (2, 0));
             resume(n);
             drop((outer, inner));
             assert_eq!(thread_state::entered().unwrap().visits(), 0);

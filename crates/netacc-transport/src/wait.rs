@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use libc::pollfd;
 use netacc_sys::errno::{Answer, Errno, Fail, Result};
 use netacc_sys::time::Deadline;
-use netacc_sys::{cancel, raw, time};
+use netacc_sys::{cancel, delivery, raw, time};
 
 extern crate alloc;
 
@@ -261,6 +261,11 @@ impl WaitSet {
             let due = i64::try_from(self.until.saturating_sub(time::now())).unwrap_or(i64::MAX);
             left = if left < 0 { due } else { left.min(due) };
         }
+        // The handler of a signal that was kept runs when the call is over.
+        let ends = left != 0 && delivery::is_due();
+        if ends {
+            left = 0;
+        }
         let mut ts = libc::timespec { tv_sec: left.max(0) / 1_000_000_000, tv_nsec: left.max(0) % 1_000_000_000 };
         let ts_ptr = if left < 0 { core::ptr::null_mut() } else { &raw mut ts };
         let poll = |fds, n| match left {
@@ -286,7 +291,7 @@ impl WaitSet {
         if n > 0 {
             self.serve();
         }
-        Ok(n)
+        if ends && n == 0 { Err(Fail::INTR) } else { Ok(n) }
     }
 
     fn serve(&self) {

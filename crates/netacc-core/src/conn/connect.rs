@@ -21,8 +21,8 @@ use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_conf::{Call, Transports};
 use netacc_stats::{Counter, Reason, State, Transport, page};
-use netacc_sys::errno::{Answer, Errno, Fail};
-use netacc_sys::{addr, raw, time};
+use netacc_sys::errno::{Answer, Errno, Fail, Result};
+use netacc_sys::{addr, delivery, raw, time};
 use netacc_transport::rdma::engine;
 use netacc_transport::rdma::engine::{RouteHandle, order};
 use netacc_transport::shm::claim::{Claim, Pushed};
@@ -58,11 +58,11 @@ pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
             connect_existing(r, p, len).into()
         }
         Path::Tcp if s.has(CONNECTING) => {
-            let done = raw::connect(fd, p, len);
+            let done = delivery::connect(fd, p, len);
             if done.is_ok() {
                 s.set(CONNECTING, false);
             }
-            done.into()
+            by_kernel(s, done)
         }
         Path::Tcp | Path::Listener => Outcome::Pass,
         // Other processes share the socket, and only the kernel can show them that it is connected.
@@ -183,7 +183,7 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
     page().fallback(reason);
     note_connect(true);
     let begun = time::now();
-    let done = raw::connect(fd, p, len);
+    let done = delivery::connect(fd, p, len);
     match done {
         Ok(()) | Err(Errno::INPROGRESS) => {
             kernel_queue::note_connect(dest, reason);
@@ -232,7 +232,16 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
         }
         Err(_) => {}
     }
-    done.into()
+    by_kernel(s, done)
+}
+
+/// The outcome of the kernel's connect. One that a handler has interrupted which restarts it is made anew, and then waits for
+/// the connection that is being made.
+fn by_kernel(s: &Socket, done: Result<()>) -> Outcome {
+    match done {
+        Err(Errno::INTR) if s.sndtimeo.load(Ordering::Relaxed) == 0 && delivery::restarts() => Outcome::Restart,
+        done => done.into(),
+    }
 }
 
 /// Begins to look for a neighbour that has the other end of a connection which the kernel makes since `begun`, if the

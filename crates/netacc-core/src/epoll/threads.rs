@@ -8,6 +8,7 @@ use crate::object::instance::Epoll;
 use crate::object::reference::Ref;
 use crate::outcome::Outcome;
 use core::sync::atomic::Ordering;
+use netacc_sys::visits;
 
 /// Sleeps by libc's call, which is a cancellation point, in an instance without accelerated registrations. `None`:
 /// another thread has added the first one meanwhile, and [`super::wait::wait`] has to continue.
@@ -15,9 +16,10 @@ use core::sync::atomic::Ordering;
 pub(super) fn plain(r: Ref<Epoll>, call: &Call, pass: impl FnOnce() -> i32) -> Option<Outcome> {
     let e = r.obj;
     // SeqCst, and counted before the check: this thread sees the first accelerated registration, or the thread that
-    // adds it kicks this one. A cancelled thread stays counted, which costs needless kicks.
+    // adds it kicks this one. A thread that is cancelled, or leaves by a jump out of a handler, stays counted, which costs
+    // needless kicks.
     e.sleepers.fetch_add(1, Ordering::SeqCst);
-    let slept = e.is_plain().then(pass);
+    let slept = e.is_plain().then(|| visits::with_handlers(pass));
     if r.valid() {
         e.sleepers.fetch_sub(1, Ordering::SeqCst);
     }

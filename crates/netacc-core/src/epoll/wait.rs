@@ -21,7 +21,7 @@ use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Answer, Errno, Fail};
 use netacc_sys::time::Deadline;
-use netacc_sys::{cancel, cpu, raw, time, user, visits};
+use netacc_sys::{cancel, cpu, delivery, raw, time, user, visits};
 use netacc_transport::WaitSet;
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::rdma::engine::progress::{ArmOutcome, ProgressScope};
@@ -288,6 +288,10 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32, signals: &mut CallSignals) 
         }
     }
     let call = &Call { sigmask: signals.admit(), ..*call };
+    let ends = left != 0 && delivery::is_due();
+    if ends {
+        left = 0;
+    }
     let seen = if matches!(token, ArmOutcome::Yes(_)) || !queues.is_empty() {
         // Sleeps on the kernel's set together with the completion channels or the wakers of the listeners' queues.
         let own = set.add(e.set_fd(), libc::POLLIN);
@@ -309,6 +313,9 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32, signals: &mut CallSignals) 
         Err(Fail::INTR) if signals.was_nothing() => return Ok(None),
         seen => seen?,
     };
+    if ends && seen.own + seen.foreign == 0 {
+        return Err(Fail::INTR);
+    }
     e.last_kernel.store(cpu::ticks(), Ordering::Relaxed);
     if quiet && seen.own > 0 {
         page().count(Counter::Wakeups);

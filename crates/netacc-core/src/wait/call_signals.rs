@@ -16,6 +16,7 @@
 //! once which signals wait.
 
 use core::ffi::c_void;
+use netacc_sys::delivery;
 use netacc_sys::errno::{Answer, Fail};
 use netacc_sys::signals::{self, Blocked};
 use netacc_sys::time::Deadline;
@@ -65,22 +66,31 @@ impl CallSignals {
     /// handler runs between the two waits, and would end neither.
     pub fn leave(self, deadline: Deadline) -> Answer<()> {
         let ends = self.blocked.is_some() && signals::will_handle(self.before);
-        if ends { self.handled(deadline) } else { Ok(()) }
+        if ends || delivery::is_due() { self.handled(deadline) } else { Ok(()) }
     }
 
-    /// What follows for a call of which a sleep was interrupted: it sleeps again if no handler ran.
+    /// What follows for a call of which a sleep was interrupted: it sleeps again if no handler ran and none is to run.
     pub fn interrupted(&self, deadline: Deadline) -> Answer<()> {
-        if self.was_nothing() { Ok(()) } else { self.handled(deadline) }
+        if !delivery::is_due() && self.was_nothing() { Ok(()) } else { self.handled(deadline) }
     }
 
-    /// How a call ends in which a handler runs. A call that the kernel would restart is made anew, since the kernel begins
-    /// with the number as well, which the handler may have closed or given to another file.
+    /// How a call ends in which a handler runs, or after which one runs whose signal was kept. A call that the kernel would
+    /// restart is made anew, since the kernel begins with the number as well, which the handler may have closed or given to
+    /// another file.
     fn handled(&self, deadline: Deadline) -> Answer<()> {
-        Err(if self.restarts(deadline) { Fail::Restart } else { Fail::INTR })
+        let restarts = if delivery::is_due() {
+            deadline == Deadline::Never && delivery::restarts()
+        } else {
+            self.restarts(deadline)
+        };
+        Err(if restarts { Fail::Restart } else { Fail::INTR })
     }
 
     /// Whether no handler of the program's ran although the last sleep was interrupted.
     pub fn was_nothing(&self) -> bool {
+        if delivery::is_due() {
+            return false;
+        }
         let handled = |signals: u64| signals::has_handler(signals);
         match self.waited {
             // A signal that nobody handles may have come just before the sleep.
@@ -95,6 +105,15 @@ impl CallSignals {
     fn restarts(&self, deadline: Deadline) -> bool {
         let mask = || if self.blocked.is_some() { self.before } else { signals::mask() };
         deadline == Deadline::Never && signals::all_restart(mask())
+    }
+}
+
+impl Drop for CallSignals {
+    fn drop(&mut self) {
+        // The program may block what it admits by the call's mask, and the handler is to run before the call returns.
+        if !self.given.is_null() && delivery::is_due() {
+            delivery::admit(user::signal_set(self.given));
+        }
     }
 }
 

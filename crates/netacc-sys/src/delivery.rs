@@ -1,0 +1,628 @@
+//! When the program's signal handlers run: never while their thread is inside the library.
+//!
+//! The library exports sigaction(2) and its relatives, and the kernel gets an entry of the library in place of each
+//! handler of the program (`netacc-preload/src/handlers.rs`). The entry asks [`arrived`] what to do. Outside of the
+//! library it jumps to the program's handler, without a frame of its own. Inside, where the thread may hold locks and
+//! references, the signal with its siginfo is *kept*, and delivered when the thread leaves ([`deliver`]). So a handler
+//! may leave by siglongjmp(3), fork, or make any call of ours: there is nothing that it could find half done.
+//!
+//! **The kernel delivers a kept signal.** The thread sends itself a signal of the same number with a mark, and the entry
+//! then gives the handler the siginfo that was kept. So the mask, the stack, the context and the flags of the handler are
+//! right without being imitated here.
+//!
+//! **Signals of one number stay in order.** While one is kept, each that the kernel delivers joins the end of the queue
+//! of its number, and the handler gets the head. The mark takes the place of the one that was delivered too early.
+//! Signals below 34 do not queue in the kernel, and are not queued here.
+//!
+//! **A call that would sleep ends instead,** by EINTR or by being made anew (SA_RESTART). [`sleeping_call`] looks for a
+//! kept signal and makes the system call in one step.
+//!
+//! A fault of the thread itself (SIGSEGV and its like, as the kernel raises them) is never kept: its handler may have to
+//! make memory accessible that the library reads for the program.
+//!
+//! # Safety
+//! The siginfo and the context are those of the kernel's frame, which lives until the handler returns.
+#![allow(unsafe_code)]
+
+use crate::errno::{Errno, Result};
+use crate::raw;
+use crate::signals;
+use crate::thread_state::{self, Count};
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+
+/// Number of signals that all threads together can have kept. Where none is free, a handler runs inside the library.
+const PLACES: usize = 128;
+
+/// Value of `si_errno`, which Linux does not use, that marks a signal by which a thread asks for a kept one.
+const MARK: u32 = 0x4e41_4343;
+
+/// Lowest signal of which the kernel queues more than one.
+const FIRST_QUEUED: i32 = 34;
+
+/// Number of 64-bit words of a siginfo.
+const WORDS: usize = 16;
+
+/// The kernel's `siginfo_t`, as words.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Info([u64; WORDS]);
+
+impl Info {
+    fn low(&self, word: usize) -> u32 {
+        self.0.get(word).map_or(0, |word| *word as u32)
+    }
+
+    fn high(&self, word: usize) -> u32 {
+        self.0.get(word).map_or(0, |word| (*word >> 32) as u32)
+    }
+
+    fn errno(&self) -> u32 {
+        self.high(0)
+    }
+
+    fn code(&self) -> i32 {
+        self.low(1).cast_signed()
+    }
+
+    /// Whether this asks for a kept signal. The kernel delivers zeros where it had no memory for the siginfo.
+    fn is_mark(&self) -> bool {
+        let is_empty = self.errno() == 0 && self.code() == libc::SI_USER && self.low(2) == 0 && self.high(2) == 0;
+        self.errno() == MARK || is_empty || (IS_PLAIN.load(Ordering::Relaxed) && self.code() == libc::SI_TKILL)
+    }
+
+    fn marked(mut self) -> Info {
+        if let Some(first) = self.0.first_mut() {
+            *first = (*first & 0xffff_ffff) | (u64::from(MARK) << 32);
+        }
+        self
+    }
+
+    /// The same without what makes the kernel refuse it when its queue is full.
+    fn without_value(signal: i32) -> Info {
+        let mut words = [0; WORDS];
+        if let Some(first) = words.first_mut() {
+            *first = u64::from(signal.cast_unsigned());
+        }
+        Info(words).marked()
+    }
+}
+
+/// A signal that was kept for a thread. Its fields are written by that thread alone, so all accesses but the one that
+/// claims a free place are ordered by the program, and handlers that interrupt them see whole places only.
+struct Kept {
+    /// The thread's pointer, a multiple of 4, with a [`Phase`] in the low bits; 0: the place is free.
+    owner: AtomicUsize,
+    /// Grows from one kept signal to the next.
+    order: AtomicU64,
+    signal: AtomicU32,
+    /// Whether the handler was installed with SA_RESTART.
+    restarts: AtomicBool,
+    info: [AtomicU64; WORDS],
+}
+
+/// How far a kept signal is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+enum Phase {
+    /// The kernel has not been asked for it yet.
+    Due = 0,
+    /// Its thread is writing or reading the place.
+    Busy = 1,
+    /// A mark is on its way.
+    Asked = 2,
+}
+
+crate::tables! {
+    static KEPT: [Kept; PLACES] = [const { Kept::free() }; PLACES];
+}
+
+/// The order of the next kept signal.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+/// Set once a signal was kept: without it the child of a fork looks at no place.
+static USED: AtomicBool = AtomicBool::new(false);
+/// Set where the process may no longer send itself signals with a siginfo: a filter of system calls is about to be installed.
+static STOPPED: AtomicBool = AtomicBool::new(false);
+/// Set where the kernel refuses signals with a siginfo: a mark is then a signal that the thread sends to itself.
+static IS_PLAIN: AtomicBool = AtomicBool::new(false);
+
+impl Kept {
+    const fn free() -> Kept {
+        Kept {
+            owner: AtomicUsize::new(0),
+            order: AtomicU64::new(0),
+            signal: AtomicU32::new(0),
+            restarts: AtomicBool::new(false),
+            info: [const { AtomicU64::new(0) }; WORDS],
+        }
+    }
+
+    fn is(&self, me: usize, phase: Phase) -> bool {
+        self.owner.load(Ordering::Relaxed) == me | phase as usize
+    }
+
+    /// Whether the place holds a signal of this thread that nobody writes or reads.
+    fn is_whole(&self, me: usize) -> bool {
+        self.is(me, Phase::Due) || self.is(me, Phase::Asked)
+    }
+
+    fn change(&self, me: usize, from: Phase, to: Phase) -> bool {
+        let (from, to) = (me | from as usize, me | to as usize);
+        self.owner.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    fn read(&self) -> Info {
+        let mut words = [0; WORDS];
+        words.iter_mut().zip(&self.info).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
+        Info(words)
+    }
+
+    fn order(&self) -> u64 {
+        self.order.load(Ordering::Relaxed)
+    }
+
+    fn has(&self, signal: i32) -> bool {
+        self.signal.load(Ordering::Relaxed) == signal.cast_unsigned()
+    }
+}
+
+/// The thread's pointer as an owner of places.
+fn this_thread() -> usize {
+    thread_state::thread_pointer() & !3
+}
+
+/// Keeps a signal of this thread. False: there is no free place.
+fn keep(me: usize, signal: i32, restarts: bool, info: &Info, phase: Phase) -> bool {
+    let claim = |place: &&Kept| {
+        let busy = me | Phase::Busy as usize;
+        place.owner.compare_exchange(0, busy, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    };
+    let Some(place) = KEPT.iter().find(claim) else { return false };
+    USED.store(true, Ordering::Relaxed);
+    place.signal.store(signal.cast_unsigned(), Ordering::Relaxed);
+    place.restarts.store(restarts, Ordering::Relaxed);
+    place.info.iter().zip(info.0).for_each(|(to, from)| to.store(from, Ordering::Relaxed));
+    place.order.store(NEXT.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    place.owner.store(me | phase as usize, Ordering::Relaxed);
+    true
+}
+
+/// Takes the oldest kept signal of this number, for a mark or for another signal.
+///
+/// There are never fewer marks on their way than signals that wait for one: a mark that takes a signal for which none was
+/// sent leaves another one without.
+fn take(me: usize, signal: i32, by_mark: bool) -> Option<Info> {
+    loop {
+        let mine = KEPT.iter().filter(|place| place.is_whole(me) && place.has(signal));
+        let oldest = mine.min_by_key(|place| place.order())?;
+        let was_due = oldest.change(me, Phase::Due, Phase::Busy);
+        if was_due || oldest.change(me, Phase::Asked, Phase::Busy) {
+            if was_due && by_mark {
+                let asked = |place: &&Kept| place.has(signal) && place.change(me, Phase::Asked, Phase::Due);
+                let _ = KEPT.iter().find(asked);
+            }
+            let info = oldest.read();
+            compiler_fence(Ordering::SeqCst);
+            oldest.owner.store(0, Ordering::Relaxed);
+            return Some(info);
+        }
+    }
+}
+
+/// The oldest signal of this thread for which the kernel was not asked yet.
+fn oldest_due(me: usize) -> Option<&'static Kept> {
+    KEPT.iter().filter(|place| place.is(me, Phase::Due)).min_by_key(|place| place.order())
+}
+
+/// A signal that the kernel delivers to an entry of the library.
+#[derive(Debug)]
+pub struct Arrival {
+    /// The signal's number.
+    pub signal: i32,
+    /// The siginfo of the kernel's frame.
+    pub info: *mut Info,
+    /// The context of the kernel's frame (`ucontext_t`).
+    pub context: *mut c_void,
+    /// The entry, which the kernel has as the handler.
+    pub entry: usize,
+    /// Whether the program's handler was installed with SA_RESTART.
+    pub restarts: bool,
+    /// Whether it was installed with SA_RESETHAND.
+    pub resets: bool,
+}
+
+/// What an entry does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It jumps to the program's handler.
+    Run,
+    /// It returns to the interrupted code.
+    Return,
+}
+
+/// Decides about a signal, in the handler's frame.
+///
+/// # Safety
+/// `arrival` has the siginfo and the context of the frame that the kernel has made for the calling handler.
+pub unsafe fn arrived(arrival: &Arrival) -> Verdict {
+    // SAFETY: the caller's contract. What a process sends has no code above 0, and a fault may come where nothing is in order.
+    if signals::is_fault(arrival.signal) && unsafe { (*arrival.info).code() } > 0 {
+        return Verdict::Run;
+    }
+    let Some(line) = thread_state::entered() else { return Verdict::Run };
+    if line.is_inside() {
+        // SAFETY: the caller's contract.
+        return unsafe { arrived_inside(line, arrival) };
+    }
+    if !line.has_kept() {
+        // SAFETY: the caller's contract. A mark for a signal that was given to its handler before.
+        let is_late = unsafe { (*arrival.info).errno() == MARK };
+        return if is_late { Verdict::Return } else { Verdict::Run };
+    }
+    // SAFETY: as above.
+    unsafe { arrived_outside(line, arrival) }
+}
+
+/// Keeps a signal that has interrupted the library.
+#[cold]
+unsafe fn arrived_inside(line: &'static Count, arrival: &Arrival) -> Verdict {
+    let me = this_thread();
+    // SAFETY: the caller's contract.
+    let info = unsafe { &*arrival.info };
+    // A mark that comes while a call admits signals that the program blocks is asked for once more at its end.
+    let is_mark = info.errno() == MARK;
+    let is_there = || KEPT.iter().any(|place| place.is_whole(me) && place.has(arrival.signal));
+    if is_mark {
+        KEPT.iter().filter(|place| place.has(arrival.signal)).for_each(|place| {
+            place.change(me, Phase::Asked, Phase::Due);
+        });
+    } else {
+        let merges = arrival.signal < FIRST_QUEUED && is_there();
+        let may_keep = !STOPPED.load(Ordering::Relaxed);
+        if !may_keep || (!merges && !keep(me, arrival.signal, arrival.restarts, info, Phase::Due)) {
+            return Verdict::Run;
+        }
+    }
+    line.set_kept(true, true);
+    if arrival.resets {
+        signals::arm_again(arrival.signal, arrival.entry);
+    }
+    // SAFETY: the caller's contract.
+    unsafe { interrupt(arrival.context) };
+    Verdict::Return
+}
+
+/// Gives a handler that runs now the oldest signal of its number.
+#[cold]
+unsafe fn arrived_outside(line: &'static Count, arrival: &Arrival) -> Verdict {
+    let me = this_thread();
+    // SAFETY: the caller's contract.
+    let info = unsafe { &mut *arrival.info };
+    let came = *info;
+    match take(me, arrival.signal, came.is_mark()) {
+        None => {
+            note(line, me);
+            if came.errno() == MARK { Verdict::Return } else { Verdict::Run }
+        }
+        Some(first) => {
+            *info = first;
+            let is_behind = !came.is_mark() && keep(me, arrival.signal, arrival.restarts, &came, Phase::Asked);
+            note(line, me);
+            if is_behind {
+                ask(arrival.signal, came);
+            }
+            Verdict::Run
+        }
+    }
+}
+
+/// Notes what is kept for this thread, which is outside.
+fn note(line: &'static Count, me: usize) {
+    // In this order: a handler that comes in between notes what it leaves. What is noted too much is found out later.
+    line.set_kept(false, false);
+    compiler_fence(Ordering::SeqCst);
+    let any = KEPT.iter().any(|place| place.is_whole(me));
+    line.add_kept(any, any && oldest_due(me).is_some());
+}
+
+/// Asks the kernel to deliver a kept signal to this thread.
+fn ask(signal: i32, info: Info) {
+    let (pid, tid) = (raw::getpid() as usize, raw::gettid() as usize);
+    let send = |info: &Info| {
+        let args = [pid, tid, signal as usize, core::ptr::from_ref(info) as usize, 0, 0];
+        // SAFETY: a siginfo of the kernel's size.
+        unsafe { raw::syscall6(libc::SYS_rt_tgsigqueueinfo, args) }
+    };
+    let mut done = send(&info.marked());
+    if done == -(libc::EAGAIN as isize) {
+        done = send(&Info::without_value(signal));
+    }
+    if done < 0 {
+        IS_PLAIN.store(true, Ordering::Relaxed);
+        raw::raise(signal);
+    }
+}
+
+/// Delivers the kept signals of this thread, if it is outside the library. The thread is in the state in which it returns
+/// to the program, since a handler may not return.
+#[cold]
+#[inline(never)]
+pub(crate) fn deliver(line: &'static Count) {
+    if line.is_inside() {
+        return;
+    }
+    let me = this_thread();
+    let admitted = line.take_admitted();
+    let mut asked = 0;
+    while let Some(place) = oldest_due(me) {
+        let (signal, info) = (place.signal.load(Ordering::Relaxed).cast_signed(), place.read());
+        if place.change(me, Phase::Due, Phase::Asked) {
+            asked |= signals::bit(signal);
+            ask(signal, info);
+        }
+    }
+    note(line, me);
+    let blocked = signals::mask();
+    if asked & blocked != 0 {
+        // The call has admitted what the program blocks outside of it (ppoll(2)), and the handler runs before it returns.
+        let mask = admitted.unwrap_or(blocked) & !asked;
+        let mut at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let _ = raw::ppoll(core::ptr::null_mut(), 0, &raw mut at_once, (&raw const mask).cast());
+    }
+}
+
+/// Delivers what the calling thread has kept, if it is outside the library.
+pub fn deliver_here() {
+    if let Some(line) = thread_state::entered().filter(|line| line.is_due()) {
+        deliver(line);
+    }
+}
+
+/// Whether a signal was kept for the calling thread, so that its call is not to sleep.
+#[inline]
+pub fn is_due() -> bool {
+    thread_state::entered().is_some_and(Count::is_due)
+}
+
+/// Whether the call of the calling thread, which does nothing but end for the sake of a kept signal, is to be made anew
+/// after its delivery (SA_RESTART).
+#[cold]
+pub fn restarts() -> bool {
+    // In a call inside another one nothing is delivered between the two attempts.
+    thread_state::entered().is_some_and(|line| line.visits().wrapping_sub(line.open_at()) == 1)
+        && oldest_due(this_thread()).is_some_and(|place| place.restarts.load(Ordering::Relaxed))
+}
+
+/// Has the kept signals of this thread delivered under `mask`, which the call admits (ppoll(2)).
+pub fn admit(mask: u64) {
+    if let Some(line) = thread_state::entered() {
+        line.set_admitted(mask);
+    }
+}
+
+/// To be called before a filter of system calls is installed: handlers run at once from here on.
+pub fn stop() {
+    STOPPED.store(true, Ordering::Relaxed);
+}
+
+/// Called in the child of a fork, which no signal has reached yet.
+pub(crate) fn forget() {
+    if USED.load(Ordering::Relaxed) {
+        KEPT.iter().for_each(|place| place.owner.store(0, Ordering::Relaxed));
+    }
+}
+
+// A system call that may sleep: `netacc_sleeping_call(number, arguments, due)`. Between its first and its last label the
+// kernel call has not been made, or the kernel makes it once more after a handler. `interrupt` ends it there.
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".hidden netacc_sleeping_call",
+    ".hidden netacc_sleeping_call_end",
+    ".hidden netacc_sleeping_call_ended",
+    ".globl netacc_sleeping_call",
+    ".globl netacc_sleeping_call_end",
+    ".globl netacc_sleeping_call_ended",
+    "netacc_sleeping_call:",
+    "mov rax, rdi",
+    "mov rcx, rdx",
+    "mov r11, rsi",
+    "mov rdi, [r11]",
+    "mov rsi, [r11 + 8]",
+    "mov rdx, [r11 + 16]",
+    "mov r10, [r11 + 24]",
+    "mov r8, [r11 + 32]",
+    "mov r9, [r11 + 40]",
+    "test dword ptr [rcx], 1",
+    "jnz netacc_sleeping_call_ended",
+    "syscall",
+    "netacc_sleeping_call_end:",
+    "ret",
+    "netacc_sleeping_call_ended:",
+    "mov rax, -4",
+    "ret",
+);
+
+#[cfg(target_arch = "aarch64")]
+core::arch::global_asm!(
+    ".hidden netacc_sleeping_call",
+    ".hidden netacc_sleeping_call_end",
+    ".hidden netacc_sleeping_call_ended",
+    ".globl netacc_sleeping_call",
+    ".globl netacc_sleeping_call_end",
+    ".globl netacc_sleeping_call_ended",
+    "netacc_sleeping_call:",
+    "mov x8, x0",
+    "mov x9, x1",
+    "mov x10, x2",
+    "ldp x0, x1, [x9]",
+    "ldp x2, x3, [x9, #16]",
+    "ldp x4, x5, [x9, #32]",
+    "ldr w10, [x10]",
+    "tbnz w10, #0, netacc_sleeping_call_ended",
+    "svc #0",
+    "netacc_sleeping_call_end:",
+    "ret",
+    "netacc_sleeping_call_ended:",
+    "mov x0, #-4",
+    "ret",
+);
+
+unsafe extern "C" {
+    fn netacc_sleeping_call(number: usize, args: *const [usize; 6], due: *const AtomicU32) -> isize;
+    static netacc_sleeping_call_end: u8;
+    static netacc_sleeping_call_ended: u8;
+}
+
+/// Makes a system call that may sleep, in a thread that is inside the library. It ends with EINTR if a signal was kept
+/// before it or comes during it, whatever SA_RESTART says.
+///
+/// # Safety
+/// As for the system call.
+unsafe fn sleeping_call(number: i64, args: [usize; 6]) -> Result<usize> {
+    static NEVER: AtomicU32 = AtomicU32::new(0);
+    let due = thread_state::entered().map_or(&NEVER, Count::due_word);
+    // SAFETY: the caller's contract; the word is static.
+    let done = unsafe { netacc_sleeping_call(number as usize, &raw const args, due) };
+    if (-4095..0).contains(&done) { Err(Errno(-done as i32)) } else { Ok(done.cast_unsigned()) }
+}
+
+/// connect(2) on a socket of the program's, which may sleep.
+pub fn connect(fd: i32, addr: *const c_void, len: u32) -> Result<()> {
+    // SAFETY: the address is the program's, which the kernel validates.
+    unsafe { sleeping_call(libc::SYS_connect, [fd as usize, addr as usize, len as usize, 0, 0, 0]) }.map(drop)
+}
+
+/// recv(2) from a socket of the program's, which may sleep.
+pub fn recv(fd: i32, buf: *mut u8, len: usize, flags: i32) -> Result<usize> {
+    // SAFETY: the buffer is the program's, which the kernel validates.
+    unsafe { sleeping_call(libc::SYS_recvfrom, [fd as usize, buf as usize, len, flags as usize, 0, 0]) }
+}
+
+/// send(2) to a socket of the program's, which may sleep.
+pub fn send(fd: i32, buf: *const u8, len: usize, flags: i32) -> Result<usize> {
+    // SAFETY: as above.
+    unsafe { sleeping_call(libc::SYS_sendto, [fd as usize, buf as usize, len, flags as usize, 0, 0]) }
+}
+
+/// Ends a sleeping call that the context is about to make, for the first time or once more.
+unsafe fn interrupt(context: *mut c_void) {
+    let begin = netacc_sleeping_call as *const () as usize;
+    let (end, ended) = (&raw const netacc_sleeping_call_end as usize, &raw const netacc_sleeping_call_ended as usize);
+    // SAFETY: the caller's contract.
+    let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
+    #[cfg(target_arch = "x86_64")]
+    if let Some(pc) = context.uc_mcontext.gregs.get_mut(libc::REG_RIP as usize)
+        && (begin..end).contains(&(*pc as usize))
+    {
+        *pc = ended as i64;
+    }
+    #[cfg(target_arch = "aarch64")]
+    if (begin..end).contains(&(context.uc_mcontext.pc as usize)) {
+        context.uc_mcontext.pc = ended as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIGNAL: i32 = FIRST_QUEUED + 9;
+    static GOT: [AtomicU32; 8192] = [const { AtomicU32::new(0) }; 8192];
+    static LENGTH: AtomicUsize = AtomicUsize::new(0);
+    /// Number of signals that the handler sends to its own thread.
+    static IN_HANDLER: AtomicU32 = AtomicU32::new(0);
+    static SENT: AtomicU32 = AtomicU32::new(0);
+
+    fn send() {
+        let mut words = [0u64; WORDS];
+        words[0] = SIGNAL as u64;
+        words[1] = u64::from(libc::SI_QUEUE.cast_unsigned());
+        words[2] = u64::from(raw::getpid());
+        words[3] = u64::from(SENT.fetch_add(1, Ordering::Relaxed));
+        let info = Info(words);
+        let args = [raw::getpid() as usize, raw::gettid() as usize, SIGNAL as usize, (&raw const info) as usize, 0, 0];
+        // SAFETY: a siginfo of the kernel's size.
+        assert_eq!(unsafe { raw::syscall6(libc::SYS_rt_tgsigqueueinfo, args) }, 0);
+    }
+
+    extern "C" fn entry(signal: i32, info: *mut Info, context: *mut c_void) {
+        let arrival = Arrival { signal, info, context, entry: 0, restarts: false, resets: false };
+        // SAFETY: this is the handler.
+        if unsafe { arrived(&arrival) } == Verdict::Run {
+            // SAFETY: the frame's siginfo.
+            let info = unsafe { &*info };
+            assert_eq!((info.errno(), info.code()), (0, libc::SI_QUEUE));
+            GOT[LENGTH.fetch_add(1, Ordering::Relaxed)].store(info.low(3), Ordering::Relaxed);
+            if IN_HANDLER.load(Ordering::Relaxed) > 0 {
+                IN_HANDLER.fetch_sub(1, Ordering::Relaxed);
+                send();
+            }
+        }
+    }
+
+    /// Signals that come inside and outside, from the thread and from its handlers, in any order.
+    #[test]
+    fn kept_signals_are_delivered_once_and_in_order() {
+        std::thread::spawn(|| {
+            // SAFETY: a zeroed action is valid, and the handler is one with a siginfo, for a signal of this test alone.
+            unsafe {
+                let mut action: libc::sigaction = core::mem::zeroed();
+                action.sa_sigaction = entry as *const () as usize;
+                action.sa_flags = libc::SA_SIGINFO;
+                assert_eq!(libc::sigaction(SIGNAL, &raw const action, core::ptr::null_mut()), 0);
+            }
+            let line = thread_state::own_line().unwrap();
+            let mut seed = 7u64;
+            let mut draw = |n: u64| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (seed >> 33) % n
+            };
+            for _ in 0..1000 {
+                IN_HANDLER.store(draw(3) as u32, Ordering::Relaxed);
+                let inside = thread_state::enter();
+                let before = LENGTH.load(Ordering::Relaxed);
+                (0..draw(4)).for_each(|_| send());
+                let is_blocked = (draw(3) == 0).then(signals::Blocked::all);
+                (0..draw(3)).for_each(|_| send());
+                drop(is_blocked);
+                assert_eq!(LENGTH.load(Ordering::Relaxed), before, "none runs inside");
+                thread_state::leave(inside);
+                if draw(2) == 0 {
+                    send();
+                }
+                deliver(line);
+                let sent = SENT.load(Ordering::Relaxed);
+                assert_eq!(LENGTH.load(Ordering::Relaxed), sent as usize, "each has run once");
+                assert!(!line.has_kept() && KEPT.iter().all(|place| !place.is_whole(this_thread())));
+            }
+            let in_order = |n: u32| GOT[n as usize].load(Ordering::Relaxed) == n;
+            assert!((0..SENT.load(Ordering::Relaxed)).all(in_order));
+        })
+        .join()
+        .unwrap();
+    }
+
+    /// A call that would sleep ends at once if a signal is due.
+    #[test]
+    fn a_sleeping_call_ends_for_a_signal_that_is_due() {
+        std::thread::spawn(|| {
+            let mut pipe = [0; 2];
+            // SAFETY: room for two numbers.
+            assert_eq!(unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, pipe.as_mut_ptr()) }, 0);
+            let line = thread_state::own_line().unwrap();
+            let mut byte = 0u8;
+            line.set_kept(true, true);
+            assert_eq!(recv(pipe[0], &raw mut byte, 1, 0), Err(Errno::INTR));
+            line.set_kept(false, false);
+            assert_eq!(send_bytes(pipe[1]), Ok(1));
+            assert_eq!(recv(pipe[0], &raw mut byte, 1, 0), Ok(1));
+        })
+        .join()
+        .unwrap();
+    }
+
+    fn send_bytes(fd: i32) -> Result<usize> {
+        super::send(fd, b"x".as_ptr(), 1, 0)
+    }
+}
