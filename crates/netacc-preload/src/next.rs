@@ -255,7 +255,8 @@ macro_rules! sleeps {
         loop {
             match $call {
                 netacc_core::Outcome::Cancelled => $crate::process::cancelled(),
-                netacc_core::Outcome::Anew | netacc_core::Outcome::Restart if !netacc_sys::visits::is_leaving() => {}
+                netacc_core::Outcome::Anew | netacc_core::Outcome::Restart
+                    if netacc_sys::visits::stays_for_another() => {}
                 outcome => break outcome,
             }
         }

@@ -213,6 +213,19 @@ pub fn outside<T>(call: impl FnOnce() -> T) -> T {
     }
 }
 
+/// To be called by a thread inside that is about to make its call once more: the handlers of the signals that were kept
+/// for it run first, outside. False: it is to come out before that, since the library is about to be replaced or was.
+pub fn stays_for_another() -> bool {
+    if is_leaving() {
+        return false;
+    }
+    if delivery::is_due() {
+        outside(|| ());
+        return !is_replaced() && !is_leaving();
+    }
+    true
+}
+
 /// Whether another copy of the library has taken this one's place.
 pub fn is_replaced() -> bool {
     STATE.load(Ordering::Acquire) == State::Replaced as u32
