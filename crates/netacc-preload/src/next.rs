@@ -227,6 +227,7 @@ macro_rules! outcomes {
         $( fn $name:ident ( $($arg:ident : $ty:ty),* ) -> $ret:ty $(where $ours:expr)? => $body:expr; )*
     ) => {
         #[allow(unused_unsafe, reason = "the lines differ in what they need")]
+        #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "AArch64 has no select(2)"))]
         pub(crate) mod $module {
             use super::*;
 
