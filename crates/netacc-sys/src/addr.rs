@@ -10,7 +10,7 @@
 )]
 
 use crate::errno::{Errno, Result};
-use crate::{raw, user};
+use crate::{delivery, raw, user};
 use core::ffi::c_void;
 use core::mem::size_of;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -158,6 +158,12 @@ impl Accepted {
     pub fn accept(&mut self, fd: i32, flags: i32) -> Result<i32> {
         self.len = size_of_val(&self.bytes) as u32;
         raw::accept4(fd, self.bytes.as_mut_ptr().cast(), &raw mut self.len, flags)
+    }
+
+    /// Calls it on a socket on which the call may sleep.
+    pub fn accept_sleeping(&mut self, fd: i32, flags: i32) -> Result<i32> {
+        self.len = size_of_val(&self.bytes) as u32;
+        delivery::accept4(fd, self.bytes.as_mut_ptr().cast(), &raw mut self.len, flags)
     }
 
     /// Passes the address on to the application as [`write`] does; the buffer was [`check`]ed.

@@ -355,6 +355,9 @@ pub(crate) fn deliver(line: &'static Count) {
     let me = this_thread();
     let admitted = line.take_admitted();
     let mut asked = 0;
+    // The kernel gets all of them before the first handler runs. So it minds their masks, and a handler that leaves by a jump
+    // takes none along.
+    let all = signals::Blocked::all();
     while let Some(place) = oldest_due(me) {
         let (signal, info) = (place.signal.load(Ordering::Relaxed).cast_signed(), place.read());
         if place.change(me, Phase::Due, Phase::Asked) {
@@ -363,10 +366,11 @@ pub(crate) fn deliver(line: &'static Count) {
         }
     }
     note(line, me);
-    let blocked = signals::mask();
-    if asked & blocked != 0 {
+    let blocked = all.mask_before();
+    drop(all);
+    if let Some(admitted) = admitted.filter(|_| asked & blocked != 0) {
         // The call has admitted what the program blocks outside of it (ppoll(2)), and the handler runs before it returns.
-        let mask = admitted.unwrap_or(blocked) & !asked;
+        let mask = admitted & !asked;
         let mut at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let _ = raw::ppoll(core::ptr::null_mut(), 0, &raw mut at_once, (&raw const mask).cast());
     }
@@ -389,9 +393,13 @@ pub fn is_due() -> bool {
 /// after its delivery (SA_RESTART).
 #[cold]
 pub fn restarts() -> bool {
-    // In a call inside another one nothing is delivered between the two attempts.
-    thread_state::entered().is_some_and(|line| line.visits().wrapping_sub(line.open_at()) == 1)
-        && oldest_due(this_thread()).is_some_and(|place| place.restarts.load(Ordering::Relaxed))
+    may_be_made_anew() && oldest_due(this_thread()).is_some_and(|place| place.restarts.load(Ordering::Relaxed))
+}
+
+/// Whether a kept signal is delivered if the calling thread makes its call anew. In a call inside another one nothing is
+/// delivered between the two attempts.
+pub fn may_be_made_anew() -> bool {
+    thread_state::entered().is_some_and(|line| line.is_due() && line.visits().wrapping_sub(line.open_at()) == 1)
 }
 
 /// Has the kept signals of this thread delivered under `mask`, which the call admits (ppoll(2)).
@@ -497,6 +505,25 @@ pub fn connect(fd: i32, addr: *const c_void, len: u32) -> Result<()> {
 pub fn recv(fd: i32, buf: *mut u8, len: usize, flags: i32) -> Result<usize> {
     // SAFETY: the buffer is the program's, which the kernel validates.
     unsafe { sleeping_call(libc::SYS_recvfrom, [fd as usize, buf as usize, len, flags as usize, 0, 0]) }
+}
+
+/// sendmsg(2) to a socket of the program's, which may sleep.
+pub fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i32) -> Result<usize> {
+    // SAFETY: a header of ours; the kernel validates what it leads to.
+    unsafe { sleeping_call(libc::SYS_sendmsg, [fd as usize, message as usize, flags as usize, 0, 0, 0]) }
+}
+
+/// recvmsg(2) from a socket of the program's, which may sleep.
+pub fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Result<usize> {
+    // SAFETY: as above.
+    unsafe { sleeping_call(libc::SYS_recvmsg, [fd as usize, message as usize, flags as usize, 0, 0, 0]) }
+}
+
+/// accept4(2), which may sleep.
+pub fn accept4(fd: i32, addr: *mut c_void, len: *mut u32, flags: i32) -> Result<i32> {
+    // SAFETY: the caller's buffer for the address, which the kernel validates.
+    unsafe { sleeping_call(libc::SYS_accept4, [fd as usize, addr as usize, len as usize, flags as usize, 0, 0]) }
+        .map(|fd| fd as i32)
 }
 
 /// send(2) to a socket of the program's, which may sleep.

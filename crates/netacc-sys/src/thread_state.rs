@@ -180,6 +180,19 @@ impl Count {
         }
     }
 
+    /// The thread is in no call.
+    fn forget_calls(&self) {
+        if self.visits() != 0 {
+            self.set_visits(0);
+        }
+        if self.open_at() != 0 {
+            self.set_open_at(0);
+        }
+        if self.admitted.load(Ordering::Relaxed) != 0 {
+            self.admitted.store(0, Ordering::Relaxed);
+        }
+    }
+
     fn forget(&self) {
         // What is 0 already is not written, since every page that the child writes to is copied.
         if self.all.load(Ordering::Relaxed) != 0 {
@@ -377,8 +390,8 @@ pub(crate) fn forget() {
     }
     for line in &TABLE {
         line.count.forget();
-        if line.count.visits() != 0 && !own.is_some_and(|own| core::ptr::eq(own, &line.count)) {
-            line.count.set_visits(0);
+        if !own.is_some_and(|own| core::ptr::eq(own, &line.count)) {
+            line.count.forget_calls();
         }
     }
     if CROWDED.load(Ordering::Relaxed) != 0 {

@@ -185,12 +185,16 @@ pub fn with_handlers<T>(call: impl FnOnce() -> T) -> T {
     let Some(count) = thread_state::entered() else { return call() };
     // A handler that leaves the call by a jump leaves this as it is: the visit does not end, and keeps no handler out.
     let before = count.open_at();
-    count.set_open_at(count.visits());
+    let visits = count.visits();
+    count.set_open_at(visits);
     compiler_fence(Ordering::SeqCst);
     if count.is_due() {
         delivery::deliver(count);
     }
     let result = call();
+    // A visit that a jump out of a handler has left open is over.
+    count.set_visits(visits);
+    compiler_fence(Ordering::SeqCst);
     count.set_open_at(before);
     compiler_fence(Ordering::SeqCst);
     result

@@ -145,3 +145,7 @@ pub const QP_BACKOFF: Duration = Duration::from_secs(1);
 /// How long the limits of memory that hold for the process are believed to be as they were read. Windows obey a limit that
 /// is lowered meanwhile this much later.
 pub const MEMORY_LIMIT_BELIEVED: Duration = Duration::from_secs(1);
+
+/// How long nothing is written into a drained window before its memory is given back, if there is enough of it. A connection
+/// with the next message in this time pays nothing.
+pub const IDLE_WINDOW: Duration = Duration::from_millis(10);

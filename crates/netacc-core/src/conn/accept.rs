@@ -24,7 +24,7 @@ use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, State, Transport, page};
 use netacc_sys::errno::{Answer, Errno, Fail, Result};
 use netacc_sys::time::Deadline;
-use netacc_sys::{addr, cpu, raw, time, visits};
+use netacc_sys::{addr, delivery, cpu, raw, time, visits};
 use netacc_transport::rdma::engine;
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::shm::ShmEndpoint;
@@ -66,13 +66,15 @@ fn accept_after_close(r: Ref<Socket>, p: *mut c_void, len: *mut u32, flags: i32)
         {
             return e.into();
         }
-        match from.accept(fd, flags) {
+        // Another process may take the connection first, and then the call sleeps.
+        match from.accept_sleeping(fd, flags) {
             Ok(new) => {
                 from.give(p, len);
                 plain(r.obj, new, from.peer(), flags);
                 return Outcome::Done(new as isize);
             }
             Err(Errno::AGAIN) if !r.obj.has(NONBLOCK) => {}
+            Err(Errno::INTR) if until == Deadline::Never && delivery::restarts() => return Outcome::Restart,
             Err(e) => return Outcome::Failed(e),
         }
     }

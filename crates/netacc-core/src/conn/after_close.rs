@@ -12,7 +12,7 @@ use crate::object::socket::{NONBLOCK, Socket};
 use crate::outcome::Outcome;
 use crate::wait::sleep;
 use core::sync::atomic::{AtomicU64, Ordering};
-use netacc_sys::errno::{Answer, Errno};
+use netacc_sys::errno::{Answer, Errno, Result};
 use netacc_transport::Iov;
 
 /// Whether the result of a call is that it is to be made anew or by the kernel, for which its number is no longer of use.
@@ -32,7 +32,7 @@ pub(super) fn receive(pin: &mut Option<Pin>, dst: &mut Iov<'_>, flags: i32) -> O
             (Some(ep), _) => transfer::receive(r, ep, dst, flags, pin).into(),
             (None, true) => candidate::receive(fd, r, dst, flags, pin),
             (None, false) => match wait(r, fd, flags, libc::POLLIN, &r.obj.rcvtimeo) {
-                Ok(()) => candidate::by_kernel(fd, dst, flags, false).into(),
+                Ok(()) => concluded(candidate::by_kernel(fd, dst, flags, false), &r.obj.rcvtimeo),
                 Err(fail) => fail.into(),
             },
         };
@@ -51,12 +51,19 @@ pub(super) fn transmit(pin: &mut Option<Pin>, src: &mut Iov<'_>, flags: i32) -> 
             (Some(ep), _) => transfer::transmit(r, ep, src, flags, pin).into(),
             (None, true) => candidate::transmit(fd, r, src, flags, pin),
             (None, false) => match wait(r, fd, flags, libc::POLLOUT, &r.obj.sndtimeo) {
-                Ok(()) => candidate::by_kernel(fd, src, flags, true).into(),
+                Ok(()) => concluded(candidate::by_kernel(fd, src, flags, true), &r.obj.sndtimeo),
                 Err(fail) => fail.into(),
             },
         };
     }
     done
+}
+
+fn concluded(done: Result<usize>, limit: &AtomicU64) -> Outcome {
+    match done {
+        Ok(n) => Outcome::Done(n as isize),
+        Err(e) => candidate::after_kernel(limit.load(Ordering::Relaxed), e),
+    }
 }
 
 /// Waits for what the call waits for, before the kernel makes it: a thread in a call of the kernel's would not hear of an

@@ -30,7 +30,7 @@ const ROUND: u64 = time::ns(timeouts::IDLE_WINDOW_ROUND);
 static TURN: Lock<{ lock_rank::NONE }> = Lock::new();
 /// The number at which the next look begins.
 static HAND: AtomicUsize = AtomicUsize::new(0);
-/// When the next look is due ([`time::coarse`]).
+/// When the next look is due ([`time::now`]).
 static DUE_AT: AtomicU64 = AtomicU64::new(0);
 /// Number of windows that were closed in this round.
 static CLOSED: AtomicUsize = AtomicUsize::new(0);
@@ -48,7 +48,8 @@ pub fn look() -> Option<u64> {
 #[cold]
 fn look_now() -> Option<u64> {
     let _turn = TURN.try_lock()?;
-    let now = time::coarse();
+    // The clock by which sleepers wake: by a coarser one a thread that wakes for a look would find it not due yet.
+    let now = time::now();
     let due = DUE_AT.load(Ordering::Relaxed);
     let (visits, closings) = match (now >= due, budget::is_over()) {
         (true, _) => DUE,
@@ -61,7 +62,7 @@ fn look_now() -> Option<u64> {
     while at < end && closed < closings {
         table::each(at, at, |_, e| {
             if let Entry::Socket(r) = e {
-                closed += usize::from(give_back(r));
+                closed += usize::from(give_back(r, now));
             }
         });
         at += 1;
@@ -84,7 +85,7 @@ fn look_now() -> Option<u64> {
 }
 
 /// Gives back the window of a connection that is idle. A connection that a thread is writing to just now is not.
-fn give_back(r: Ref<Socket>) -> bool {
+fn give_back(r: Ref<Socket>, now: u64) -> bool {
     let s = r.obj;
     // Whether the window is open is looked at without the lock first, since most windows are not.
     let open = || s.is_shm() && s.endpoint().is_some_and(windows::is_open);
@@ -92,5 +93,5 @@ fn give_back(r: Ref<Socket>) -> bool {
         return false;
     }
     let Some(_writer) = s.tx.try_lock() else { return false };
-    open() && s.endpoint().is_some_and(windows::give_back_if_idle)
+    open() && s.endpoint().is_some_and(|ep| windows::give_back_if_idle(ep, now))
 }

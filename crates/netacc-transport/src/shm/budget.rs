@@ -7,7 +7,7 @@
 
 use crate::shm::memory_limit;
 use crate::timeouts;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_ring::{SMALL, STEP};
 use netacc_stats::{Counter, page};
 use netacc_sys::time;
@@ -25,12 +25,14 @@ const PART_OF_STRANGERS: u64 = 4;
 /// The extent (bytes) to which a window may open when more than half of the budget is used.
 const MODEST: usize = 32 << 10;
 /// What drained windows may keep (bytes): this, and for each connection [`KEPT_EACH`].
-const KEPT: u64 = 512 << 10;
+const KEPT: u64 = 1 << 20;
 const KEPT_EACH: u64 = 8 << 10;
 
 /// What the windows use (bytes), and of that the windows towards untrusted users.
 static USED: AtomicU64 = AtomicU64::new(0);
 static STRANGERS: AtomicU64 = AtomicU64::new(0);
+/// The number of the process among its ancestors, each of which has counted its connections itself; never 0.
+static PROCESS: AtomicU32 = AtomicU32::new(1);
 /// Number of connections that [`USED`] counts.
 static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
 /// The budget in bytes; `u64::MAX` until it is first needed.
@@ -79,7 +81,9 @@ pub fn admits() -> bool {
 /// Returns the extent that is open then.
 pub(super) fn extend(peer: Peer, open: usize, wanted: usize) -> usize {
     let modest = wanted.min(MODEST);
-    let granted = [wanted, modest, STEP].into_iter().find(|extent| *extent > open && has_room(peer, open, *extent));
+    // The last is what `may_extend` promises.
+    let granted =
+        [wanted, modest, open + STEP].into_iter().find(|extent| *extent > open && has_room(peer, open, *extent));
     let Some(extent) = granted else {
         page().count(Counter::WindowsRefused);
         return open;
@@ -140,6 +144,17 @@ fn release(peer: Peer, bytes: u64) {
     page().set(Counter::WindowBytes, USED.load(Ordering::Relaxed));
 }
 
+/// The number by which a connection notes which process has counted it.
+pub(super) fn process() -> u32 {
+    PROCESS.load(Ordering::Relaxed)
+}
+
+/// Whether more than half of the budget is used, so that no window opens further than a little.
+pub(super) fn is_scarce() -> bool {
+    let used = USED.load(Ordering::Relaxed);
+    used > UNQUESTIONED && used > budget() / 2
+}
+
 /// Whether drained windows have to be closed although they were in use a moment ago: there are more than a process may
 /// keep for its next messages.
 pub fn is_over() -> bool {
@@ -162,7 +177,12 @@ fn budget() -> u64 {
     }
     READ_AGAIN.store(now.saturating_add(time::ns(timeouts::MEMORY_LIMIT_BELIEVED)), Ordering::Relaxed);
     let budget = match CONFIGURED.load(Ordering::Relaxed) {
-        0 => (memory_limit::smallest() / PART).min(MOST),
+        0 => {
+            let (limit, is_known) = memory_limit::smallest();
+            let budget = (limit / PART).min(MOST);
+            // What cannot be read now, since no descriptor is free or /proc is hidden by now, may still hold.
+            if is_known { budget } else { budget.min(BUDGET.load(Ordering::Relaxed)) }
+        }
         configured => configured,
     };
     BUDGET.store(budget, Ordering::Relaxed);
@@ -173,6 +193,7 @@ fn budget() -> u64 {
 /// To be called in the child of a fork, whose stats page is empty: its connections are counted anew, by
 /// [`connection_begins`] and [`take`].
 pub(super) fn after_fork() {
+    PROCESS.store(process().wrapping_add(1).max(1), Ordering::Relaxed);
     for n in [&USED, &STRANGERS, &CONNECTIONS] {
         n.store(0, Ordering::Relaxed);
     }

@@ -11,19 +11,22 @@ const PATH: usize = 1024;
 /// Number of control groups, each the parent of the one before, whose limits are read.
 const DEEPEST: usize = 32;
 
-/// The smallest limit in bytes. A limit that cannot be read does not count.
-pub(super) fn smallest() -> u64 {
+/// The smallest limit in bytes, and whether all that may hold could be read.
+pub(super) fn smallest() -> (u64, bool) {
     let host = sysinfo();
     let host = host.totalram.saturating_mul(host.mem_unit.into());
     let address_space = getrlimit(Resource::As).current.unwrap_or(u64::MAX);
-    host.min(address_space).min(of_groups())
+    let of_groups = of_groups();
+    (host.min(address_space).min(of_groups.unwrap_or(u64::MAX)), of_groups.is_some())
 }
 
-fn of_groups() -> u64 {
+/// The smallest limit of the control groups; `None`: the list of them cannot be read, or none of their files, which is so
+/// where nothing is mounted and where no descriptor is free.
+fn of_groups() -> Option<u64> {
     let mut list = [0; LIST];
-    let read = procfs::read_start(b"/proc/self/cgroup", &mut list).and_then(|n| list.get(..n)).unwrap_or_default();
+    let read = procfs::read_start(b"/proc/self/cgroup", &mut list).and_then(|n| list.get(..n))?;
     let lines = read.split(|b| *b == b'\n');
-    lines.filter_map(group).map(|group| group.smallest()).min().unwrap_or(u64::MAX)
+    lines.filter_map(group).filter_map(|group| group.smallest()).min()
 }
 
 /// A control group that may limit memory.
@@ -52,13 +55,13 @@ fn group(line: &[u8]) -> Option<Group<'_>> {
 impl Group<'_> {
     /// The smallest limit of the group and its parents. In a container the mount itself is the container's group, while the
     /// path may be the host's.
-    fn smallest(&self) -> u64 {
-        let mut least = u64::MAX;
+    fn smallest(&self) -> Option<u64> {
+        let mut least = None;
         let mut path = self.path;
         for _ in 0..DEEPEST {
             path = path.strip_suffix(b"/").unwrap_or(path);
             for limit in self.files.iter().filter_map(|file| limit(&[self.mount, path, b"/", file])) {
-                least = least.min(limit);
+                least = Some(least.unwrap_or(u64::MAX).min(limit));
             }
             let Some(parent) = path.iter().rposition(|b| *b == b'/').and_then(|at| path.get(..at)) else { break };
             path = parent;
@@ -67,7 +70,7 @@ impl Group<'_> {
     }
 }
 
-/// The number in the file whose path has these parts. `max`, and what cannot be read, are none.
+/// The number in the file whose path has these parts; `u64::MAX` for `max`, and `None` for what cannot be read.
 fn limit(parts: &[&[u8]]) -> Option<u64> {
     let mut path = [0; PATH];
     let mut len = 0;
@@ -77,7 +80,8 @@ fn limit(parts: &[&[u8]]) -> Option<u64> {
     }
     let mut text = [0; 32];
     let n = procfs::read_start(path.get(..len)?, &mut text)?;
-    core::str::from_utf8(text.get(..n)?).ok()?.trim().parse().ok()
+    let text = core::str::from_utf8(text.get(..n)?).ok()?.trim();
+    if text == "max" { Some(u64::MAX) } else { text.parse().ok() }
 }
 
 #[cfg(test)]
@@ -99,7 +103,7 @@ mod tests {
     fn limits_that_cannot_be_read_do_not_count() {
         assert_eq!(limit(&[b"/nowhere", b"/", b"memory.max"]), None);
         assert_eq!(limit(&[&[b'/'; PATH]]), None);
-        let there = smallest();
+        let (there, _) = smallest();
         assert!(there > 0 && there < u64::MAX, "{there}");
     }
 }

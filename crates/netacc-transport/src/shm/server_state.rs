@@ -15,9 +15,9 @@ pub enum ServerState {
     /// No new connections are accepted; the existing ones go on.
     Closed = 2,
     /// The listener lives on in other processes, and connects that this one did not accept are made again.
-    Withdrawn = 3,
+    Withdrawn = 4,
     /// As [`ServerState::Withdrawn`], and what waited has been passed on to the kernel's queue, or is left to its client.
-    HandedOn = 4,
+    HandedOn = 3,
     /// The process is about to leave the listener, if that keeps the order of its connections. What is queued stays queued,
     /// and a client makes no further connect until it knows.
     Leaving = 5,
@@ -29,8 +29,8 @@ impl ServerState {
         match word {
             0 => ServerState::Pending,
             1 => ServerState::Open,
-            3 => ServerState::Withdrawn,
-            4 => ServerState::HandedOn,
+            3 => ServerState::HandedOn,
+            4 => ServerState::Withdrawn,
             5 => ServerState::Leaving,
             _ => ServerState::Closed,
         }

@@ -25,6 +25,7 @@ use crate::shm::side_machines::{LivenessSocket, LivenessSocketEvent, PEER_GONE, 
 use crate::shm::slot_side::{SlotSide, View};
 use crate::shm::wait_budget::WaitBudget;
 use crate::shm::waiters::register_liveness;
+use crate::shm::windows;
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use netacc_ring::{SWITCHED, Violation};
@@ -262,6 +263,7 @@ impl ShmEndpoint {
             && self.rings.resync(&v, Direction::Write).is_ok()
         {
             self.side.state.clear(SHARED);
+            windows::settle(self);
         }
     }
 

@@ -17,12 +17,13 @@ const LEFT: u64 = 1 << 20;
 /// What this process has charged to its budget for one connection.
 #[derive(Debug)]
 pub(super) struct WindowCharge {
-    /// 1: the connection is counted.
+    /// The process that has counted the connection ([`budget::process`]); 0: none.
     counted: AtomicU32,
     /// Number of bytes of the large window that are charged.
     open: AtomicU32,
-    /// Position of the writer at the last visit of [`give_back_if_idle`].
+    /// Position of the writer at the last visit of [`give_back_if_idle`], and when it was first seen there ([`time::now`]).
     seen: AtomicU64,
+    seen_at: AtomicU64,
 }
 
 /// To be called when this side closes a connection: gives the pages of the large windows that nobody accesses any more back
@@ -64,21 +65,25 @@ fn peer(ep: &ShmEndpoint) -> Peer {
 pub(super) fn begin(ep: &ShmEndpoint) {
     end(ep);
     ep.charge.seen.store(0, Ordering::Relaxed);
-    ep.charge.counted.store(1, Ordering::Relaxed);
+    ep.charge.seen_at.store(0, Ordering::Relaxed);
+    ep.charge.counted.store(budget::process(), Ordering::Relaxed);
     budget::connection_begins();
 }
 
 /// Ends the counting for a connection that this process closes or leaves.
 pub(super) fn end(ep: &ShmEndpoint) {
-    if ep.charge.counted.swap(0, Ordering::Relaxed) != 0 {
-        budget::connection_ended(peer(ep), ep.charge.set_open(0));
+    let open = ep.charge.set_open(0);
+    if ep.charge.counted.swap(0, Ordering::Relaxed) == budget::process() {
+        budget::connection_ended(peer(ep), open);
     }
 }
 
-/// In the child of a fork: counts a connection that it has with its parent. Its windows are charged to both, since
-/// either may go on with them.
+/// In the child of a fork: counts a connection that it has with its parent, once for all of its numbers. Its windows are
+/// charged to both, since either may go on with them.
 pub fn recount(ep: &ShmEndpoint) {
-    if ep.charge.counted.load(Ordering::Relaxed) != 0 {
+    let me = budget::process();
+    if ![0, me].contains(&ep.charge.counted.load(Ordering::Relaxed)) {
+        ep.charge.counted.store(me, Ordering::Relaxed);
         budget::connection_begins();
         budget::take(peer(ep), ep.charge.open());
     }
@@ -110,11 +115,13 @@ fn open(ep: &ShmEndpoint, wanted: usize) -> usize {
 
 /// Charges what another sharer of this side has opened.
 #[cold]
-fn settle(ep: &ShmEndpoint) {
+pub(super) fn settle(ep: &ShmEndpoint) {
     let extent = ep.rings.tx.extent();
     let charged = ep.charge.set_open(extent);
-    if extent > charged {
+    if extent >= charged {
         budget::take(peer(ep), extent - charged);
+    } else {
+        budget::closed(peer(ep), charged - extent);
     }
 }
 
@@ -142,14 +149,20 @@ pub fn is_open(ep: &ShmEndpoint) -> bool {
     ep.charge.open() != 0
 }
 
-/// Gives the pages of the large window back if nothing was written since the last visit, and all was read. The caller
-/// holds the writer's lock, so that no thread of this process writes; the peer reads no byte of a window that it has
-/// read to its end. Returns whether it did.
-pub fn give_back_if_idle(ep: &ShmEndpoint) -> bool {
+/// Gives the pages of the large window back if nothing was written for a while, or since the last visit if memory is scarce,
+/// and all was read. `now` is [`time::now`]. The caller holds the writer's lock, so that no thread of this process writes;
+/// the peer reads no byte of a window that it has read to its end. Returns whether it did.
+pub fn give_back_if_idle(ep: &ShmEndpoint, now: u64) -> bool {
+    const IDLE: u64 = time::ns(timeouts::IDLE_WINDOW);
     let Some(v) = ep.side.view().filter(|_| is_open(ep) && ep.side.is_live()) else { return false };
     if ep.side.state.look().is_left() {
         return false;
     }
     let at = ep.rings.tx.position();
-    ep.charge.seen.swap(at, Ordering::Relaxed) == at && close(ep, &v)
+    if ep.charge.seen.swap(at, Ordering::Relaxed) != at {
+        ep.charge.seen_at.store(now, Ordering::Relaxed);
+        return false;
+    }
+    let idle = now.saturating_sub(ep.charge.seen_at.load(Ordering::Relaxed));
+    (idle >= IDLE || budget::is_scarce()) && close(ep, &v)
 }
