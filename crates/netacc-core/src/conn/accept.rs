@@ -24,7 +24,7 @@ use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, State, Transport, page};
 use netacc_sys::errno::{Answer, Errno, Fail, Result};
 use netacc_sys::time::Deadline;
-use netacc_sys::{addr, delivery, cpu, raw, time, visits};
+use netacc_sys::{addr, cpu, delivery, raw, time, visits};
 use netacc_transport::rdma::engine;
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::shm::ShmEndpoint;
