@@ -77,8 +77,9 @@ fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u3
         return Outcome::Failed(err);
     }
     let _s = STRUCTURE.lock();
+    // Another thread has closed the number, or has left the socket to the kernel: the number is looked up once more.
     if !r.valid() {
-        return Outcome::Failed(Errno::BADF);
+        return Outcome::Anew;
     }
     let known = find(e, s, fd);
     match (op, s.path()) {
@@ -88,7 +89,7 @@ fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u3
             (None, None) => Outcome::Failed(Errno::FAULT),
             (None, Some(ev)) => match add(e, path, fd, s, ev) {
                 // Another thread has left the listener to the kernel meanwhile.
-                Err(Errno::BADF) if path == Path::Listener && s.path() == Path::Tcp => by_kernel(e, fd, event),
+                Err(Errno::BADF) if path == Path::Listener && s.path() != Path::Listener => Outcome::Anew,
                 done => done.into(),
             },
         },
