@@ -55,24 +55,24 @@ const VERSIONS: [u32; 2] = [0x2008_0522, 0x1998_0330];
 /// The arguments are those of the call. What cannot be read is left to the kernel to refuse.
 pub unsafe fn before_capabilities(header: *const c_void, sets: *const c_void) {
     let [newest, first] = VERSIONS;
-    if !user::readable(header.cast::<u32>(), size_of::<u32>()) {
-        return;
-    }
-    // SAFETY: it can be read.
-    let count = if unsafe { header.cast::<u32>().read_unaligned() } == first { 1 } else { 2 };
-    if !user::readable(sets.cast::<Sets>(), count * size_of::<Sets>()) {
-        return;
-    }
+    // SAFETY: any bytes are a number.
+    let Some(version) = (unsafe { user::load(header.cast::<u32>()) }) else { return };
+    // SAFETY: any bytes are sets.
+    let sets = unsafe {
+        match version == first {
+            true => user::load(sets.cast::<Sets>()).map(|sets| [sets, [0; 3]]),
+            false => user::load(sets.cast::<[Sets; 2]>()),
+        }
+    };
+    let Some(wanted) = sets else { return };
     let mut own = [newest, 0];
-    let mut now = [[0u32; 3]; 2];
+    let mut now: [Sets; 2] = [[0; 3]; 2];
     let args = [(&raw mut own).expose_provenance(), (&raw mut now).expose_provenance(), 0, 0, 0, 0];
     // SAFETY: the kernel writes a header of two words and two groups of sets, which is what this version has.
     if unsafe { raw::syscall6(libc::SYS_capget, args) } != 0 {
         return;
     }
-    // SAFETY: as many can be read.
-    let wanted = |n: usize| if n < count { unsafe { sets.cast::<Sets>().add(n).read_unaligned() } } else { [0; 3] };
-    if now.iter().enumerate().any(|(n, [_, permitted, _])| permitted & !wanted(n)[1] != 0) {
+    if now.iter().zip(wanted).any(|([_, permitted, _], [_, kept, _])| permitted & !kept != 0) {
         rights::before_fewer_rights();
     }
 }
