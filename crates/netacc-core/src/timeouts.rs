@@ -193,3 +193,6 @@ pub const IDLE_WINDOW_ROUND: Duration = Duration::from_secs(1);
 
 /// How long after a part of the windows the next part is looked at.
 pub const IDLE_WINDOW_LOOK: Duration = Duration::from_millis(10);
+
+/// How long after a thread that was about to sleep has looked at some windows the next one does, while they keep much memory.
+pub const IDLE_WINDOW_PASS: Duration = Duration::from_micros(200);

@@ -146,6 +146,9 @@ pub const QP_BACKOFF: Duration = Duration::from_secs(1);
 /// is lowered meanwhile this much later.
 pub const MEMORY_LIMIT_BELIEVED: Duration = Duration::from_secs(1);
 
-/// How long nothing is written into a drained window before its memory is given back, if there is enough of it. A connection
-/// with the next message in this time pays nothing.
+/// How long nothing is written into a drained window of more than 32 KiB before its memory is given back, if there is enough
+/// of it. A connection with the next message in this time pays nothing.
 pub const IDLE_WINDOW: Duration = Duration::from_millis(10);
+
+/// The same for a smaller window.
+pub const IDLE_MODEST_WINDOW: Duration = Duration::from_secs(1);

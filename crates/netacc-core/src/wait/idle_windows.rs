@@ -23,6 +23,8 @@ const PASSING: (usize, usize) = (16, 4);
 const DOUBLED: u32 = 4;
 /// The time (ns) between two looks of a round.
 const WITHIN_ROUND: u64 = time::ns(timeouts::IDLE_WINDOW_LOOK);
+/// The shortest time (ns) between two looks of threads that were not woken for them.
+const BETWEEN_PASSES: u64 = time::ns(timeouts::IDLE_WINDOW_PASS);
 /// The time (ns) between two rounds.
 const ROUND: u64 = time::ns(timeouts::IDLE_WINDOW_ROUND);
 
@@ -32,6 +34,8 @@ static TURN: Lock<{ lock_rank::NONE }> = Lock::new();
 static HAND: AtomicUsize = AtomicUsize::new(0);
 /// When the next look is due ([`time::now`]).
 static DUE_AT: AtomicU64 = AtomicU64::new(0);
+/// When a thread that was not woken for it has looked last.
+static PASSED_AT: AtomicU64 = AtomicU64::new(0);
 /// Number of windows that were closed in this round.
 static CLOSED: AtomicUsize = AtomicUsize::new(0);
 /// Number of rounds in a row in which none was closed.
@@ -53,8 +57,11 @@ fn look_now() -> Option<u64> {
     let due = DUE_AT.load(Ordering::Relaxed);
     let (visits, closings) = match (now >= due, budget::is_over()) {
         (true, _) => DUE,
-        (false, true) => PASSING,
-        (false, false) => return Some(due),
+        (false, true) if now >= PASSED_AT.load(Ordering::Relaxed).saturating_add(BETWEEN_PASSES) => {
+            PASSED_AT.store(now, Ordering::Relaxed);
+            PASSING
+        }
+        (false, _) => return Some(due),
     };
     let mut closed = 0;
     let mut at = HAND.load(Ordering::Relaxed);

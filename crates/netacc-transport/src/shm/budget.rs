@@ -23,7 +23,7 @@ const MOST: u64 = 1 << 30;
 /// The part of the budget that the connections with untrusted users may have together: nobody else is stopped by them.
 const PART_OF_STRANGERS: u64 = 4;
 /// The extent (bytes) to which a window may open when more than half of the budget is used.
-const MODEST: usize = 32 << 10;
+pub(super) const MODEST: usize = 32 << 10;
 /// What drained windows may keep (bytes): this, and for each connection [`KEPT_EACH`].
 const KEPT: u64 = 1 << 20;
 const KEPT_EACH: u64 = 8 << 10;
@@ -80,10 +80,12 @@ pub fn admits() -> bool {
 /// Opens a large window to the extent `wanted` (bytes), of which `open` are open already, as far as there is memory for it.
 /// Returns the extent that is open then.
 pub(super) fn extend(peer: Peer, open: usize, wanted: usize) -> usize {
+    // With enough memory a window that opens has room for a few messages, so that it need not begin anew with each.
+    let generous = if is_scarce() { wanted } else { wanted.max(MODEST) };
     let modest = wanted.min(MODEST);
     // The last is what `may_extend` promises.
-    let granted =
-        [wanted, modest, open + STEP].into_iter().find(|extent| *extent > open && has_room(peer, open, *extent));
+    let extents = [generous, wanted, modest, open + STEP];
+    let granted = extents.into_iter().find(|extent| *extent > open && has_room(peer, open, *extent));
     let Some(extent) = granted else {
         page().count(Counter::WindowsRefused);
         return open;

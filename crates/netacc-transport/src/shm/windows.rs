@@ -154,6 +154,7 @@ pub fn is_open(ep: &ShmEndpoint) -> bool {
 /// the peer reads no byte of a window that it has read to its end. Returns whether it did.
 pub fn give_back_if_idle(ep: &ShmEndpoint, now: u64) -> bool {
     const IDLE: u64 = time::ns(timeouts::IDLE_WINDOW);
+    const MODEST_IDLE: u64 = time::ns(timeouts::IDLE_MODEST_WINDOW);
     let Some(v) = ep.side.view().filter(|_| is_open(ep) && ep.side.is_live()) else { return false };
     if ep.side.state.look().is_left() {
         return false;
@@ -164,5 +165,6 @@ pub fn give_back_if_idle(ep: &ShmEndpoint, now: u64) -> bool {
         return false;
     }
     let idle = now.saturating_sub(ep.charge.seen_at.load(Ordering::Relaxed));
-    (idle >= IDLE || budget::is_scarce()) && close(ep, &v)
+    let enough = if ep.charge.open() > budget::MODEST { IDLE } else { MODEST_IDLE };
+    (idle >= enough || budget::is_scarce()) && close(ep, &v)
 }
