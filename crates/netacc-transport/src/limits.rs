@@ -6,7 +6,8 @@ pub const CONTROL_TRIES: u32 = 20;
 /// Number of messages of one control socket that one call reads: a peer may keep sending.
 pub const MESSAGES_PER_CALL: usize = 4096;
 
-/// The same for a peer of another user, whose many links may all be read in one call of the program's.
+/// Number of messages that one call reads from the control socket of another user's process. It is small, since one call
+/// may read many such links.
 pub const STRANGER_MESSAGES_PER_CALL: usize = 32;
 
 /// Number of yields of a process that waits for another sharer's operation, before it checks that sharer's state: an

@@ -150,5 +150,6 @@ pub const MEMORY_LIMIT_BELIEVED: Duration = Duration::from_secs(1);
 /// of it. A connection with the next message in this time pays nothing.
 pub const IDLE_WINDOW: Duration = Duration::from_millis(10);
 
-/// The same for a smaller window.
+/// How long nothing is written into a drained window of 32 KiB or less before its memory is given back, if there is enough
+/// of it.
 pub const IDLE_MODEST_WINDOW: Duration = Duration::from_secs(1);

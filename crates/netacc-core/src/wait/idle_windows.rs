@@ -17,7 +17,7 @@ use netacc_transport::shm::{budget, windows};
 
 /// Number of numbers that a look which is due visits, and of windows that it closes.
 const DUE: (usize, usize) = (1024, 32);
-/// The same for the look of a thread that was not woken for it.
+/// Number of numbers that a look visits, and of windows that it closes, in a thread that was not woken for a look.
 const PASSING: (usize, usize) = (16, 4);
 /// The time between two rounds doubles this often at most while no window can be closed.
 const DOUBLED: u32 = 4;
@@ -48,7 +48,7 @@ pub fn look() -> Option<u64> {
     if budget::large() == 0 { None } else { look_now() }
 }
 
-// The words are written under the turn, and Relaxed suffices for whoever has it next.
+// Only the holder of `TURN` writes the words, and the lock orders them for the next holder. So Relaxed suffices.
 #[cold]
 fn look_now() -> Option<u64> {
     let _turn = TURN.try_lock()?;

@@ -1,8 +1,8 @@
 //! The memory that the windows of this process may use, in the three stages of `tcp_mem` (tcp(7)).
 //!
 //! Each connection costs its small windows, and each large window that this process writes costs as many bytes
-//! as are open of it. The pages are charged to whoever touches them first, which is the writer, so each process counts its
-//! own. Up to half of the budget windows open as their writers need; above it each opens to 32 KiB at most; at its end none
+//! as are open of it. The kernel charges a page to the process that touches it first, which is the writer, so each process
+//! counts the windows that it writes. Up to half of the budget windows open as their writers need; above it each opens to 32 KiB at most; at its end none
 //! opens, and a writer that finds its small window full waits for the reader, as a TCP sender does.
 
 use crate::shm::memory_limit;
@@ -42,7 +42,7 @@ static CONFIGURED: AtomicU64 = AtomicU64::new(0);
 /// When the limits are read again ([`time::coarse`]).
 static READ_AGAIN: AtomicU64 = AtomicU64::new(0);
 
-/// Who is at the other end of a connection.
+/// The kind of user that owns the process at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
     /// Our own user, root, or a member of the host directory's group.

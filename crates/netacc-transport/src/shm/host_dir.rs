@@ -141,7 +141,7 @@ fn each_name(dir: &str, mut found: impl FnMut(&OwnedFd, &CStr) -> bool) -> Resul
     read
 }
 
-/// Who has made the file under an entrance's name.
+/// The user who has made the file under an entrance's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Maker {
     /// Somebody whom we trust: it is an entrance.
@@ -153,7 +153,7 @@ pub enum Maker {
     Nobody,
 }
 
-/// Who has made a file of the directory, which is one of a group or not.
+/// The user who has made a file of the directory. The directory may belong to a group.
 fn maker(stat: &Stat, of_group: bool, directory_group: u32) -> Maker {
     let is_socket = FileType::from_raw_mode(stat.st_mode) == FileType::Socket;
     if !is_socket || stat.st_nlink != 1 {
