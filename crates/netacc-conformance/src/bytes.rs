@@ -151,7 +151,7 @@ pub fn nothing_asked<R: Rig>() {
 /// A reader that does not read holds up its own writer and nobody else.
 pub fn a_full_connection_stops_no_other<R: Rig>() {
     let full = R::pair();
-    let n = fill(&*full.a);
+    let mut n = fill(&*full.a);
     let others = [R::pair(), R::pair()];
     for round in 0..2 {
         for p in &others {
@@ -163,7 +163,10 @@ pub fn a_full_connection_stops_no_other<R: Rig>() {
                 }
             }
         }
-        assert_eq!((write(&*full.a, b"x"), ready(&*full.b)), (AGAIN, IN | OUT));
+        // A transport may tell its writer late of room that there was from the beginning, but no more comes of it.
+        n += fill_from(&*full.a, n);
+        assert!(n < R::HELD, "{n} bytes in round {round}");
+        assert_eq!(ready(&*full.b), IN | OUT);
     }
     // Its other direction is one more.
     assert_eq!((write(&*full.b, b"abc"), read(&*full.a, 9)), (Ok(3), Ok(3)));

@@ -118,9 +118,14 @@ pub fn pattern(at: usize, n: usize) -> Vec<u8> {
 
 /// Writes until nothing more goes in; the number of bytes.
 pub fn fill(e: &dyn Endpoint) -> usize {
+    fill_from(e, 0)
+}
+
+/// Goes on as [`fill`] after `at` bytes; the number of bytes that it adds.
+pub fn fill_from(e: &dyn Endpoint, at: usize) -> usize {
     let mut n = 0;
     loop {
-        match write(e, &pattern(n, 10_000)) {
+        match write(e, &pattern(at + n, 10_000)) {
             Ok(k) => n += k,
             Err(Errno::AGAIN) => return n,
             Err(other) => panic!("{other}"),
