@@ -26,7 +26,9 @@ fn main() -> io::Result<()> {
     }
     let pages = folder.join("man");
     fs::create_dir_all(&pages)?;
-    for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../man"))? {
+    // Asked at run time: a build folder that was copied from another checkout holds a program built there.
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").ok_or(io::Error::other("xtask is run by cargo"))?;
+    for entry in fs::read_dir(Path::new(&manifest).join("../../man"))? {
         let source = entry?;
         let page = manual::page(&fs::read_to_string(source.path())?, &tools).map_err(io::Error::other)?;
         fs::write(pages.join(source.file_name()), page)?;
