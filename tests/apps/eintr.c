@@ -1,6 +1,6 @@
 // After a signal recv, send, accept and connect restart with SA_RESTART and fail with EINTR without it. poll, select,
 // epoll_wait and a recv with SO_RCVTIMEO never restart. ppoll, pselect and epoll_pwait apply their mask only during the
-// call.
+// call. The same holds of a handler that was installed past libc.
 #include "t.h"
 #include <sys/syscall.h>
 static volatile int hits, go;
@@ -11,6 +11,31 @@ static void on_usr(int s) { (void)s; hits++; }
 enum { RECV, READ, RECVMSG, SEND, ACCEPT, CONNECT, RECV_TIMEO, POLL, PPOLL, SELECT, PSELECT, EPOLL, EPOLL_PWAIT, KINDS };
 static const char *NAME[] = { "recv", "read", "recvmsg", "send", "accept", "connect", "recv with SO_RCVTIMEO", "poll", "ppoll", "select",
 			      "pselect", "epoll_wait", "epoll_pwait" };
+// What the kernel calls a struct sigaction.
+struct kernel_action {
+	void (*handler)(int);
+	unsigned long flags;
+	void (*restorer)(void);
+	unsigned long mask;
+};
+#ifdef __x86_64__
+enum { RESTORER = 0x04000000 };
+void returns(void);
+__asm__(".globl returns\nreturns:\nmov $15, %eax\nsyscall\n"); // rt_sigreturn(2)
+#else
+enum { RESTORER = 0 };
+static void (*const returns)(void) = NULL;
+#endif
+static void install(int restart, int raw)
+{
+	int flags = restart ? SA_RESTART : 0;
+	struct sigaction sa = { .sa_handler = on_usr, .sa_flags = flags };
+	struct kernel_action action = { on_usr, flags | RESTORER, returns, 0 };
+	if (raw)
+		EQ(syscall(SYS_rt_sigaction, SIGUSR1, &action, NULL, 8), 0);
+	else
+		EQ(sigaction(SIGUSR1, &sa, NULL), 0);
+}
 static void *helper(void *x)
 {
 	int kind = (int)(long)x & 255, restart = (int)(long)x >> 8;
@@ -46,9 +71,8 @@ static void fill(int fd)
 		usleep(1000);
 	}
 }
-static void run(int kind, int restart)
+static void run(int kind, int restart, int raw)
 {
-	struct sigaction sa = { .sa_handler = on_usr, .sa_flags = restart ? SA_RESTART : 0 };
 	struct sockaddr_in a = addr4(port);
 	char b[8];
 	static char big[100000];
@@ -61,7 +85,7 @@ static void run(int kind, int restart)
 	fd_set r;
 	int ep = epoll_create1(0), s = -1;
 	long res = 0;
-	sigaction(SIGUSR1, &sa, NULL);
+	install(restart, raw);
 	sigemptyset(&none);
 	sigemptyset(&block);
 	sigaddset(&block, SIGUSR1);
@@ -139,7 +163,7 @@ int main(void)
 	pair(p);
 	for (int restart = 0; restart < 2; restart++)
 		for (int k = 0; k < KINDS; k++)
-			run(k, restart);
+			run(k, restart, 0);
 	// handlers of another kind do not matter while their signals are blocked here, or are those of faults
 	struct sigaction other = { .sa_handler = on_usr };
 	sigset_t two;
@@ -148,8 +172,8 @@ int main(void)
 	pthread_sigmask(SIG_BLOCK, &two, NULL);
 	sigaction(SIGUSR2, &other, NULL);
 	sigaction(SIGSEGV, &other, NULL);
-	run(RECV, 1);
-	run(ACCEPT, 1);
+	run(RECV, 1, 0);
+	run(ACCEPT, 1, 0);
 	// a signal that is pending before ppoll/pselect/epoll_pwait with a mask interrupts it at once
 	sigset_t block, none;
 	sigemptyset(&none);
@@ -169,5 +193,14 @@ int main(void)
 	pthread_kill(mainth, SIGUSR1);
 	FAILS(epoll_pwait(ep, &ev, 1, -1, &none), EINTR);
 	EQ(hits, 2);
+	signal(SIGUSR2, SIG_DFL);
+	signal(SIGSEGV, SIG_DFL);
+	pthread_sigmask(SIG_UNBLOCK, &block, NULL);
+	// poll is the first call that such a handler interrupts: it never restarts.
+	for (int restart = 0; restart < 2; restart++) {
+		run(POLL, restart, 1);
+		for (int k = 0; k < KINDS; k++)
+			run(k, restart, 1);
+	}
 	return t_ok("eintr");
 }

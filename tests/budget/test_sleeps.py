@@ -12,7 +12,7 @@ SLEEPS = ROOT / "build" / "tests" / "budget" / "sleeps"
 FEW, MANY = 40, 140
 STRANGER = 12345
 
-# The most per round, in which the server sleeps, takes a byte and answers; without those about signals (SIGNALS). A thread sleeps in ppoll and
+# The most per round, in which the server sleeps, takes a byte and answers; none of them is about signals. A thread sleeps in ppoll and
 # takes the ring back by one more call. An epoll instance does that for a peer of another user only. One call wakes the peer, which sleeps, too.
 OURS = {
     "recv": {None: 3, STRANGER: 3},
@@ -21,8 +21,6 @@ OURS = {
 }
 # TCP's: the call that sleeps, the one that takes the byte, and the one that answers.
 TCP = {"recv": 2, "poll": 3, "epoll_wait": 3}
-# The calls that block signals before a sleep and admit them again; each sleep makes them, whoever the peer is (wait/call_signals.rs).
-SIGNALS = ("rt_sigprocmask", "rt_sigpending", "rt_sigaction")
 # A thread that looks before it sleeps yields, and now and then a round has a call of its own.
 FREE, SLACK = ("sched_yield",), 0.6
 
@@ -41,7 +39,7 @@ def counted(ctx, kind, rounds, user):
 def per_round(ctx, kind, user):
     few, many = (counted(ctx, kind, rounds, user) for rounds in (FEW, MANY))
     each = {name: (many[name] - few.get(name, 0)) / (MANY - FEW) for name in many}
-    return {name: n for name, n in each.items() if n > 0.05 and name not in SIGNALS + FREE}
+    return {name: n for name, n in each.items() if n > 0.05 and name not in FREE}
 
 
 @case(modes=("plain", "both"), limit=120)

@@ -8,6 +8,7 @@ use crate::runtime::Runtime;
 use crate::switch::demote;
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::Reason;
+use netacc_sys::delivery;
 use netacc_sys::go_program::Unfollowed;
 
 /// The program is not Go's.
@@ -38,6 +39,8 @@ pub fn note(found: Result<(), Unfollowed>) {
     let state = match found {
         Ok(()) => {
             engine::note_go();
+            // Its runtime asks the kernel itself.
+            delivery::note_one_inside();
             FOLLOWED
         }
         Err(why) => UNFOLLOWED + ALL.iter().position(|w| *w == why).unwrap_or(0) as u32,

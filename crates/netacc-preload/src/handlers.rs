@@ -195,7 +195,20 @@ fn entry(handler: usize, flags: u64) -> Option<usize> {
         | bit(libc::SA_SIGINFO, HAS_INFO);
     // SAFETY: the first copy's function of this name has this signature.
     let entry = unsafe { called!(function, (word => u64) -> usize) };
+    if entry == 0 {
+        delivery::note_one_inside();
+    }
     (entry != 0).then_some(entry)
+}
+
+/// Whether the kernel's `handler` is an entry.
+fn is_entry(handler: usize) -> bool {
+    program_s(handler, 0).is_some()
+}
+
+/// To be called at the start: makes known which of the kernel's handlers are entries.
+pub fn begin() {
+    delivery::set_entries(is_entry);
 }
 
 /// Has the kernel call an entry for the handler that libc has installed for `signal`, or has changed.

@@ -1,6 +1,6 @@
 //! What runs when the library is loaded, before the program's own constructors. Hooks do not depend on it.
 
-use crate::{exchange, freestanding, process};
+use crate::{exchange, freestanding, handlers, process};
 use netacc_core::listen::adopt;
 use netacc_core::startup;
 use netacc_sys::libc_kind;
@@ -15,6 +15,7 @@ extern "C" fn start() {
         process::at_quick_exit();
         netacc_core::operator::work::start();
         exchange::start();
+        handlers::begin();
         adopt::inherited();
         #[cfg(target_arch = "x86_64")]
         crate::go::start();

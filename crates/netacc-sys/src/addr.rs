@@ -10,7 +10,7 @@
 )]
 
 use crate::errno::{Errno, Result};
-use crate::{delivery, raw, user};
+use crate::{raw, sleeping, user};
 use core::ffi::c_void;
 use core::mem::size_of;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -163,7 +163,7 @@ impl Accepted {
     /// Calls it on a socket on which the call may sleep.
     pub fn accept_sleeping(&mut self, fd: i32, flags: i32) -> Result<i32> {
         self.len = size_of_val(&self.bytes) as u32;
-        delivery::accept4(fd, self.bytes.as_mut_ptr().cast(), &raw mut self.len, flags)
+        sleeping::accept4(fd, self.bytes.as_mut_ptr().cast(), &raw mut self.len, flags)
     }
 
     /// Passes the address on to the application as [`write`] does; the buffer was [`check`]ed.

@@ -14,8 +14,12 @@
 //! of its number, and the handler gets the head. The mark takes the place of the one that was delivered too early.
 //! Signals below 34 do not queue in the kernel, and are not queued here.
 //!
-//! **A call that would sleep ends instead,** by EINTR or by being made anew (SA_RESTART). [`sleeping_call`] looks for a
+//! **A call that would sleep ends instead,** by EINTR or by being made anew (SA_RESTART). [`crate::sleeping`] looks for a
 //! kept signal and makes the system call in one step.
+//!
+//! **Some handlers run inside the library all the same:** those that the kernel got from somebody else, those that come when
+//! no place is free, and all of them once a filter of system calls may forbid what delivery needs. Once one is known, the
+//! calls that may sleep block signals between their sleeps ([`keeps_all`]).
 //!
 //! A fault of the thread itself (SIGSEGV and its like, as the kernel raises them) is never kept: its handler may have to
 //! make memory accessible that the library reads for the program.
@@ -24,12 +28,12 @@
 //! The siginfo and the context are those of the kernel's frame, which lives until the handler returns.
 #![allow(unsafe_code)]
 
-use crate::errno::{Errno, Result};
 use crate::raw;
 use crate::signals;
+use crate::sleeping;
 use crate::thread_state::{self, Count};
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 /// Number of signals that all threads together can have kept. Where none is free, a handler runs inside the library.
 const PLACES: usize = 128;
@@ -125,6 +129,11 @@ static USED: AtomicBool = AtomicBool::new(false);
 static STOPPED: AtomicBool = AtomicBool::new(false);
 /// Set where the kernel refuses signals with a siginfo: a mark is then a signal that the thread sends to itself.
 static IS_PLAIN: AtomicBool = AtomicBool::new(false);
+
+/// Set once a handler is known that may run inside the library.
+static ANY_INSIDE: AtomicBool = AtomicBool::new(false);
+/// A `fn(usize) -> bool` that knows the entries; null until one is set.
+static IS_ENTRY: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
 impl Kept {
     const fn free() -> Kept {
@@ -281,6 +290,7 @@ unsafe fn arrived_inside(line: &'static Count, arrival: &Arrival) -> Verdict {
         let merges = arrival.signal < FIRST_QUEUED && is_there();
         let may_keep = !STOPPED.load(Ordering::Relaxed);
         if !may_keep || (!merges && !keep(me, arrival.signal, arrival.restarts, info, Phase::Due)) {
+            note_one_inside();
             return Verdict::Run;
         }
     }
@@ -289,7 +299,7 @@ unsafe fn arrived_inside(line: &'static Count, arrival: &Arrival) -> Verdict {
         signals::arm_again(arrival.signal, arrival.entry);
     }
     // SAFETY: the caller's contract.
-    unsafe { interrupt(arrival.context) };
+    unsafe { sleeping::interrupt(arrival.context) };
     Verdict::Return
 }
 
@@ -412,141 +422,47 @@ pub fn admit(mask: u64) {
 /// To be called before a filter of system calls is installed: handlers run at once from here on.
 pub fn stop() {
     STOPPED.store(true, Ordering::Relaxed);
+    note_one_inside();
+}
+
+/// Notes that there is a handler that may run inside the library.
+pub fn note_one_inside() {
+    // Relaxed, here and where it is read: the word stands for itself, and a call that began before it was set asks once more
+    // when its sleep is interrupted.
+    ANY_INSIDE.store(true, Ordering::Relaxed);
+}
+
+/// Sets the question whether the kernel's address of a handler is that of an entry.
+pub fn set_entries(is_entry: fn(usize) -> bool) {
+    // Relaxed: an address of code.
+    IS_ENTRY.store(is_entry as *mut c_void, Ordering::Relaxed);
+}
+
+/// Whether each signal with a handler that comes to the calling thread inside the library is kept, as far as is known.
+#[inline]
+pub fn keeps_all() -> bool {
+    !ANY_INSIDE.load(Ordering::Relaxed) && thread_state::entered().is_some()
+}
+
+/// Whether a handler may have run inside the library: to be asked when a system call was interrupted and no signal is due. A
+/// thread that was stopped and goes on is interrupted as well, and one of which libc wants something (pthread_cancel(3)).
+#[cold]
+pub fn may_have_run_inside() -> bool {
+    if !ANY_INSIDE.load(Ordering::Relaxed) {
+        let asked = IS_ENTRY.load(Ordering::Relaxed);
+        // SAFETY: null or a function of this type, as `set_entries` has stored it.
+        let is_entry = unsafe { core::mem::transmute::<*mut c_void, Option<fn(usize) -> bool>>(asked) };
+        if signals::any_handler(|address| !is_entry.is_some_and(|is_entry| is_entry(address))) {
+            note_one_inside();
+        }
+    }
+    ANY_INSIDE.load(Ordering::Relaxed)
 }
 
 /// Called in the child of a fork, which no signal has reached yet.
 pub(crate) fn forget() {
     if USED.load(Ordering::Relaxed) {
         KEPT.iter().for_each(|place| place.owner.store(0, Ordering::Relaxed));
-    }
-}
-
-// A system call that may sleep: `netacc_sleeping_call(number, arguments, due)`. Between its first and its last label the
-// kernel call has not been made, or the kernel makes it once more after a handler. `interrupt` ends it there.
-#[cfg(target_arch = "x86_64")]
-core::arch::global_asm!(
-    ".hidden netacc_sleeping_call",
-    ".hidden netacc_sleeping_call_end",
-    ".hidden netacc_sleeping_call_ended",
-    ".globl netacc_sleeping_call",
-    ".globl netacc_sleeping_call_end",
-    ".globl netacc_sleeping_call_ended",
-    "netacc_sleeping_call:",
-    "mov rax, rdi",
-    "mov rcx, rdx",
-    "mov r11, rsi",
-    "mov rdi, [r11]",
-    "mov rsi, [r11 + 8]",
-    "mov rdx, [r11 + 16]",
-    "mov r10, [r11 + 24]",
-    "mov r8, [r11 + 32]",
-    "mov r9, [r11 + 40]",
-    "test dword ptr [rcx], 1",
-    "jnz netacc_sleeping_call_ended",
-    "syscall",
-    "netacc_sleeping_call_end:",
-    "ret",
-    "netacc_sleeping_call_ended:",
-    "mov rax, -4",
-    "ret",
-);
-
-#[cfg(target_arch = "aarch64")]
-core::arch::global_asm!(
-    ".hidden netacc_sleeping_call",
-    ".hidden netacc_sleeping_call_end",
-    ".hidden netacc_sleeping_call_ended",
-    ".globl netacc_sleeping_call",
-    ".globl netacc_sleeping_call_end",
-    ".globl netacc_sleeping_call_ended",
-    "netacc_sleeping_call:",
-    "mov x8, x0",
-    "mov x9, x1",
-    "mov x10, x2",
-    "ldp x0, x1, [x9]",
-    "ldp x2, x3, [x9, #16]",
-    "ldp x4, x5, [x9, #32]",
-    "ldr w10, [x10]",
-    "tbnz w10, #0, netacc_sleeping_call_ended",
-    "svc #0",
-    "netacc_sleeping_call_end:",
-    "ret",
-    "netacc_sleeping_call_ended:",
-    "mov x0, #-4",
-    "ret",
-);
-
-unsafe extern "C" {
-    fn netacc_sleeping_call(number: usize, args: *const [usize; 6], due: *const AtomicU32) -> isize;
-    static netacc_sleeping_call_end: u8;
-    static netacc_sleeping_call_ended: u8;
-}
-
-/// Makes a system call that may sleep, in a thread that is inside the library. It ends with EINTR if a signal was kept
-/// before it or comes during it, whatever SA_RESTART says.
-///
-/// # Safety
-/// As for the system call.
-unsafe fn sleeping_call(number: i64, args: [usize; 6]) -> Result<usize> {
-    static NEVER: AtomicU32 = AtomicU32::new(0);
-    let due = thread_state::entered().map_or(&NEVER, Count::due_word);
-    // SAFETY: the caller's contract; the word is static.
-    let done = unsafe { netacc_sleeping_call(number as usize, &raw const args, due) };
-    if (-4095..0).contains(&done) { Err(Errno(-done as i32)) } else { Ok(done.cast_unsigned()) }
-}
-
-/// connect(2) on a socket of the program's, which may sleep.
-pub fn connect(fd: i32, addr: *const c_void, len: u32) -> Result<()> {
-    // SAFETY: the address is the program's, which the kernel validates.
-    unsafe { sleeping_call(libc::SYS_connect, [fd as usize, addr as usize, len as usize, 0, 0, 0]) }.map(drop)
-}
-
-/// recv(2) from a socket of the program's, which may sleep.
-pub fn recv(fd: i32, buf: *mut u8, len: usize, flags: i32) -> Result<usize> {
-    // SAFETY: the buffer is the program's, which the kernel validates.
-    unsafe { sleeping_call(libc::SYS_recvfrom, [fd as usize, buf as usize, len, flags as usize, 0, 0]) }
-}
-
-/// sendmsg(2) to a socket of the program's, which may sleep.
-pub fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i32) -> Result<usize> {
-    // SAFETY: a header of ours; the kernel validates what it leads to.
-    unsafe { sleeping_call(libc::SYS_sendmsg, [fd as usize, message as usize, flags as usize, 0, 0, 0]) }
-}
-
-/// recvmsg(2) from a socket of the program's, which may sleep.
-pub fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Result<usize> {
-    // SAFETY: as above.
-    unsafe { sleeping_call(libc::SYS_recvmsg, [fd as usize, message as usize, flags as usize, 0, 0, 0]) }
-}
-
-/// accept4(2), which may sleep.
-pub fn accept4(fd: i32, addr: *mut c_void, len: *mut u32, flags: i32) -> Result<i32> {
-    // SAFETY: the caller's buffer for the address, which the kernel validates.
-    unsafe { sleeping_call(libc::SYS_accept4, [fd as usize, addr as usize, len as usize, flags as usize, 0, 0]) }
-        .map(|fd| fd as i32)
-}
-
-/// send(2) to a socket of the program's, which may sleep.
-pub fn send(fd: i32, buf: *const u8, len: usize, flags: i32) -> Result<usize> {
-    // SAFETY: as above.
-    unsafe { sleeping_call(libc::SYS_sendto, [fd as usize, buf as usize, len, flags as usize, 0, 0]) }
-}
-
-/// Ends a sleeping call that the context is about to make, for the first time or once more.
-unsafe fn interrupt(context: *mut c_void) {
-    let begin = netacc_sleeping_call as *const () as usize;
-    let (end, ended) = (&raw const netacc_sleeping_call_end as usize, &raw const netacc_sleeping_call_ended as usize);
-    // SAFETY: the caller's contract.
-    let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
-    #[cfg(target_arch = "x86_64")]
-    if let Some(pc) = context.uc_mcontext.gregs.get_mut(libc::REG_RIP as usize)
-        && (begin..end).contains(&(*pc as usize))
-    {
-        *pc = ended as i64;
-    }
-    #[cfg(target_arch = "aarch64")]
-    if (begin..end).contains(&(context.uc_mcontext.pc as usize)) {
-        context.uc_mcontext.pc = ended as u64;
     }
 }
 
@@ -628,28 +544,5 @@ mod tests {
         })
         .join()
         .unwrap();
-    }
-
-    /// A call that would sleep ends at once if a signal is due.
-    #[test]
-    fn a_sleeping_call_ends_for_a_signal_that_is_due() {
-        std::thread::spawn(|| {
-            let mut pipe = [0; 2];
-            // SAFETY: room for two numbers.
-            assert_eq!(unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, pipe.as_mut_ptr()) }, 0);
-            let line = thread_state::own_line().unwrap();
-            let mut byte = 0u8;
-            line.set_kept(true, true);
-            assert_eq!(recv(pipe[0], &raw mut byte, 1, 0), Err(Errno::INTR));
-            line.set_kept(false, false);
-            assert_eq!(send_bytes(pipe[1]), Ok(1));
-            assert_eq!(recv(pipe[0], &raw mut byte, 1, 0), Ok(1));
-        })
-        .join()
-        .unwrap();
-    }
-
-    fn send_bytes(fd: i32) -> Result<usize> {
-        super::send(fd, b"x".as_ptr(), 1, 0)
     }
 }

@@ -47,6 +47,7 @@ pub mod reserved_fds;
 pub mod set_once;
 pub mod signals;
 pub mod slab;
+pub mod sleeping;
 pub mod static_program;
 pub mod successor;
 pub mod symbol;

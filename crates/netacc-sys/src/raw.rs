@@ -267,17 +267,29 @@ pub fn epoll_wait(
     timeout: i64,
     sigmask: *const c_void,
 ) -> Result<usize> {
+    epoll_wait_by(ep, ev, max, timeout, sigmask, call)
+}
+
+/// [`epoll_wait`], by the given way to make a system call.
+pub(crate) fn epoll_wait_by(
+    ep: i32,
+    ev: *mut libc::epoll_event,
+    max: i32,
+    timeout: i64,
+    sigmask: *const c_void,
+    call: impl Fn(i64, [usize; 6]) -> Result<usize>,
+) -> Result<usize> {
+    let by_ms = |ms: i64| {
+        let ms = ms.min(i32::MAX.into()) as i32;
+        call(libc::SYS_epoll_pwait, [fd(ep), ev as usize, fd(max), fd(ms), sigmask as usize, 8])
+    };
     // Whole milliseconds (the common case) are exact with the older call, which every kernel has.
     if timeout < 0 || timeout % 1_000_000 == 0 {
-        let ms = if timeout < 0 { -1 } else { (timeout / 1_000_000).min(i32::MAX as i64) as i32 };
-        return call(libc::SYS_epoll_pwait, [fd(ep), ev as usize, fd(max), fd(ms), sigmask as usize, 8]);
+        return by_ms(if timeout < 0 { -1 } else { timeout / 1_000_000 });
     }
     let ts = libc::timespec { tv_sec: timeout / 1_000_000_000, tv_nsec: timeout % 1_000_000_000 };
     match call(libc::SYS_epoll_pwait2, [fd(ep), ev as usize, fd(max), (&raw const ts) as usize, sigmask as usize, 8]) {
-        Err(Errno::NOSYS) => {
-            let ms = (timeout / 1_000_000 + 1).min(i32::MAX as i64) as i32;
-            call(libc::SYS_epoll_pwait, [fd(ep), ev as usize, fd(max), fd(ms), sigmask as usize, 8])
-        }
+        Err(Errno::NOSYS) => by_ms(timeout / 1_000_000 + 1),
         r => r,
     }
 }

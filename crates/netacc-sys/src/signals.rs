@@ -27,7 +27,7 @@ const FAULTS: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGIL
 /// Whether all handlers that can have run in this thread while it slept have SA_RESTART: those of signals that were
 /// not `blocked` then.
 pub fn all_restart(blocked: u64) -> bool {
-    handlers(!blocked).all(|flags| flags & libc::SA_RESTART as u64 != 0)
+    handlers(!blocked).all(|action| action.flags & libc::SA_RESTART as u64 != 0)
 }
 
 /// Whether a handler of the program's runs as soon as `blocked` are the blocked signals of this thread, because a signal
@@ -36,15 +36,20 @@ pub fn will_handle(blocked: u64) -> bool {
     has_handler(pending() & !blocked)
 }
 
-/// The flags of the program's handlers of `signals`, but for those of libc's own and of faults.
-fn handlers(signals: u64) -> impl Iterator<Item = u64> {
+/// Whether the kernel has a handler, but for those of libc's own and of faults, of whose address `what` is true.
+pub(crate) fn any_handler(what: impl Fn(usize) -> bool) -> bool {
+    handlers(u64::MAX).any(|action| what(action.handler))
+}
+
+/// The program's handlers of `signals` as the kernel has them, but for those of libc's own and of faults.
+fn handlers(signals: u64) -> impl Iterator<Item = KernelSigaction> {
     let possible =
         move |s: &usize| signals & 1 << (s - 1) != 0 && !LIBC_SIGNALS.contains(s) && !FAULTS.contains(&(*s as i32));
     (1..=64usize).filter(possible).filter_map(|sig| {
         let mut old = KernelSigaction { handler: 0, flags: 0, restorer: 0, mask: 0 };
         // SAFETY: a null new action; `old` is a valid structure for the result; 8 is the mask's size.
         let r = unsafe { raw::syscall6(libc::SYS_rt_sigaction, [sig, 0, (&raw mut old) as usize, 8, 0, 0]) };
-        (r == 0 && old.handler != libc::SIG_DFL && old.handler != libc::SIG_IGN).then_some(old.flags)
+        (r == 0 && old.handler != libc::SIG_DFL && old.handler != libc::SIG_IGN).then_some(old)
     })
 }
 

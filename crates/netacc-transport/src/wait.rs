@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use libc::pollfd;
 use netacc_sys::errno::{Answer, Errno, Fail, Result};
 use netacc_sys::time::Deadline;
-use netacc_sys::{cancel, delivery, raw, time};
+use netacc_sys::{cancel, delivery, raw, sleeping, time};
 
 extern crate alloc;
 
@@ -270,7 +270,7 @@ impl WaitSet {
         let ts_ptr = if left < 0 { core::ptr::null_mut() } else { &raw mut ts };
         let poll = |fds, n| match left {
             0 => Ok(raw::ppoll(fds, n, ts_ptr, sigmask)?),
-            _ => cancel::asleep(sigmask, |sigmask| raw::ppoll(fds, n, ts_ptr, sigmask)),
+            _ => cancel::asleep(sigmask, |sigmask| sleeping::ppoll(fds, n, ts_ptr, sigmask)),
         };
         let r = if self.spill.is_empty() {
             poll(self.inline.as_mut_ptr(), self.inline_len)

@@ -17,7 +17,7 @@ use crate::wait::sleep;
 use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{delivery, time};
+use netacc_sys::{delivery, sleeping, time};
 use netacc_transport::Iov;
 
 /// State of a client's side whose offer the server may accept.
@@ -26,7 +26,7 @@ const OFFERED: ConnState = ConnState::Candidate(Upgrade::Offered);
 /// Sends the bytes of `src` by the kernel, at most `most` of them.
 fn send_by_kernel(fd: i32, src: &mut Iov<'_>, flags: i32, most: usize) -> Result<usize> {
     match src.first() {
-        Some((p, n)) if src.left() > most => delivery::send(fd, p, n.min(most), flags),
+        Some((p, n)) if src.left() > most => sleeping::send(fd, p, n.min(most), flags),
         _ => by_kernel(fd, src, flags, true),
     }
 }
@@ -36,13 +36,13 @@ fn send_by_kernel(fd: i32, src: &mut Iov<'_>, flags: i32, most: usize) -> Result
 pub(super) fn by_kernel(fd: i32, v: &mut Iov<'_>, flags: i32, write: bool) -> Result<usize> {
     let Some((vec, count)) = v.whole() else {
         // Sends the rest of a buffer that was sent in part.
-        return v.first().map_or(Ok(0), |(p, n)| delivery::send(fd, p, n, flags));
+        return v.first().map_or(Ok(0), |(p, n)| sleeping::send(fd, p, n, flags));
     };
     // SAFETY: a zeroed message header is valid: it has no address, buffers or control messages.
     let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
     m.msg_iov = vec.cast_mut();
     m.msg_iovlen = count as _;
-    if write { delivery::sendmsg(fd, &raw const m, flags) } else { delivery::recvmsg(fd, &raw mut m, flags) }
+    if write { sleeping::sendmsg(fd, &raw const m, flags) } else { sleeping::recvmsg(fd, &raw mut m, flags) }
 }
 
 /// The outcome of a kernel's call that has failed and that slept for `limit` (ns) at most; 0: for ever. One that is

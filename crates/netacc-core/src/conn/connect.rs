@@ -22,7 +22,7 @@ use core::sync::atomic::Ordering;
 use netacc_conf::{Call, Transports};
 use netacc_stats::{Counter, Reason, State, Transport, page};
 use netacc_sys::errno::{Answer, Errno, Fail, Result};
-use netacc_sys::{addr, delivery, raw, time};
+use netacc_sys::{addr, delivery, raw, sleeping, time};
 use netacc_transport::rdma::engine;
 use netacc_transport::rdma::engine::{RouteHandle, order};
 use netacc_transport::shm::claim::{Claim, Pushed};
@@ -58,7 +58,7 @@ pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
             connect_existing(r, p, len).into()
         }
         Path::Tcp if s.has(CONNECTING) => {
-            let done = delivery::connect(fd, p, len);
+            let done = sleeping::connect(fd, p, len);
             if done.is_ok() {
                 s.set(CONNECTING, false);
             }
@@ -183,7 +183,7 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
     page().fallback(reason);
     note_connect(true);
     let begun = time::now();
-    let done = delivery::connect(fd, p, len);
+    let done = sleeping::connect(fd, p, len);
     match done {
         Ok(()) | Err(Errno::INPROGRESS) => {
             kernel_queue::note_connect(dest, reason);

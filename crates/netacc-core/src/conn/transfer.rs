@@ -14,7 +14,7 @@ use libc::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, M
 use netacc_stats::Reason;
 use netacc_sys::errno::{Answer, Errno, Fail, Result};
 use netacc_sys::time::Deadline;
-use netacc_sys::{delivery, raw};
+use netacc_sys::{raw, sleeping};
 use netacc_transport::rdma::engine::{progress, ring_bypass};
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::shm::parts;
@@ -212,7 +212,7 @@ fn go_on(
             return done;
         }
         while let Some((p, n)) = iov.first() {
-            match if write { delivery::send(fd, p, n, flags) } else { delivery::recv(fd, p, n, flags) } {
+            match if write { sleeping::send(fd, p, n, flags) } else { sleeping::recv(fd, p, n, flags) } {
                 Ok(0) | Err(_) => break,
                 Ok(k) => {
                     iov.skip(k);

@@ -32,7 +32,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
 use netacc_sys::errno::Result;
 use netacc_sys::signals::Blocked;
-use netacc_sys::{mem, raw, reserved_fds, time};
+use netacc_sys::{mem, raw, reserved_fds, sleeping, time};
 use netacc_transport::shm::ShmEndpoint;
 use rustix::fd::{FromRawFd, OwnedFd};
 
@@ -343,6 +343,15 @@ fn rewatch(e: &'static Epoll, reg: &'static Registration, s: &'static Socket, ep
     listen_in(e, reg, s);
 }
 
+/// epoll_wait(2) in one set of the kernel's.
+#[inline]
+fn poll_set(set: i32, array: *mut libc::epoll_event, room: i32, timeout: i64, sigmask: *const c_void) -> Result<usize> {
+    match timeout {
+        0 => raw::epoll_wait(set, array, room, timeout, sigmask),
+        _ => sleeping::epoll_wait(set, array, room, timeout, sigmask),
+    }
+}
+
 /// epoll_wait(2) in our set and in the program's.
 #[inline]
 pub(super) fn poll_sets(
@@ -353,7 +362,7 @@ pub(super) fn poll_sets(
     sigmask: *const c_void,
 ) -> Result<usize> {
     match e.own.load(Ordering::Acquire) {
-        0 => raw::epoll_wait(e.fd(), array, room, timeout, sigmask),
+        0 => poll_set(e.fd(), array, room, timeout, sigmask),
         own => poll_apart(e, own - 1, (array, room), timeout, sigmask),
     }
 }
@@ -367,7 +376,7 @@ fn poll_apart(
     timeout: i64,
     sigmask: *const c_void,
 ) -> Result<usize> {
-    let n = raw::epoll_wait(own, array, room, timeout, sigmask)?;
+    let n = poll_set(own, array, room, timeout, sigmask)?;
     // SAFETY: the kernel has written n events, and i < n at each call. They are packed.
     let event = |i: usize| unsafe { array.add(i).read_unaligned() };
     // SAFETY: i < n <= room at each call.

@@ -2,10 +2,15 @@
 //!
 //! A call of the kernel's ends with EINTR when a handler runs before there is a result. A call of ours also wakes for
 //! work of our own and sleeps again. A handler that ran between two sleeps would end neither, and a program that looks
-//! at what its handler has noted when the call returns would sleep on. So the call blocks signals between its sleeps,
-//! and only the system call in which it sleeps admits them (ppoll(2)): one that came meanwhile ends that at once.
+//! at what its handler has noted when the call returns would sleep on.
 //!
-//! That holds for the first sleep, too: a thread that is woken for work of ours may get its CPU only milliseconds later,
+//! Where all handlers come through the library ([`delivery::keeps_all`]) none runs there: a signal that comes between two
+//! sleeps is kept and ends the next one, and one that nobody handles interrupts nothing. Where a handler may run inside the
+//! library, the call blocks signals between its sleeps, and only the system call in which it sleeps admits them
+//! (ppoll(2)): one that came meanwhile ends that at once. So does a call with a mask of its own, since what that blocks
+//! must not end it.
+//!
+//! Blocking is needed for the first sleep, too: a thread that is woken for work of ours may get its CPU only milliseconds later,
 //! and a signal that comes meanwhile is delivered when the system call returns, which says that there was an event. If
 //! signals are blocked outside of the sleep, it stays pending instead, and ends the next sleep.
 //!
@@ -27,6 +32,8 @@ use netacc_sys::user;
 pub struct CallSignals {
     /// The program's own mask for the sleep, or null.
     given: *const c_void,
+    /// Whether signals are kept rather than blocked between the sleeps.
+    are_kept: bool,
     /// The thread's mask at the beginning, which is valid once signals are blocked.
     before: u64,
     blocked: Option<Blocked>,
@@ -37,11 +44,18 @@ pub struct CallSignals {
 impl CallSignals {
     /// For a call with the mask `given`, which may be null (ppoll(2)).
     pub fn new(given: *const c_void) -> CallSignals {
-        CallSignals { given, before: 0, blocked: None, waited: 0 }
+        CallSignals::that(given, given.is_null() && delivery::keeps_all())
     }
 
-    /// The mask for the next sleep. It is valid as long as this is neither moved nor dropped.
+    fn that(given: *const c_void, are_kept: bool) -> CallSignals {
+        CallSignals { given, are_kept, before: 0, blocked: None, waited: 0 }
+    }
+
+    /// The mask for the next sleep, which may be null. It is valid as long as this is neither moved nor dropped.
     pub fn admit(&mut self) -> *const c_void {
+        if self.are_kept {
+            return core::ptr::null();
+        }
         self.block();
         self.waited = signals::pending() & !self.mask();
         if self.given.is_null() { (&raw const self.before).cast() } else { self.given }
@@ -52,10 +66,10 @@ impl CallSignals {
         if self.given.is_null() { self.before } else { user::signal_set(self.given) }
     }
 
-    /// Blocks the signals until the next sleep, also for a program that has a mask of its own for it: not every such
+    /// Blocks the signals until the next sleep unless they are kept, also for a program that has a mask of its own for it: not every such
     /// program blocks outside of the call what the mask admits.
     pub fn block(&mut self) {
-        if self.blocked.is_none() {
+        if !self.are_kept && self.blocked.is_none() {
             let blocked = Blocked::all_but_faults();
             self.before = blocked.mask_before();
             self.blocked = Some(blocked);
@@ -90,6 +104,9 @@ impl CallSignals {
     pub fn was_nothing(&self) -> bool {
         if delivery::is_due() {
             return false;
+        }
+        if self.are_kept {
+            return !delivery::may_have_run_inside();
         }
         let handled = |signals: u64| signals::has_handler(signals);
         match self.waited {
@@ -127,7 +144,7 @@ mod tests {
         let segv = 1u64 << (libc::SIGSEGV - 1);
         let before = signals::mask();
         assert_eq!(before & term, 0);
-        let mut call = CallSignals::new(core::ptr::null());
+        let mut call = CallSignals::that(core::ptr::null(), false);
         assert_eq!(signals::mask(), before);
         for _ in 0..2 {
             assert!(!call.admit().is_null());
@@ -141,7 +158,7 @@ mod tests {
     #[test]
     fn a_signal_that_nobody_handles_is_nothing() {
         let window = libc::SIGWINCH;
-        let mut call = CallSignals::new(core::ptr::null());
+        let mut call = CallSignals::that(core::ptr::null(), false);
         call.block();
         netacc_sys::raw::raise(window);
         call.admit();
@@ -157,12 +174,21 @@ mod tests {
     #[test]
     fn signals_that_were_blocked_before_the_first_sleep_are_admitted_by_it() {
         let before = signals::mask();
-        let mut call = CallSignals::new(core::ptr::null());
+        let mut call = CallSignals::that(core::ptr::null(), false);
         call.block();
         assert_ne!(signals::mask(), before);
         assert!(!call.admit().is_null());
         assert_eq!(call.before, before);
         drop(call);
+        assert_eq!(signals::mask(), before);
+    }
+
+    #[test]
+    fn signals_that_are_kept_are_not_blocked() {
+        let before = signals::mask();
+        let mut call = CallSignals::that(core::ptr::null(), true);
+        call.block();
+        assert!(call.admit().is_null());
         assert_eq!(signals::mask(), before);
     }
 
