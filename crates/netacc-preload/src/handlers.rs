@@ -302,23 +302,26 @@ exports! {
     }
 }
 
+/// Installs an action by libc's function `$name`.
+macro_rules! install_action {
+    ($name:ident, $signal:ident, $new:ident, $old:ident) => {{
+        let next = |$new: *const Action, $old: *mut Action| {
+            call_next!($name($signal => c_int, $new => *const Action, $old => *mut Action) -> c_int)
+        };
+        // SAFETY: the application calls under the function's own contract.
+        unsafe { installed($new, $old, next) }
+    }};
+}
+
 exports! {
     /// sigaction(2).
     fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
-        let next = |new: *const Action, old: *mut Action| {
-            call_next!(sigaction(signal => c_int, new => *const Action, old => *mut Action) -> c_int)
-        };
-        // SAFETY: the application calls under the function's own contract.
-        unsafe { installed(new, old, next) }
+        install_action!(sigaction, signal, new, old)
     }
 
     /// Another name of sigaction(2).
     fn __sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
-        let next = |new: *const Action, old: *mut Action| {
-            call_next!(__sigaction(signal => c_int, new => *const Action, old => *mut Action) -> c_int)
-        };
-        // SAFETY: as above.
-        unsafe { installed(new, old, next) }
+        install_action!(__sigaction, signal, new, old)
     }
 
     /// siginterrupt(3) changes a flag of the handler.

@@ -170,8 +170,12 @@ impl Kept {
         self.order.load(Ordering::Relaxed)
     }
 
+    fn signal(&self) -> i32 {
+        self.signal.load(Ordering::Relaxed).cast_signed()
+    }
+
     fn has(&self, signal: i32) -> bool {
-        self.signal.load(Ordering::Relaxed) == signal.cast_unsigned()
+        self.signal() == signal
     }
 }
 
@@ -369,7 +373,7 @@ pub(crate) fn deliver(line: &'static Count) {
     // takes none along.
     let all = signals::Blocked::all();
     while let Some(place) = oldest_due(me) {
-        let (signal, info) = (place.signal.load(Ordering::Relaxed).cast_signed(), place.read());
+        let (signal, info) = (place.signal(), place.read());
         if place.change(me, Phase::Due, Phase::Asked) {
             asked |= signals::bit(signal);
             ask(signal, info);
@@ -383,6 +387,21 @@ pub(crate) fn deliver(line: &'static Count) {
         let mask = admitted & !asked;
         let mut at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let _ = raw::ppoll(core::ptr::null_mut(), 0, &raw mut at_once, (&raw const mask).cast());
+    }
+    forget_ignored(line, me, asked & !blocked);
+}
+
+/// Forgets the signals of a set for which the kernel was asked, and which it would have delivered by now: another thread has
+/// the program ignore them.
+fn forget_ignored(line: &'static Count, me: usize, set: u64) {
+    let asked = |place: &&Kept| place.is(me, Phase::Asked) && set & signals::bit(place.signal()) != 0;
+    let mut any = false;
+    for place in KEPT.iter().filter(asked) {
+        place.owner.store(0, Ordering::Relaxed);
+        any = true;
+    }
+    if any {
+        note(line, me);
     }
 }
 
@@ -541,6 +560,37 @@ mod tests {
             }
             let in_order = |n: u32| GOT[n as usize].load(Ordering::Relaxed) == n;
             assert!((0..SENT.load(Ordering::Relaxed)).all(in_order));
+        })
+        .join()
+        .unwrap();
+    }
+
+    /// A signal that was kept and is ignored by the time of its delivery takes no place any more.
+    #[test]
+    fn a_signal_that_is_ignored_by_then_is_forgotten() {
+        extern "C" fn never(signal: i32, info: *mut Info, context: *mut c_void) {
+            let arrival = Arrival { signal, info, context, entry: 0, restarts: false, resets: false };
+            // SAFETY: this is the handler.
+            assert_eq!(unsafe { arrived(&arrival) }, Verdict::Return);
+        }
+        const OTHER: i32 = libc::SIGURG;
+        std::thread::spawn(|| {
+            let line = thread_state::own_line().unwrap();
+            // SAFETY: a zeroed action is valid, and the handler is one with a siginfo, for a signal of this test alone.
+            unsafe {
+                let mut action: libc::sigaction = core::mem::zeroed();
+                action.sa_sigaction = never as *const () as usize;
+                action.sa_flags = libc::SA_SIGINFO;
+                assert_eq!(libc::sigaction(OTHER, &raw const action, core::ptr::null_mut()), 0);
+            }
+            let inside = thread_state::enter();
+            raw::raise(OTHER);
+            assert!(line.is_due());
+            thread_state::leave(inside);
+            // SAFETY: as above.
+            unsafe { libc::signal(OTHER, libc::SIG_IGN) };
+            deliver(line);
+            assert!(!line.has_kept() && KEPT.iter().all(|place| !place.is_whole(this_thread())));
         })
         .join()
         .unwrap();
