@@ -221,7 +221,8 @@ and its group may enter, the programs of all members do. With \"\" no directory 
     "NACC_WINDOW_MEMORY", Kind::Int { min: 0, max: 1_048_576 }, "MiB", Relation::None, None,
     "How much memory the windows of a process's connections in shared memory may use. Near it windows grow no more,
 and when it is used up new connections stay on TCP. With 0 it is an eighth of the smallest limit that holds for
-the process (its control groups, RLIMIT_AS, the host's memory), and 1024 MiB at most.";
+the process (its control groups, RLIMIT_AS, the host's memory), and 1024 MiB at most; less where little is left
+of such a limit, which its processes share.";
 
     debug: bool = false,
     "NACC_DEBUG", Kind::Bool, "", Relation::None, Some('d'),

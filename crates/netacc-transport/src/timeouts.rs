@@ -146,6 +146,9 @@ pub const QP_BACKOFF: Duration = Duration::from_secs(1);
 /// is lowered meanwhile this much later.
 pub const MEMORY_LIMIT_BELIEVED: Duration = Duration::from_secs(1);
 
+/// How long a process believes what is left of such a limit, which other processes use as well.
+pub const MEMORY_LEFT_BELIEVED: Duration = Duration::from_millis(100);
+
 /// How long nothing is written into a drained window of more than 32 KiB before its memory is given back, if there is enough
 /// of it. A connection with the next message in this time pays nothing.
 pub const IDLE_WINDOW: Duration = Duration::from_millis(10);

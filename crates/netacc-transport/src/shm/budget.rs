@@ -5,9 +5,10 @@
 //! counts the windows that it writes. Up to half of the budget windows open as their writers need; above it each opens to 32 KiB at most; at its end none
 //! opens, and a writer that finds its small window full waits for the reader, as a TCP sender does.
 
-use crate::shm::memory_limit;
+use crate::shm::memory_limit::Limits;
 use crate::timeouts;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
 use netacc_ring::{SMALL, STEP};
 use netacc_stats::{Counter, page};
 use netacc_sys::time;
@@ -20,6 +21,8 @@ const UNQUESTIONED: u64 = 1 << 20;
 /// The part of the smallest limit that windows may use, and the most that they may use without being configured (bytes).
 const PART: u64 = 8;
 const MOST: u64 = 1 << 30;
+/// The part of what is left of a limit that windows may take until that is read again.
+const PART_OF_REST: u64 = 16;
 /// The part of the budget that the connections with untrusted users may have together: nobody else is stopped by them.
 const PART_OF_STRANGERS: u64 = 4;
 /// The extent (bytes) to which a window may open when more than half of the budget is used.
@@ -177,19 +180,25 @@ fn budget() -> u64 {
     if now < due {
         return BUDGET.load(Ordering::Relaxed);
     }
-    READ_AGAIN.store(now.saturating_add(time::ns(timeouts::MEMORY_LIMIT_BELIEVED)), Ordering::Relaxed);
-    let budget = match CONFIGURED.load(Ordering::Relaxed) {
-        0 => {
-            let (limit, is_known) = memory_limit::smallest();
-            let budget = (limit / PART).min(MOST);
-            // What cannot be read now, since no descriptor is free or /proc is hidden by now, may still hold.
-            if is_known { budget } else { budget.min(BUDGET.load(Ordering::Relaxed)) }
-        }
-        configured => configured,
+    let (budget, believed) = match CONFIGURED.load(Ordering::Relaxed) {
+        0 => of_limits(&Limits::read(), USED.load(Ordering::Relaxed), BUDGET.load(Ordering::Relaxed)),
+        configured => (configured, timeouts::MEMORY_LIMIT_BELIEVED),
     };
+    READ_AGAIN.store(now.saturating_add(time::ns(believed)), Ordering::Relaxed);
     BUDGET.store(budget, Ordering::Relaxed);
     page().set(Counter::WindowBudgetBytes, budget);
     budget
+}
+
+/// The budget (bytes) that follows from `limits` if the windows use `used` bytes and had the budget `before`, and how long it
+/// may be believed. Other processes have the same limits, and each of them takes a part of what is left at most, so that they
+/// share it without knowing of each other.
+fn of_limits(limits: &Limits, used: u64, before: u64) -> (u64, Duration) {
+    let own = (limits.smallest / PART).min(MOST);
+    // What cannot be read now, since no descriptor is free or /proc is hidden by now, may still hold.
+    let own = if limits.are_known { own } else { own.min(before) };
+    let shared = used.saturating_add(limits.left / PART_OF_REST);
+    if shared < own { (shared, timeouts::MEMORY_LEFT_BELIEVED) } else { (own, timeouts::MEMORY_LIMIT_BELIEVED) }
 }
 
 /// To be called in the child of a fork, whose stats page is empty: its connections are counted anew, by
@@ -219,5 +228,24 @@ mod tests {
     fn strangers_have_a_part() {
         let budget = 8 << 20;
         assert!(fits(budget, STEP, 0, budget / 4) && !fits(budget, STEP, 0, budget / 4 + 1));
+    }
+
+    #[test]
+    fn processes_share_what_is_left() {
+        let of = |left, used| {
+            let limits = Limits { smallest: 800 << 20, left, are_known: true };
+            of_limits(&limits, used, u64::MAX).0
+        };
+        assert_eq!((of(u64::MAX, 0), of(1600 << 20, 0)), (100 << 20, 100 << 20));
+        assert_eq!(of(160 << 20, 30 << 20), 40 << 20);
+        assert_eq!(of(0, 30 << 20), 30 << 20, "none opens");
+        // Thirty processes that take all that they may, each knowing what the others have left.
+        let mut left = 640u64 << 20;
+        for _ in 0..30 {
+            let taken = of(left, 0);
+            assert!(taken < left);
+            left -= taken;
+        }
+        assert!(left > 64 << 20);
     }
 }

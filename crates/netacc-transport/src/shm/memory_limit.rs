@@ -1,32 +1,74 @@
-//! The smallest limit of memory that holds for this process: of its control groups (cgroups(7)), of its address space and of
-//! the host.
+//! How much memory this process may use: the smallest limit that holds for it, of its control groups (cgroups(7)), of its
+//! address space and of the host; and what is left of it.
+
+extern crate alloc;
 
 use crate::shm::procfs;
+use alloc::vec;
 use rustix::process::{Resource, getrlimit};
 use rustix::system::sysinfo;
 
-/// Number of bytes of the list of a process's control groups that are looked at, and of the longest path of a limit.
+/// Number of bytes of the list of a process's control groups that are looked at, of the longest path of a limit, and of a
+/// list of numbers.
 const LIST: usize = 4096;
 const PATH: usize = 1024;
+const NUMBERS: usize = 2048;
 /// Number of control groups, each the parent of the one before, whose limits are read.
 const DEEPEST: usize = 32;
 
-/// The smallest limit in bytes, and whether all that may hold could be read.
-pub(super) fn smallest() -> (u64, bool) {
-    let host = sysinfo();
-    let host = host.totalram.saturating_mul(host.mem_unit.into());
-    let address_space = getrlimit(Resource::As).current.unwrap_or(u64::MAX);
-    let of_groups = of_groups();
-    (host.min(address_space).min(of_groups.unwrap_or(u64::MAX)), of_groups.is_some())
+/// What holds for this process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// The smallest limit in bytes.
+    pub smallest: u64,
+    /// Number of bytes that are left, for all processes for which such a limit holds; `u64::MAX`: that is not known.
+    pub left: u64,
+    /// Whether the limits of the control groups could be read.
+    pub are_known: bool,
 }
 
-/// The smallest limit of the control groups; `None`: the list of them cannot be read, or none of their files, which is so
-/// where nothing is mounted and where no descriptor is free.
-fn of_groups() -> Option<u64> {
-    let mut list = [0; LIST];
+impl Limits {
+    /// Reads what holds now.
+    pub(super) fn read() -> Limits {
+        let host = sysinfo();
+        let host = host.totalram.saturating_mul(host.mem_unit.into());
+        let address_space = getrlimit(Resource::As).current.unwrap_or(u64::MAX);
+        let groups = of_groups();
+        let (of_groups, left) = groups.unwrap_or((u64::MAX, u64::MAX));
+        Limits {
+            smallest: host.min(address_space).min(of_groups),
+            left: left.min(left_on_host().unwrap_or(u64::MAX)),
+            are_known: groups.is_some(),
+        }
+    }
+}
+
+/// What the host could give to a program (proc_meminfo(5)).
+fn left_on_host() -> Option<u64> {
+    let mut text = vec![0; NUMBERS];
+    let read = procfs::read_start(b"/proc/meminfo", &mut text).and_then(|n| text.get(..n))?;
+    number(read, b"MemAvailable:").map(|kib| kib.saturating_mul(1024))
+}
+
+/// The smallest limit of the control groups and the least that is left of one; `None`: the list of them cannot be read, or
+/// none of their files, which is so where nothing is mounted and where no descriptor is free.
+fn of_groups() -> Option<(u64, u64)> {
+    let mut list = vec![0; LIST];
     let read = procfs::read_start(b"/proc/self/cgroup", &mut list).and_then(|n| list.get(..n))?;
     let lines = read.split(|b| *b == b'\n');
-    lines.filter_map(group).filter_map(|group| group.smallest()).min()
+    lines.filter_map(group).filter_map(|group| group.smallest()).reduce(least)
+}
+
+fn least(one: (u64, u64), other: (u64, u64)) -> (u64, u64) {
+    (one.0.min(other.0), one.1.min(other.1))
+}
+
+/// The number behind the word `name`, at the beginning of a line of which `text` has the end, too.
+fn number(text: &[u8], name: &[u8]) -> Option<u64> {
+    let lines = text.iter().rposition(|b| *b == b'\n').and_then(|end| text.get(..end))?;
+    let rest = lines.split(|b| *b == b'\n').find_map(|line| line.strip_prefix(name).filter(|l| l.starts_with(b" ")))?;
+    let digits = rest.split(|b| *b == b' ').find(|word| !word.is_empty())?;
+    core::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 /// A control group that may limit memory.
@@ -36,6 +78,10 @@ struct Group<'a> {
     mount: &'static [u8],
     /// The names of its files with limits. Each has a number of bytes, or `max`.
     files: &'static [&'static [u8]],
+    /// The name of the file that says how many bytes are in use, of it and of its children.
+    usage: &'static [u8],
+    /// The words of `memory.stat` behind which stand the bytes of files in memory, and of those that are in memory only.
+    cache: [&'static [u8]; 2],
     /// Its path below the mount.
     path: &'a [u8],
 }
@@ -46,42 +92,61 @@ fn group(line: &[u8]) -> Option<Group<'_>> {
     let mut fields = line.splitn(3, |b| *b == b':');
     let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
     if controllers.is_empty() {
-        return Some(Group { mount: b"/sys/fs/cgroup", files: &[b"memory.max", b"memory.high"], path });
+        let (files, usage): (&[&[u8]], &[u8]) = (&[b"memory.max", b"memory.high"], b"memory.current");
+        return Some(Group { mount: b"/sys/fs/cgroup", files, usage, cache: [b"file", b"shmem"], path });
     }
     let has_memory = controllers.split(|b| *b == b',').any(|controller| controller == b"memory");
-    has_memory.then_some(Group { mount: b"/sys/fs/cgroup/memory", files: &[b"memory.limit_in_bytes"], path })
+    let (files, usage): (&[&[u8]], &[u8]) = (&[b"memory.limit_in_bytes"], b"memory.usage_in_bytes");
+    let cache: [&[u8]; 2] = [b"total_cache", b"total_shmem"];
+    has_memory.then_some(Group { mount: b"/sys/fs/cgroup/memory", files, usage, cache, path })
 }
 
 impl Group<'_> {
-    /// The smallest limit of the group and its parents. In a container the mount itself is the container's group, while the
-    /// path may be the host's.
-    fn smallest(&self) -> Option<u64> {
-        let mut least = None;
+    /// The smallest limit of the group and its parents, and the least that is left of one. In a container the mount itself is
+    /// the container's group, while the path may be the host's.
+    fn smallest(&self) -> Option<(u64, u64)> {
+        let mut all = None;
         let mut path = self.path;
         for _ in 0..DEEPEST {
             path = path.strip_suffix(b"/").unwrap_or(path);
-            for limit in self.files.iter().filter_map(|file| limit(&[self.mount, path, b"/", file])) {
-                least = Some(least.unwrap_or(u64::MAX).min(limit));
+            let limits = self.files.iter().filter_map(|file| limit(&[self.mount, path, b"/", file]));
+            if let Some(limit) = limits.min() {
+                let here = (limit, self.left(path, limit));
+                all = Some(all.map_or(here, |all| least(all, here)));
             }
             let Some(parent) = path.iter().rposition(|b| *b == b'/').and_then(|at| path.get(..at)) else { break };
             path = parent;
         }
-        least
+        all
+    }
+
+    /// What is left of the limit of the group at `path`. Files that are in memory can be dropped, and do not count.
+    fn left(&self, path: &[u8], limit_there: u64) -> u64 {
+        let Some(used) = limit(&[self.mount, path, b"/", self.usage]) else { return u64::MAX };
+        let mut text = vec![0; NUMBERS];
+        let read = read(&[self.mount, path, b"/memory.stat"], &mut text).unwrap_or_default();
+        let [files, unwritten] = self.cache.map(|name| number(read, name).unwrap_or(0));
+        limit_there.saturating_sub(used.saturating_sub(files.saturating_sub(unwritten)))
     }
 }
 
 /// The number in the file whose path has these parts; `u64::MAX` for `max`, and `None` for what cannot be read.
 fn limit(parts: &[&[u8]]) -> Option<u64> {
+    let mut text = [0; 32];
+    let text = core::str::from_utf8(read(parts, &mut text)?).ok()?.trim();
+    if text == "max" { Some(u64::MAX) } else { text.parse().ok() }
+}
+
+/// The beginning of the file whose path has these parts.
+fn read<'a>(parts: &[&[u8]], text: &'a mut [u8]) -> Option<&'a [u8]> {
     let mut path = [0; PATH];
     let mut len = 0;
     for part in parts {
         path.get_mut(len..len + part.len())?.copy_from_slice(part);
         len += part.len();
     }
-    let mut text = [0; 32];
-    let n = procfs::read_start(path.get(..len)?, &mut text)?;
-    let text = core::str::from_utf8(text.get(..n)?).ok()?.trim();
-    if text == "max" { Some(u64::MAX) } else { text.parse().ok() }
+    let n = procfs::read_start(path.get(..len)?, text)?;
+    text.get(..n)
 }
 
 #[cfg(test)]
@@ -103,7 +168,17 @@ mod tests {
     fn limits_that_cannot_be_read_do_not_count() {
         assert_eq!(limit(&[b"/nowhere", b"/", b"memory.max"]), None);
         assert_eq!(limit(&[&[b'/'; PATH]]), None);
-        let (there, _) = smallest();
-        assert!(there > 0 && there < u64::MAX, "{there}");
+        let limits = Limits::read();
+        assert!(limits.smallest > 0 && limits.smallest < u64::MAX, "{limits:?}");
+        assert!(limits.left > 0 && limits.left <= limits.smallest, "{limits:?}");
+    }
+
+    #[test]
+    fn a_number_is_that_of_a_whole_word() {
+        let text = b"anon 5\nfile_mapped 6\nfile 7\nMemAvailable:     8 kB\nshmem x\nsock 12";
+        assert_eq!(number(text, b"file"), Some(7));
+        assert_eq!(number(text, b"MemAvailable:"), Some(8));
+        assert_eq!(number(text, b"shmem"), None);
+        assert_eq!(number(text, b"sock"), None);
     }
 }
