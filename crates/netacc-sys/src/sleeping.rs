@@ -86,6 +86,11 @@ unsafe fn sleeping_call(number: i64, args: [usize; 6]) -> Result<usize> {
     let due = thread_state::entered().map_or(&NEVER, Count::due_word);
     // SAFETY: the caller's contract; the word is static.
     let done = unsafe { netacc_sleeping_call(number as usize, &raw const args, due) };
+    result(done)
+}
+
+/// What a system call has returned.
+fn result(done: isize) -> Result<usize> {
     if (-4095..0).contains(&done) { Err(Errno(-done as i32)) } else { Ok(done.cast_unsigned()) }
 }
 
@@ -97,33 +102,64 @@ pub fn connect(fd: i32, addr: *const c_void, len: u32) -> Result<()> {
 
 /// recv(2) from a socket of the program's, which may sleep.
 pub fn recv(fd: i32, buf: *mut u8, len: usize, flags: i32) -> Result<usize> {
-    // SAFETY: the buffer is the program's, which the kernel validates.
-    unsafe { sleeping_call(libc::SYS_recvfrom, [fd as usize, buf as usize, len, flags as usize, 0, 0]) }
-}
-
-/// sendmsg(2) to a socket of the program's, which may sleep.
-pub fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i32) -> Result<usize> {
-    // SAFETY: a header of ours; the kernel validates what it leads to.
-    unsafe { sleeping_call(libc::SYS_sendmsg, [fd as usize, message as usize, flags as usize, 0, 0, 0]) }
-}
-
-/// recvmsg(2) from a socket of the program's, which may sleep.
-pub fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Result<usize> {
-    // SAFETY: as above.
-    unsafe { sleeping_call(libc::SYS_recvmsg, [fd as usize, message as usize, flags as usize, 0, 0, 0]) }
-}
-
-/// accept4(2), which may sleep.
-pub fn accept4(fd: i32, addr: *mut c_void, len: *mut u32, flags: i32) -> Result<i32> {
-    // SAFETY: the caller's buffer for the address, which the kernel validates.
-    unsafe { sleeping_call(libc::SYS_accept4, [fd as usize, addr as usize, len as usize, flags as usize, 0, 0]) }
-        .map(|fd| fd as i32)
+    transfer(libc::SYS_recvfrom, [fd as usize, buf as usize, len, flags as usize, 0, 0], 3)
 }
 
 /// send(2) to a socket of the program's, which may sleep.
 pub fn send(fd: i32, buf: *const u8, len: usize, flags: i32) -> Result<usize> {
+    transfer(libc::SYS_sendto, [fd as usize, buf as usize, len, flags as usize, 0, 0], 3)
+}
+
+/// sendmsg(2) to a socket of the program's, which may sleep.
+pub fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i32) -> Result<usize> {
+    transfer(libc::SYS_sendmsg, [fd as usize, message as usize, flags as usize, 0, 0, 0], 2)
+}
+
+/// recvmsg(2) from a socket of the program's, which may sleep.
+pub fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Result<usize> {
+    transfer(libc::SYS_recvmsg, [fd as usize, message as usize, flags as usize, 0, 0, 0], 2)
+}
+
+/// A call that moves bytes and has its flags in the argument `at`. A signal ends it only where it would sleep: the kernel
+/// looks for bytes or room before it looks for a signal.
+fn transfer(number: i64, args: [usize; 6], at: usize) -> Result<usize> {
+    let flags = args.get(at).map_or(0, |flags| *flags as i32);
+    let at_once = || {
+        let mut args = args;
+        args.iter_mut().skip(at).take(1).for_each(|flags| *flags |= libc::MSG_DONTWAIT as usize);
+        // SAFETY: the buffers are the program's, which the kernel validates; a message header is one of ours.
+        result(unsafe { raw::syscall6(number, args) })
+    };
+    if flags & libc::MSG_DONTWAIT != 0 {
+        return at_once();
+    }
     // SAFETY: as above.
-    unsafe { sleeping_call(libc::SYS_sendto, [fd as usize, buf as usize, len, flags as usize, 0, 0]) }
+    match unsafe { sleeping_call(number, args) } {
+        Err(Errno::INTR) => match at_once() {
+            Err(Errno::AGAIN) if !is_nonblocking(args) => Err(Errno::INTR),
+            done => done,
+        },
+        done => done,
+    }
+}
+
+/// Whether the socket that is the first of `args` has O_NONBLOCK.
+fn is_nonblocking([fd, ..]: [usize; 6]) -> bool {
+    // SAFETY: no pointer.
+    let flags = unsafe { raw::syscall6(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]) };
+    flags >= 0 && flags as i32 & libc::O_NONBLOCK != 0
+}
+
+/// accept4(2), which may sleep.
+pub fn accept4(fd: i32, addr: *mut c_void, len: *mut u32, flags: i32) -> Result<i32> {
+    let args = [fd as usize, addr as usize, len as usize, flags as usize, 0, 0];
+    // SAFETY: the caller's buffer for the address, which the kernel validates.
+    let done = match unsafe { sleeping_call(libc::SYS_accept4, args) } {
+        // SAFETY: as above.
+        Err(Errno::INTR) if is_nonblocking(args) => result(unsafe { raw::syscall6(libc::SYS_accept4, args) }),
+        done => done,
+    };
+    done.map(|fd| fd as i32)
 }
 
 /// ppoll(2), which may sleep; `timeout` and `sigmask` may be null. The kernel's `sigset_t` has 8 bytes.
@@ -181,6 +217,9 @@ mod tests {
             let mut byte = 0u8;
             line.set_kept(true, true);
             assert_eq!(recv(pipe[0], &raw mut byte, 1, 0), Err(Errno::INTR));
+            assert_eq!(recv(pipe[0], &raw mut byte, 1, libc::MSG_DONTWAIT), Err(Errno::AGAIN));
+            assert_eq!(send(pipe[1], b"x".as_ptr(), 1, 0), Ok(1));
+            assert_eq!(recv(pipe[0], &raw mut byte, 1, 0), Ok(1), "a byte that is there is taken all the same");
             line.set_kept(false, false);
             assert_eq!(send(pipe[1], b"x".as_ptr(), 1, 0), Ok(1));
             assert_eq!(recv(pipe[0], &raw mut byte, 1, 0), Ok(1));
