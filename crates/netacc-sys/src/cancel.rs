@@ -28,8 +28,9 @@ const PROBES: usize = 64;
 const SIGCANCEL: i32 = 32;
 /// The signal that musl uses for cancellation.
 const SIGCANCEL_OF_MUSL: i32 = 33;
-/// Number of times, a millisecond apart, that a thread that is about to sleep is woken.
-const WAKES: u32 = 50;
+/// Number of times, a millisecond apart, that a thread that is about to sleep is woken. One that is woken leaves its place, and
+/// takes none any more if it has disabled cancellation. So all of them are needed only if the thread gets no CPU.
+const WAKES: u32 = 2000;
 
 /// Number of threads that were cancelled so far: in most programs none ever is.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
