@@ -298,12 +298,15 @@ unsafe fn arrived_inside(line: &'static Count, arrival: &Arrival) -> Verdict {
             return Verdict::Run;
         }
     }
-    line.set_kept(true, true);
     if arrival.resets {
         signals::arm_again(arrival.signal, arrival.entry);
     }
-    // SAFETY: the caller's contract.
-    unsafe { sleeping::interrupt(arrival.context) };
+    // A late mark, for a signal that was given to its handler before, ends no call.
+    if oldest_due(me).is_some() {
+        line.set_kept(true, true);
+        // SAFETY: the caller's contract.
+        unsafe { sleeping::interrupt(arrival.context) };
+    }
     Verdict::Return
 }
 
