@@ -484,7 +484,9 @@ pub fn may_have_run_inside() -> bool {
 /// Called in the child of a fork, which no signal has reached yet.
 pub(crate) fn forget() {
     if USED.load(Ordering::Relaxed) {
-        KEPT.iter().for_each(|place| place.owner.store(0, Ordering::Relaxed));
+        // What is free already is not written, since every page that the child writes to is copied.
+        let taken = KEPT.iter().filter(|place| place.owner.load(Ordering::Relaxed) != 0);
+        taken.for_each(|place| place.owner.store(0, Ordering::Relaxed));
     }
 }
 
