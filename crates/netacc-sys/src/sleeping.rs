@@ -9,11 +9,17 @@
 //! handler's frame, which its caller has from the kernel.
 #![allow(unsafe_code)]
 
+use crate::delivery;
 use crate::errno::{Errno, Result};
 use crate::raw;
 use crate::thread_state::{self, Count};
 use core::ffi::c_void;
 use core::sync::atomic::AtomicU32;
+
+/// The error of a program's call whose system call was not made because a signal had come, or is to be restarted after one
+/// (SA_RESTART): by the kernel alone the handler would run, and then the call. The kernel has this number (ERESTARTSYS) for
+/// the same, and no program ever sees it.
+pub const ANEW: Errno = Errno(512);
 
 // A system call that may sleep: `netacc_sleeping_call(number, arguments, due)`. Between its first and its last label the
 // kernel call has not been made, or the kernel makes it once more after a handler. `interrupt` ends it there.
@@ -41,7 +47,7 @@ core::arch::global_asm!(
     "netacc_sleeping_call_end:",
     "ret",
     "netacc_sleeping_call_ended:",
-    "mov rax, -4",
+    "mov rax, -512",
     "ret",
 );
 
@@ -66,7 +72,7 @@ core::arch::global_asm!(
     "netacc_sleeping_call_end:",
     "ret",
     "netacc_sleeping_call_ended:",
-    "mov x0, #-4",
+    "mov x0, #-512",
     "ret",
 );
 
@@ -76,8 +82,8 @@ unsafe extern "C" {
     static netacc_sleeping_call_ended: u8;
 }
 
-/// Makes a system call that may sleep, in a thread that is inside the library. It ends with EINTR if a signal was kept
-/// before it or comes during it, whatever SA_RESTART says.
+/// Makes a system call that may sleep, in a thread that is inside the library. If a signal was kept before it, it is not made
+/// and fails with [`ANEW`]; so does one during which a signal comes, where the kernel would restart it.
 ///
 /// # Safety
 /// As for the system call.
@@ -97,7 +103,7 @@ fn result(done: isize) -> Result<usize> {
 /// connect(2) on a socket of the program's, which may sleep.
 pub fn connect(fd: i32, addr: *const c_void, len: u32) -> Result<()> {
     // SAFETY: the address is the program's, which the kernel validates.
-    unsafe { sleeping_call(libc::SYS_connect, [fd as usize, addr as usize, len as usize, 0, 0, 0]) }.map(drop)
+    unsafe { whole_call(libc::SYS_connect, [fd as usize, addr as usize, len as usize, 0, 0, 0]) }.map(drop)
 }
 
 /// recv(2) from a socket of the program's, which may sleep.
@@ -120,53 +126,28 @@ pub fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> Result<usize>
     transfer(libc::SYS_recvmsg, [fd as usize, message as usize, flags as usize, 0, 0, 0], 2)
 }
 
-/// A call that moves bytes and has its flags in the argument `at`. A signal ends it only where it would sleep: the kernel
-/// looks for bytes or room before it looks for a signal.
+/// A call that moves bytes and has its flags in the argument `at`. With MSG_DONTWAIT it does not sleep, and no signal ends it.
 fn transfer(number: i64, args: [usize; 6], at: usize) -> Result<usize> {
-    let flags = args.get(at).map_or(0, |flags| *flags as i32);
-    let at_once = || {
-        let mut args = args;
-        args.iter_mut().skip(at).take(1).for_each(|flags| *flags |= libc::MSG_DONTWAIT as usize);
+    if args.get(at).is_some_and(|flags| *flags as i32 & libc::MSG_DONTWAIT != 0) {
         // SAFETY: the buffers are the program's, which the kernel validates; a message header is one of ours.
-        result(unsafe { raw::syscall6(number, args) })
-    };
-    if flags & libc::MSG_DONTWAIT != 0 {
-        return at_once();
+        return result(unsafe { raw::syscall6(number, args) });
     }
     // SAFETY: as above.
-    match unsafe { sleeping_call(number, args) } {
-        Err(Errno::INTR) => match at_once() {
-            Err(Errno::AGAIN) if !is_nonblocking(args) => Err(Errno::INTR),
-            done => done,
-        },
-        done => done,
-    }
-}
-
-/// Whether the socket that is the first of `args` has O_NONBLOCK.
-fn is_nonblocking([fd, ..]: [usize; 6]) -> bool {
-    // SAFETY: no pointer.
-    let flags = unsafe { raw::syscall6(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]) };
-    flags >= 0 && flags as i32 & libc::O_NONBLOCK != 0
+    unsafe { whole_call(number, args) }
 }
 
 /// accept4(2), which may sleep.
 pub fn accept4(fd: i32, addr: *mut c_void, len: *mut u32, flags: i32) -> Result<i32> {
     let args = [fd as usize, addr as usize, len as usize, flags as usize, 0, 0];
     // SAFETY: the caller's buffer for the address, which the kernel validates.
-    let done = match unsafe { sleeping_call(libc::SYS_accept4, args) } {
-        // SAFETY: as above.
-        Err(Errno::INTR) if is_nonblocking(args) => result(unsafe { raw::syscall6(libc::SYS_accept4, args) }),
-        done => done,
-    };
-    done.map(|fd| fd as i32)
+    unsafe { whole_call(libc::SYS_accept4, args) }.map(|fd| fd as i32)
 }
 
 /// ppoll(2), which may sleep; `timeout` and `sigmask` may be null. The kernel's `sigset_t` has 8 bytes.
 pub fn ppoll(fds: *mut libc::pollfd, n: usize, timeout: *mut libc::timespec, sigmask: *const c_void) -> Result<usize> {
     let args = [fds as usize, n, timeout as usize, sigmask as usize, 8, 0];
     // SAFETY: the entries are the caller's, which the kernel validates.
-    unsafe { sleeping_call(libc::SYS_ppoll, args) }
+    unsafe { sleeping_call(libc::SYS_ppoll, args) }.map_err(interrupted)
 }
 
 /// epoll_pwait2(2) where the kernel has it, else epoll_pwait(2) with the time-out rounded up. `timeout` is in nanoseconds,
@@ -180,8 +161,22 @@ pub fn epoll_wait(
 ) -> Result<usize> {
     raw::epoll_wait_by(ep, events, max, timeout, sigmask, |number, args| {
         // SAFETY: the array is the caller's, which the kernel validates.
-        unsafe { sleeping_call(number, args) }
+        unsafe { sleeping_call(number, args) }.map_err(interrupted)
     })
+}
+
+/// A program's whole call: [`ANEW`] if that can be obeyed.
+///
+/// # Safety
+/// As for the system call.
+unsafe fn whole_call(number: i64, args: [usize; 6]) -> Result<usize> {
+    // SAFETY: the caller's contract.
+    unsafe { sleeping_call(number, args) }.map_err(|e| if delivery::may_be_made_anew() { e } else { interrupted(e) })
+}
+
+/// The error of a call that is part of a larger one, and is not made anew alone.
+fn interrupted(e: Errno) -> Errno {
+    if e == ANEW { Errno::INTR } else { e }
 }
 
 /// Ends a sleeping call that the context is about to make, for the first time or once more.
@@ -216,10 +211,13 @@ mod tests {
             let line = thread_state::own_line().unwrap();
             let mut byte = 0u8;
             line.set_kept(true, true);
-            assert_eq!(recv(pipe[0], &raw mut byte, 1, 0), Err(Errno::INTR));
+            assert_eq!(recv(pipe[0], &raw mut byte, 1, 0), Err(Errno::INTR), "no call of the program's is made anew");
+            line.set_visits(1);
+            assert_eq!(recv(pipe[0], &raw mut byte, 1, 0), Err(ANEW));
             assert_eq!(recv(pipe[0], &raw mut byte, 1, libc::MSG_DONTWAIT), Err(Errno::AGAIN));
-            assert_eq!(send(pipe[1], b"x".as_ptr(), 1, 0), Ok(1));
-            assert_eq!(recv(pipe[0], &raw mut byte, 1, 0), Ok(1), "a byte that is there is taken all the same");
+            let mut entry = libc::pollfd { fd: pipe[0], events: libc::POLLIN, revents: 0 };
+            assert_eq!(ppoll(&raw mut entry, 1, core::ptr::null_mut(), core::ptr::null()), Err(Errno::INTR));
+            line.set_visits(0);
             line.set_kept(false, false);
             assert_eq!(send(pipe[1], b"x".as_ptr(), 1, 0), Ok(1));
             assert_eq!(recv(pipe[0], &raw mut byte, 1, 0), Ok(1));

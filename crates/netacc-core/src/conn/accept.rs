@@ -2,7 +2,7 @@
 
 use crate::conn::pin::Pin;
 use crate::conn::transfer::{deadline, pinned};
-use crate::conn::{ports, shown};
+use crate::conn::{candidate, ports, shown};
 use crate::fallback;
 use crate::fd::create::enter;
 use crate::fd::placeholder::{is_stdio, placeholder};
@@ -24,7 +24,7 @@ use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, State, Transport, page};
 use netacc_sys::errno::{Answer, Errno, Fail, Result};
 use netacc_sys::time::Deadline;
-use netacc_sys::{addr, cpu, delivery, raw, time, visits};
+use netacc_sys::{addr, cpu, raw, time, visits};
 use netacc_transport::rdma::engine;
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::shm::ShmEndpoint;
@@ -74,8 +74,7 @@ fn accept_after_close(r: Ref<Socket>, p: *mut c_void, len: *mut u32, flags: i32)
                 return Outcome::Done(new as isize);
             }
             Err(Errno::AGAIN) if !r.obj.has(NONBLOCK) => {}
-            Err(Errno::INTR) if until == Deadline::Never && delivery::restarts() => return Outcome::Restart,
-            Err(e) => return Outcome::Failed(e),
+            Err(e) => return candidate::after_kernel(r.obj.rcvtimeo.load(Ordering::Relaxed), e),
         }
     }
 }

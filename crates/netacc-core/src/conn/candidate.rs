@@ -48,7 +48,11 @@ pub(super) fn by_kernel(fd: i32, v: &mut Iov<'_>, flags: i32, write: bool) -> Re
 /// The outcome of a kernel's call that has failed and that slept for `limit` (ns) at most; 0: for ever. One that is
 /// interrupted is restarted as the kernel would.
 pub(super) fn after_kernel(limit: u64, e: Errno) -> Outcome {
-    if e == Errno::INTR && limit == 0 && delivery::restarts() { Outcome::Restart } else { Outcome::Failed(e) }
+    match e {
+        sleeping::ANEW => Outcome::Restart,
+        Errno::INTR if limit == 0 && delivery::restarts() => Outcome::Restart,
+        e => Outcome::Failed(e),
+    }
 }
 
 /// Makes a read-like call on a socket that is not in a ring: reads a candidate's bytes from the kernel, or passes.

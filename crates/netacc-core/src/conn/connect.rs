@@ -2,7 +2,7 @@
 
 use crate::conn::pool::ClaimFor;
 use crate::conn::source_port::{bound_to, choose, is_taken, no_port, reserve, shares_port};
-use crate::conn::{abort, kernel_queue, neighbours, pool, ports, shown, transfer};
+use crate::conn::{abort, candidate, kernel_queue, neighbours, pool, ports, shown, transfer};
 use crate::epoll::paths;
 use crate::fd::create::note_connect;
 use crate::fd::placeholder::{materialize, to_kernel};
@@ -22,7 +22,7 @@ use core::sync::atomic::Ordering;
 use netacc_conf::{Call, Transports};
 use netacc_stats::{Counter, Reason, State, Transport, page};
 use netacc_sys::errno::{Answer, Errno, Fail, Result};
-use netacc_sys::{addr, delivery, raw, sleeping, time};
+use netacc_sys::{addr, raw, sleeping, time};
 use netacc_transport::rdma::engine;
 use netacc_transport::rdma::engine::{RouteHandle, order};
 use netacc_transport::shm::claim::{Claim, Pushed};
@@ -62,7 +62,7 @@ pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
             if done.is_ok() {
                 s.set(CONNECTING, false);
             }
-            by_kernel(fd, s, done)
+            by_kernel(s, done)
         }
         Path::Tcp | Path::Listener => Outcome::Pass,
         // Other processes share the socket, and only the kernel can show them that it is connected.
@@ -232,16 +232,13 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
         }
         Err(_) => {}
     }
-    by_kernel(fd, s, done)
+    by_kernel(s, done)
 }
 
-/// The outcome of the kernel's connect. One that a handler has interrupted which restarts it is made anew, and then waits for
-/// the connection that is being made. So is one for which a signal came before the kernel had begun: by TCP the handler
-/// would have run before the call.
-fn by_kernel(fd: i32, s: &Socket, done: Result<()>) -> Outcome {
+/// The outcome of the kernel's connect. One that is restarted waits for the connection that is being made.
+fn by_kernel(s: &Socket, done: Result<()>) -> Outcome {
     match done {
-        Err(Errno::INTR) if delivery::may_be_made_anew() && !has_begun(fd) => Outcome::Restart,
-        Err(Errno::INTR) if s.sndtimeo.load(Ordering::Relaxed) == 0 && delivery::restarts() => Outcome::Restart,
+        Err(e) => candidate::after_kernel(s.sndtimeo.load(Ordering::Relaxed), e),
         done => done.into(),
     }
 }
@@ -463,15 +460,6 @@ fn occupy(
     paths::accelerated(fd, s);
     shown::opened(s, ep, local, target);
     Ok(())
-}
-
-/// Whether the kernel's socket is connecting or connected: its state (tcp(7), TCP_INFO) is not TCP_CLOSE.
-fn has_begun(fd: i32) -> bool {
-    const TCP_CLOSE: u8 = 7;
-    let mut state = 0u8;
-    let mut len = 1;
-    let asked = raw::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut state).cast(), &raw mut len);
-    asked.is_err() || state != TCP_CLOSE
 }
 
 fn take_state(s: &Socket, state: ConnState) {
