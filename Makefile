@@ -34,10 +34,9 @@ BUILT := $(addprefix $(BUILD)/,$(LIBRARY) $(PROGRAMS))
 COMPLETIONS := $(BUILD)/completions
 PAGES := $(patsubst %,$(BUILD)/%,$(wildcard man/*.[1-8]))
 
-# Where the system's dynamic linker looks: Debian's folder of the architecture, then lib64.
-MULTIARCH := $(shell $(CC) -print-multiarch 2>/dev/null || $(CC) -dumpmachine 2>/dev/null)
-LIBDIR ?= $(firstword $(if $(MULTIARCH),$(wildcard $(PREFIX)/lib/$(MULTIARCH))) \
-	$(wildcard $(PREFIX)/lib64) $(PREFIX)/lib)
+# Where the system's dynamic linker looks: Debian's folder of the architecture, then lib64. No compiler is asked, since what
+# was built is also installed where there is none.
+LIBDIR ?= $(firstword $(wildcard $(PREFIX)/lib/$(ARCH)-linux-gnu) $(wildcard $(PREFIX)/lib64) $(PREFIX)/lib)
 
 # Scripts name the library as /lib64/NAME, wherever else it lies: there is a link to it in that folder, which is /usr/lib64 on a
 # system whose layout is not known yet. Empty: none.

@@ -10,6 +10,7 @@ import monitor
 from checking import ONE, ask, as_nobody, expect
 from harness import Skipped, check, equal
 from matrix import case
+from operators import ctl, real
 
 ADDRESS = "127.0.0.1"
 
@@ -50,6 +51,32 @@ def plain_server(ctx):
     hosts.reaches(client, ADDRESS, port, "one")
     client.end()
     peer.end()
+
+
+@case(modes=ONE)
+def a_server_that_stays_on_tcp(ctx):
+    """A server with NetACC that leaves its listener to TCP: its own reason, and not that it has no NetACC."""
+    def one(parts, env=None, off=False, conf=None):
+        if conf:
+            file = ctx.dir / "server.conf"
+            file.write_text(conf)
+            env = {**(env or {}), "NACC_CONFIG_FILE": file}
+        port = host.free_port()
+        peer = hosts.Peer(ctx, "server", "serve", "one", ADDRESS, port, env=env)
+        peer.heard("the listener")
+        pid = real(peer.proc)
+        if off:
+            transport(ctx, f"{ADDRESS}:{port}", "ok", "shared memory")
+            ctl("off", pid)
+        answer = transport(ctx, f"{ADDRESS}:{port}", "warn", f"process {pid} (", *parts(pid))
+        check("has no NetACC" not in answer.out and "without NetACC" not in answer.out, answer.out)
+        peer.end()
+
+    one(lambda pid: ("switched-off", f"netacc_ctl on {pid}"), off=True)
+    one(lambda pid: ("(disabled)", "NACC_ENABLE_RDMA_DEFAULT=0 comes from: environment"),
+        env={"NACC_ENABLE_RDMA_DEFAULT": 0})
+    one(lambda pid: ("(rule)", "server.conf:2: use=tcp", "netacc_ctl reload"), conf="[rules]\nuse=tcp\n")
+    one(lambda pid: ("by RDMA alone", "server.conf:2: use=rdma"), conf="[rules]\nuse=rdma\n")
 
 
 @case(modes=ONE)
@@ -124,7 +151,8 @@ def listeners_that_share_a_port(ctx):
     plain = hosts.Peer(ctx, None, "serve", "two", ADDRESS, port, "reuseport=1")
     plain.heard("the second listener")
     found = ask(ctx, f"{ADDRESS}:{port}").one(f"{ADDRESS}:{port}", "group")
-    expect(found, "warn", "2 listeners share the port (SO_REUSEPORT), 1 of them have NetACC", "start all of them")
+    expect(found, "warn", "2 listeners share the port (SO_REUSEPORT), 1 of them take accelerated connections",
+           f"process {plain.proc.pid} (", "runs without NetACC", f"start process {plain.proc.pid} ", "with netacc_run")
     plain.end()
     second = hosts.Server(ctx, "two", ADDRESS, port, "reuseport=1")
     expect(ask(ctx, f"{ADDRESS}:{port}").one(f"{ADDRESS}:{port}", "group"), "ok", "2 of them")

@@ -3,11 +3,12 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 
 import terminals
 from checking import HOSTS, ONE, ask, expect, run, tool
-from harness import check, equal
+from harness import ROOT, check, equal
 from matrix import case
 
 ENA = HOSTS / "ec2-ena.json"
@@ -130,13 +131,30 @@ def configuration(ctx):
     equal([f["level"] for f in found], ["warn", "warn"], "levels")
     check(f"{wrong}:2: NACC_NO_SUCH: unknown key" in found[0]["text"], found[0])
     check(f"NACC_ENABLE_RDMA_DEFAULT=0 ({wrong}:3)" in found[1]["text"], found[1])
-    expect(ask(ctx, "-f", ctx.dir / "absent").one("host", "config"), "warn", "absent: No such file", "defaults")
+    for name, why in (("absent", "No such file"), (".", "not a regular file")):
+        answer = ask(ctx, "-f", ctx.dir / name)
+        equal((answer.status, answer.out), (2, ""), f"a mistyped -f {name}")
+        check(f"netacc_check: -f: {ctx.dir / name}: {why}" in answer.err, answer.err)
     named = ask(ctx, "ls", env={"NACC_CONFIG_FILE": ctx.dir / "absent"})
     expect(named.one("host", "config"), "warn", "absent: No such file", "defaults")
-    expect(ask(ctx, "-f", ctx.dir).one("host", "config"), "warn", "not a regular file")
     answer = ask(ctx, env={"NACC_CONNECT_RDMA_PERCENT": 30})
     check(any("30 % of connections" in f["text"] and "(environment)" in f["text"] for f in answer.all("host", "config")),
           answer.out)
+
+
+@case(modes=ONE)
+def the_place_of_the_library(ctx):
+    """make install finds the linker's folder without a compiler, and a place where the linker does not look is named."""
+    asked = subprocess.run(["make", "-s", "-C", ROOT, "CC=/nonexistent", "--eval", "place: ; @echo $(LIBDIR)", "place"],
+                           capture_output=True, text=True, timeout=60, env=os.environ | {"MAKEFLAGS": ""})
+    own = f"/usr/lib/{os.uname().machine}-linux-gnu"
+    check(asked.stdout.strip() == own or not os.path.isdir(own), f"{asked.stdout} {asked.stderr}")
+    for folder in ("bin", "lib64"):
+        (ctx.dir / folder).mkdir()
+    shutil.copy(tool(), ctx.dir / "bin" / "netacc_check")
+    shutil.copy(ROOT / "build" / "libnetacc-preload.so", ctx.dir / "lib64")
+    os.environ["NETACC_CHECK"] = str(ctx.dir / "bin" / "netacc_check")
+    expect(ask(ctx).one("host", "library"), "warn", f"{ctx.dir}/lib64/", "does not find it by its name", "ldconfig")
 
 
 @case(modes=ONE)

@@ -1,8 +1,12 @@
 """netacc_ctl: an operator switches redis and its clients to kernel TCP and back while they work."""
 
+import json
 import os
 import pathlib
+import shutil
+import signal
 import subprocess
+import sys
 import time
 
 import monitor
@@ -13,6 +17,13 @@ from operators import ctl, ctl_any, real, state
 from redis_server import admin, start
 
 CLIENTS = 100
+# A program that has a listener, and stays.
+HOLDS = """
+import socket, time
+one = socket.create_server(("127.0.0.1", 0))
+print("ready", flush=True)
+one.accept()
+"""
 
 
 @case(modes=("both",))
@@ -79,6 +90,68 @@ def what_it_says(ctx):
         os.kill(pid, 18)
     equal(waiting.wait(60), 0, "the first controller")
     equal(state(pid)["state"], "off", "the state")
+
+
+@case(modes=("both",))
+def long_names(ctx):
+    """A program is found by its whole name, also beyond the 15 letters that the kernel keeps, and by its beginning with *;
+    netacc_ss selects as netacc_ctl does."""
+    name = f"a-service-with-a-long-name-{os.getpid()}"
+    program = ctx.dir / name
+    shutil.copy(need("sleep"), program)
+    script = ctx.file(f"a-script-with-a-long-name-{os.getpid()}", f"#!{sys.executable}\n{HOLDS}".encode())
+    script.chmod(0o755)
+    sleeping, running = ctx.client([program, "60"]), ctx.client([script])
+    wait_until(lambda: "ready" in running.stdout(), 30, "the script")
+    for words in ((name,), (name[:-2] + "*",), (name, name)):
+        wait_until(lambda w=words: str(real(sleeping)) in ctl_any("status", *w, out=True), 20, f"found by {words}")
+    pid = real(running)
+    for word in (script.name, script.name[:20] + "*", script.name[:15]):
+        equal([one["pid"] for one in json.loads(ctl("status", word, "--json"))], [pid], f"netacc_ctl {word}")
+        shown = subprocess.run([monitor.command(), word, "-s", "sock", "--json"], capture_output=True, text=True, timeout=60)
+        equal((shown.returncode, shown.stderr), (0, ""), f"netacc_ss {word}")
+        equal(json.loads(shown.stdout)["pid"], pid, f"netacc_ss {word}")
+    ctl("off", script.name)
+    equal(state(pid)["state"], "off", "the state")
+    for word in (name[:-2], script.name[:16]):
+        check("no process with NetACC has the name" in ctl("off", word, status=1), word)
+        shown = subprocess.run([monitor.command(), word], capture_output=True, text=True, timeout=60)
+        equal(shown.returncode, 1, shown.stdout)
+        check(f"no process with NetACC has the name {word}" in shown.stderr, shown.stderr)
+
+
+@case(modes=("both",))
+def many_processes(ctx):
+    """What is said of many processes fits a screen."""
+    each = [ctx.client([sys.executable, "-c", HOLDS]) for _ in range(25)]
+    for one in each:
+        wait_until(lambda one=one: "ready" in one.stdout(), 60, "a process")
+    pids = [real(one) for one in each]
+    lines = ctl("off", *pids).splitlines()
+    equal(lines[0], "25 processes: 25 off", "the summary")
+    check(len(lines) < 5, lines)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    refused = ctl("on", *pids, "-w", 0.2, status=1).splitlines()
+    check(len(refused) == 1 and "is stopped" in refused[0] and refused[0].endswith("and 16 more"), refused)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    equal(len(ctl("status", *pids).splitlines()), 26, "a line for each on request")
+
+
+@case(modes=("plain",))
+def nobody_there(ctx):
+    """To look at nobody is no failure, and it is said; what nobody can be asked for is one."""
+    within = [need("unshare"), "--fork", "--pid", "--mount-proc"]
+    program = str(pathlib.Path(monitor.command()).with_name("netacc_ctl"))
+    if os.geteuid() != 0:
+        return
+    for verb, status in (("status", 0), ("off", 1)):
+        done = subprocess.run([*within, program, verb], capture_output=True, text=True, timeout=60)
+        equal((done.returncode, done.stdout), (status, ""), verb)
+        check("no process has NetACC loaded" in done.stderr, done.stderr)
+    done = subprocess.run([*within, program, "status", "--json"], capture_output=True, text=True, timeout=60)
+    equal((done.returncode, json.loads(done.stdout)), (0, []), "as JSON")
 
 
 @case(modes=("both",))

@@ -57,7 +57,7 @@ def names_are_documented(ctx):
     for name in found:
         check(name in documented, f"{name} is not in the manual page")
     # What this server has no occasion for; a page that has everything is read by the tests of the crate.
-    rare = {"netacc_promotions", "netacc_demotions", "netacc_rule_decisions"}
+    rare = {"netacc_promotions", "netacc_demotions", "netacc_rule_decisions", "netacc_listeners_on_tcp"}
     rdma = {name for name in documented if name.startswith(("netacc_queue_pair", "netacc_device_"))}
     gone = documented - set(found) - rare - rdma - {"netacc_ss"}
     check(not gone, f"the manual page promises {gone}")
@@ -185,5 +185,5 @@ def addresses_that_cannot_be_used(ctx):
         answer = run(ctx, "--serve", f"127.0.0.1:{port}")
         equal((answer.status, answer.out), (1, ""), "a port that is taken")
         check(f"127.0.0.1:{port}" in answer.err and "in use" in answer.err, answer.err)
-    for wrong in ("nowhere", "127.0.0.1", "127.0.0.1:99999", ":80"):
+    for wrong in ("nowhere", "127.0.0.1", "127.0.0.1:99999", ":", ":+80", "no-such-name.invalid:80"):
         equal(run(ctx, "--serve", wrong).status, 2, f"status for {wrong}")

@@ -190,7 +190,7 @@ def a_page_that_outlives_its_process(ctx):
 
 @case(modes=ONE)
 def wrong_command_lines(ctx):
-    for wrong in (["redis"], ["0"], ["-p", "1", "2"], ["-s", "nonsense", "1"], ["-s", "", "1"], ["-Z"],
+    for wrong in (["state", "open"], ["0"], ["-p", "1", "2"], ["-s", "nonsense", "1"], ["-s", "", "1"], ["-Z"],
                   ["-w", "0"], ["-w"], ["-w", "x", "1"], ["--count", "2"], ["--explain", "x"], ["--explain", "1:x"],
                   ["--explain", "1:-1"], ["--json", "--openmetrics"], ["-c", "-w", "1"], ["-p", "99999999999"]):
         answer = run(ctx, *wrong)

@@ -32,6 +32,11 @@ def tables_fit(ctx):
         piped = run(ctx, *asked).out
         check("\x1b" not in piped and max(map(len, piped.splitlines())) > 100, "a pipe gets plain, whole lines")
         for columns in (60, 80, 120):
+            helped = Terminal(ctx, columns, 24, "--help")
+            equal(helped.end(), 0, "status of --help")
+            wide = [line for line in strip(helped.text).replace("\r", "").split("\n") if len(line) > columns]
+            helped.close()
+            check(not wide or columns < 80, f"help wider than {columns}: {wide}")
             # A setting may be as long as it likes.
             tables = asked if columns >= 80 else ("-p", server.pid, "-s", "cnt,mem,qp,sock")
             for argv in ((), tables, ("--explain", server.pid)):
@@ -46,7 +51,16 @@ def tables_fit(ctx):
         narrow.end()
         text = strip(narrow.text)
         narrow.close()
-        check("Bytes-Out" in text and "Reason" in text, "the volumes stay, and what is left out is told")
+        check("Bytes-Out" in text and "Reason" in text, "the volumes stay")
+        for columns in (20, 40, 80):
+            for argv in (("-p", server.pid, "-s", "sock"), ("-s", "sock"), ("-s", "sock", "state", "established")):
+                shown = Terminal(ctx, columns, 24, *argv)
+                equal(shown.end(), 0, f"status of {argv}")
+                text = strip(shown.text)
+                shown.close()
+                for word in ("State", "Local Address:Port", "Reason", "ESTAB", f"127.0.0.1:{server.port}", "plain-client"):
+                    check(word in text, f"{word} is not on the screen of {columns} columns: {argv}")
+                check("LISTEN" not in text or "established" not in argv, "the filter")
         for env in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
             plain = Terminal(ctx, 80, 24, *asked, **env)
             plain.end()

@@ -87,7 +87,7 @@ pub fn line(site: &Site, level: LogLevel, text: fmt::Arguments<'_>) {
     }
     if level >= LogLevel::Warn {
         match site.admit(netacc_sys::time::now()) {
-            None => return,
+            None => return page().count(Counter::LogLinesDropped),
             Some(0) => {}
             Some(n) => write(&conf.log_path, level, format_args!("{n} more lines like the next one were left out")),
         }
@@ -96,9 +96,8 @@ pub fn line(site: &Site, level: LogLevel, text: fmt::Arguments<'_>) {
 }
 
 fn write(path: &str, level: LogLevel, text: fmt::Arguments<'_>) {
-    if file::append(path, Line::new(level, text).bytes()) {
-        page().count(Counter::LogLines);
-    }
+    let is_written = file::append(path, Line::new(level, text).bytes());
+    page().count(if is_written { Counter::LogLines } else { Counter::LogLinesDropped });
 }
 
 /// Logs at the named level, for example `log!(Warn, "...")`.

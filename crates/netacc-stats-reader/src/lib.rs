@@ -23,6 +23,7 @@ use netacc_stats::{Counter, LinkKind, MEMFD_NAME, Reason, SockAddr, State, Trans
 
 pub use control::{Control, Controller, Refusal};
 pub use error::Error;
+pub use parse::clean;
 pub use process::Process;
 pub use processes::{Leftover, Listing, leftovers, list_processes, list_unused};
 

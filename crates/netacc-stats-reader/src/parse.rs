@@ -42,8 +42,17 @@ fn u64_at(from: &[u8], at: usize) -> u64 {
 
 /// Text that can be shown on a terminal, whatever bytes the process stored.
 pub(super) fn text(raw: &[u8]) -> String {
-    let shown = |c: char| if c.is_control() { '?' } else { c };
-    String::from_utf8_lossy(raw).chars().map(shown).collect()
+    clean(&String::from_utf8_lossy(raw))
+}
+
+/// A foreign text (a name of a file, a driver or a host, what a peer says) with everything escaped that could move the
+/// cursor, forge a line or change the direction of what follows.
+#[must_use]
+pub fn clean(text: &str) -> String {
+    let plain = |c: char| {
+        !c.is_control() && !matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|c| if plain(c) { c.to_string() } else { c.escape_default().to_string() }).collect()
 }
 
 /// The text at `at`, up to its first zero.

@@ -52,7 +52,7 @@ fn everything_written_is_read() {
     assert_eq!(seen.fallback(Reason::OtherHost), 0);
     assert_eq!(seen.cfg.len(), 2);
     assert_eq!((&*seen.cfg[0].key, &*seen.cfg[0].value), ("NACC_LOG_LEVEL", "3"));
-    assert_eq!(seen.cfg[1].source, "b??[31m");
+    assert_eq!(seen.cfg[1].source, "b\\t\\u{1b}[31m");
     let fds: Vec<u32> = seen.socks.iter().map(|sock| sock.fd).collect();
     assert_eq!(fds, [9, SOCK_ENTRIES as u32 - 1]);
     let sock = seen.socks[0];

@@ -85,7 +85,11 @@ fn what_is_wrong_is_said() {
         put(&mut other, 120, b"9.8.7\x1b");
         // A page of another layout may be shorter.
         let text = error(&other[..200]).to_string();
-        assert!(text.contains(advice) && text.contains("NetACC 9.8.7? (") && text.contains(&format!("layout {found}")));
+        assert!(
+            text.contains(advice)
+                && text.contains("NetACC 9.8.7\\u{1b} (")
+                && text.contains(&format!("layout {found}"))
+        );
         assert!(matches!(error(&other[..16]), Error::Layout { library, .. } if library.is_empty()));
     }
     let mut none = good.clone();

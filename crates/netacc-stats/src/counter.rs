@@ -76,6 +76,7 @@ counters! {
     WindowPeakBytes, "window_peak_bytes", Gauge, "Most bytes that the windows of connections have used at a time.";
     WindowGivenBackBytes, "window_given_back_bytes", Total, "Bytes of drained windows given back to the system.";
     WindowsRefused, "windows_refused", Total, "Times a window was not opened further for want of memory.";
+    LogLinesDropped, "log_lines_dropped", Total, "Lines left out of the log: too many alike, or the file could not be written.";
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ numbered! {
         NoMemory = 9, "no-memory";
         /// Another socket holds the rendezvous name of this port.
         NameTaken = 10, "name-taken";
-        /// The kernel chose a listener of a group with `SO_REUSEPORT` that has no NetACC.
+        /// The kernel chose a listener of a group with `SO_REUSEPORT` that NetACC does not serve.
         ReusePort = 11, "reuse-port";
         /// The connection begins on TCP by configuration.
         TcpFirst = 12, "tcp-first";
@@ -121,8 +121,8 @@ impl Reason {
                  set it to 100 to accelerate all of them."
             }
             Self::PeerPlain => {
-                "No NetACC listener was found at the destination; \
-                 start the server with netacc_run too."
+                "No listener with NetACC was found at the destination: the server has none, or leaves the port to TCP; \
+                 start the server with netacc_run too, or see its own reason (netacc_check HOST:PORT)."
             }
             Self::PeerVersion => {
                 "The peer runs a version of NetACC with another protocol; \
@@ -134,7 +134,7 @@ impl Reason {
             }
             Self::PlainClient => {
                 "The client came by TCP, without NetACC or because its settings say so; \
-                 start the client with netacc_run too."
+                 start the client with netacc_run too, or see its own reason (netacc_ss --explain)."
             }
             Self::BacklogFull => {
                 "The listener's queue of accelerated connections was full; \
@@ -156,8 +156,9 @@ impl Reason {
                  find the other process that listens on the port, and stop one of the two."
             }
             Self::ReusePort => {
-                "Of the listeners that share the port by SO_REUSEPORT the kernel chose one without NetACC, or it does \
-                 not tell (sock_diag); start all of them with netacc_run."
+                "Of the listeners that share the port by SO_REUSEPORT the kernel chose one that NetACC does not serve, or \
+                 it does not tell (sock_diag); start all of them with netacc_run, or see their own reasons \
+                 (netacc_check HOST:PORT)."
             }
             Self::TcpFirst => {
                 "Connections begin on TCP (NACC_CONN_TCP_FIRST=1) and this one has not been \

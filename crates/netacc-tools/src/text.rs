@@ -1,13 +1,6 @@
 //! Words that come from elsewhere, made fit to be shown.
 
-/// Names of files, drivers and hosts, and what a peer says, are foreign: none may move the cursor or forge a line.
-#[must_use]
-pub fn clean(text: &str) -> String {
-    let plain = |c: char| {
-        !c.is_control() && !matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    text.chars().map(|c| if plain(c) { c.to_string() } else { c.escape_default().to_string() }).collect()
-}
+pub use netacc_stats_reader::clean;
 
 /// The beginning of a foreign text, in quotes.
 #[must_use]

@@ -214,7 +214,7 @@ fn configuration_files() {
         ("plain/x", "Not a directory"),
     ] {
         let output = run(&["-f", file, "echo", "started"]);
-        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(0), "started\n"));
+        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(2), ""));
         assert!(stderr(&output).starts_with(&format!("netacc_run: -f: {file}: {error}")), "{output:?}");
     }
     let bad = bed().join("bad.conf");

@@ -309,8 +309,8 @@ fn the_manual_page_names_every_metric() {
     printed.extend(OF_DEVICES.map(|(name, _)| name.trim_end_matches("_total")));
     // The links of this page have no memory.
     printed.insert("netacc_connection_memory_bytes");
-    // Its configuration has no rules.
-    printed.insert("netacc_rule_decisions");
+    // Its configuration has no rules, and its listener no reason.
+    printed.extend(["netacc_rule_decisions", "netacc_listeners_on_tcp"]);
     assert_eq!(printed, promised);
 }
 
@@ -334,10 +334,26 @@ fn without_a_pid_the_sockets_of_every_process_are_shown() {
 }
 
 #[test]
+fn processes_by_name_and_sockets_by_filter() {
+    let all = json(&["redis-serv*", "-s", "sock", "--json", "state", "established", "dport", "40000"]);
+    let ours = match &all {
+        Value::Array(several) => several.iter().find(|one| one["pid"] == std::process::id()).expect("this one"),
+        one => one,
+    };
+    let fds: Vec<_> = ours["sock"].as_array().expect("sockets").iter().map(|sock| sock["fd"].clone()).collect();
+    assert_eq!(fds, [7]);
+    let text = good(&[&own(), "reason", "plain-client"]);
+    assert!(words(&text)[1].starts_with(&["8", "TCP"]) && words(&text)[2].is_empty(), "{text}");
+    let nobody = bad(&["no-such-program"], 1);
+    assert!(nobody.contains("no process with NetACC has the name no-such-program"), "{nobody}");
+}
+
+#[test]
 fn usage_errors_exit_with_2() {
     assert!(bad(&["-s", "all", "-w", "1"], 2).contains("-s with -w needs the PID"));
     assert!(bad(&["-p", &own(), "-s", "nonsense"], 2).contains("cnt"));
-    bad(&["redis"], 2);
+    let filter = bad(&["-s", "sock", "sport", "=", "x"], 2);
+    assert!(filter.contains("expected a port\n  sport = x\n          ^"), "{filter}");
     bad(&["0"], 2);
     bad(&["-p", "1", "2"], 2);
     bad(&["--nonsense"], 2);
@@ -346,7 +362,7 @@ fn usage_errors_exit_with_2() {
 #[test]
 fn help_version_and_clear() {
     let help = good(&["-h"]);
-    assert!(help.contains("netacc_ss [-p] <PID>") && help.contains("-s mem,cnt"), "{help}");
+    assert!(help.contains("netacc_ss [-p] <PID|NAME>") && help.contains("-s mem,cnt"), "{help}");
     assert_eq!(good(&["-v"]), concat!("netacc_ss ", env!("CARGO_PKG_VERSION"), "\n"));
     assert!(good(&["-c"]).starts_with("Nothing to clear"));
     assert_eq!(json(&["-c", "--json"])["cleared"], 0);

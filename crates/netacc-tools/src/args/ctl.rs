@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use clap::{ArgAction, Parser, ValueEnum};
 
+use super::who::Who;
+
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Action {
@@ -17,17 +19,6 @@ pub enum Action {
     Upgrade,
     /// Show how far each process is
     Status,
-}
-
-/// Which processes are meant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Who {
-    /// The process with this number.
-    Pid(u32),
-    /// All processes whose program has this name.
-    Name(String),
-    /// All processes that have NetACC.
-    All,
 }
 
 /// Switch running programs to kernel TCP and back, load their rules anew, and replace the library in them
@@ -46,8 +37,8 @@ pub struct Args {
     /// What to do
     pub action: Action,
 
-    /// The processes: a number, the name of a program, or all
-    #[arg(value_name = "PID|NAME|all", value_parser = who)]
+    /// The processes: a number, the name of a program (`*` at its end for any further letters), or all
+    #[arg(value_name = "PID|NAME|all", value_parser = Who::parse)]
     who: Vec<Who>,
 
     /// Wait this long for the processes to follow
@@ -78,17 +69,6 @@ impl Args {
     pub fn who(&self) -> Vec<Who> {
         if self.who.is_empty() { vec![Who::All] } else { self.who.clone() }
     }
-}
-
-fn who(text: &str) -> Result<Who, String> {
-    if text == "all" {
-        return Ok(Who::All);
-    }
-    if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        let number = text.parse().ok().filter(|pid| *pid != 0);
-        return number.map(Who::Pid).ok_or_else(|| "allowed: the number of a process, a name, or all".into());
-    }
-    Ok(Who::Name(text.into()))
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -6,3 +6,4 @@ pub mod check;
 pub mod ctl;
 pub mod run;
 pub mod ss;
+pub mod who;

@@ -18,9 +18,7 @@ pub struct Args {
     /// The configuration file.
     #[arg(short = 'f', value_name = "path", value_hint = ValueHint::FilePath)]
     #[arg(help = format!("set config file, default {}", netacc_conf::DEFAULT_PATH))]
-    #[arg(
-        long_help = "Read this configuration file. If it cannot be read, `netacc_run` says so and uses the defaults."
-    )]
+    #[arg(long_help = "Read this configuration file. If it cannot be read, `netacc_run` says so and starts nothing.")]
     pub file: Option<OsString>,
     /// The number of connections per QP.
     #[arg(short = 'p', value_name = "num", allow_hyphen_values = true)]
@@ -75,7 +73,7 @@ pub struct Args {
 pub fn parse() -> Args {
     let command = Args::command();
     let help = help(&command);
-    let matches = command.override_help(help).get_matches();
+    let matches = crate::help::matches(command.override_help(help));
     Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 

@@ -1,11 +1,14 @@
 //! The command line of `netacc_ss`.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{ArgAction, CommandFactory, Parser, ValueEnum};
+use clap::{ArgAction, CommandFactory, Parser, ValueEnum, ValueHint};
+
+use super::who::Who;
+use crate::filter::{self, Filter};
 
 /// A group of metrics that `-s` can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -69,22 +72,23 @@ Without a PID that of every accelerated process is shown; `sock` alone is one ta
     version,
     disable_version_flag = true,
     disable_help_flag = true,
-    override_usage = "netacc_ss [-p] <PID> [OPTIONS]\n       netacc_ss [OPTIONS]",
-    after_help = "Without a PID all accelerated processes are shown.\n\n\
-                  Examples:\n  netacc_ss\n  netacc_ss -s sock\n  netacc_ss 12345\n  netacc_ss -p 12345 -s mem,cnt\n  \
-                  netacc_ss -w 2\n  netacc_ss --explain 12345:8\n  netacc_ss --serve 127.0.0.1:9467"
+    override_usage = "netacc_ss [-p] <PID|NAME> [OPTIONS] [FILTER]\n       netacc_ss [OPTIONS] [FILTER]",
+    after_help = "Without a PID or NAME all accelerated processes are shown.\n\n\
+                  Examples:\n  netacc_ss\n  netacc_ss -s sock\n  netacc_ss 12345\n  netacc_ss redis-server -s mem,cnt\n  \
+                  netacc_ss -s sock state established dport = :6379\n  \
+                  netacc_ss -w 2\n  netacc_ss --explain 12345:8\n  netacc_ss --serve :9467"
 )]
 pub struct Args {
-    /// Process to show
-    #[arg(value_name = "PID", value_parser = process)]
-    bare_pid: Option<u32>,
+    /// Processes to show: a number, the name of a program (`*` at its end for any further letters), or all; then which
+    /// sockets, see `FILTER` in netacc_ss(1)
+    #[arg(value_name = "PID|NAME|all", value_hint = ValueHint::Other)]
+    words: Vec<String>,
 
     /// Process to show
     ///
-    /// The number may also stand alone.
-    #[arg(short = 'p', long, value_name = "PID", conflicts_with = "bare_pid")]
-    #[arg(value_parser = process)]
-    pid: Option<u32>,
+    /// The number, or the name of a program, may also stand alone. A name that begins a filter is written here.
+    #[arg(short = 'p', long, value_name = "PID|NAME", value_parser = Who::parse)]
+    pid: Option<Who>,
 
     #[arg(short = 's', long, value_name = "METRICS", value_delimiter = ',')]
     #[arg(hide_possible_values = true, help = METRICS, long_help = METRICS_AT_LENGTH)]
@@ -125,21 +129,22 @@ pub struct Args {
 
     /// Serve these metrics at http://ADDR:PORT/metrics
     ///
-    /// It serves until it is ended by a signal. Port 0 stands for any free port, which is then printed on standard
+    /// ADDR is an address of this host in numbers, a name such as localhost, or nothing for all addresses. At `/healthz` it
+    /// answers whether it works, without looking at any process. It serves until it is ended by a signal. Port 0 stands for any free port, which is then printed on standard
     /// error. There is neither a password nor encryption: everybody that can connect sees which programs run, and with
     /// `-s sock` what they are connected to. The service sees what its user may see. A client may take five seconds for
     /// its request, and five for taking the answer. Of more than 64 clients at once the oldest one that has its answer
     /// or keeps silent is disconnected.
     #[arg(long, value_name = "ADDR:PORT", value_parser = place)]
     #[arg(conflicts_with_all = ["json", "clear", "openmetrics"])]
-    pub serve: Option<SocketAddr>,
+    pub serve: Option<Place>,
 
     /// Say why connections are on TCP, and what would change it
     ///
     /// It says in words, for one descriptor or for all, which transport a connection uses, why it does not use a faster
     /// one, and what would change that. Without FD it also says what happened to connections that have ended.
     #[arg(long, value_name = "PID[:FD]")]
-    #[arg(conflicts_with_all = ["bare_pid", "pid", "show", "clear", "openmetrics", "serve"])]
+    #[arg(conflicts_with_all = ["words", "pid", "show", "clear", "openmetrics", "serve"])]
     pub explain: Option<Question>,
 
     /// Display this help
@@ -149,16 +154,53 @@ pub struct Args {
     /// Display the NetACC version
     #[arg(short = 'v', long, action = ArgAction::Version)]
     version: Option<bool>,
+
+    /// The processes among the words, and behind -p.
+    #[arg(skip)]
+    whom: Vec<Who>,
+
+    /// The rest of the words.
+    #[arg(skip)]
+    filter: Option<Filter>,
 }
 
 impl Args {
     /// Reads the command line; on a mistake says so and exits with status 2.
     pub fn read() -> Self {
-        let args = Self::parse();
-        if args.names_groups() && args.pid().is_none() && args.watch.is_some() {
-            Self::command().error(ErrorKind::MissingRequiredArgument, "-s with -w needs the PID of a process").exit();
+        let mut args: Self = crate::help::parse();
+        if let Err((kind, text)) = args.understand() {
+            Self::command().error(kind, text).exit();
         }
         args
+    }
+
+    /// Tells the processes from the filter among the words.
+    fn understand(&mut self) -> Result<(), (ErrorKind, String)> {
+        let invalid = |text: String| (ErrorKind::ValueValidation, text);
+        let begin = self.words.iter().position(|word| filter::begins(word)).unwrap_or(self.words.len());
+        let expression = self.words.split_off(begin);
+        let named = self.words.iter().map(|word| Who::parse(word).map_err(|text| invalid(format!("'{word}': {text}"))));
+        self.whom = named.chain(self.pid.clone().map(Ok)).collect::<Result<_, _>>()?;
+        if self.pid.is_some() && !self.words.is_empty() {
+            return Err((ErrorKind::ArgumentConflict, "processes stand behind -p, or alone".into()));
+        }
+        if self.watch.is_some() && !self.show.is_empty() && self.whom.is_empty() {
+            return Err((ErrorKind::MissingRequiredArgument, "-s with -w needs the PID of a process".into()));
+        }
+        if expression.is_empty() {
+            return Ok(());
+        }
+        self.filter = Some(filter::parse(&expression).map_err(|mistake| invalid(mistake.to_string()))?);
+        if self.clear || self.serve.is_some() || self.openmetrics {
+            return Err((ErrorKind::ArgumentConflict, "a filter is for -s sock and -w".into()));
+        }
+        if self.watch.is_none() && self.show.is_empty() {
+            self.show.push(Group::Sock);
+        }
+        if !self.show.is_empty() && !self.groups().contains(&Group::Sock) {
+            return Err((ErrorKind::ArgumentConflict, "a filter is for -s sock and -w".into()));
+        }
+        Ok(())
     }
 
     /// Whether groups are requested by name.
@@ -166,9 +208,14 @@ impl Args {
         !self.show.is_empty()
     }
 
-    /// The requested process.
-    pub fn pid(&self) -> Option<u32> {
-        self.pid.or(self.bare_pid)
+    /// The requested processes; none stands for all.
+    pub fn whom(&self) -> &[Who] {
+        &self.whom
+    }
+
+    /// Which sockets are requested.
+    pub fn filter(&self) -> Option<&Filter> {
+        self.filter.as_ref()
     }
 
     /// The groups asked for as metrics. What there is for each single socket has to be asked for: a scraper would
@@ -189,15 +236,30 @@ impl Args {
     }
 }
 
-/// The number of a process.
-fn process(text: &str) -> Result<u32, String> {
-    let number = text.parse().ok().filter(|pid| *pid != 0 && text.bytes().all(|byte| byte.is_ascii_digit()));
-    number.ok_or_else(|| "allowed: the number of a process, as netacc_ss without a PID or pidof(1) shows it".into())
+/// Where to listen: one address, or some that a name stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// As it was written.
+    pub text: String,
+    /// At least one; the first that can be listened at is used.
+    pub addresses: Vec<SocketAddr>,
 }
 
-/// Where to listen.
-fn place(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| "allowed: an address of this host with a port, as 127.0.0.1:9467 or [::1]:9467".into())
+/// Reads `ADDR:PORT`, `NAME:PORT` or `:PORT`.
+fn place(text: &str) -> Result<Place, String> {
+    let allowed =
+        "allowed: an address of this host with a port, as 127.0.0.1:9467, [::1]:9467, localhost:9467 or :9467";
+    let all = |port: u16| {
+        // The first takes IPv4 as well; the second is for a host without IPv6.
+        vec![SocketAddr::new([0_u16; 8].into(), port), SocketAddr::new([0_u8; 4].into(), port)]
+    };
+    let digits = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()).then(|| port.parse().ok()).flatten();
+    let (host, port) = text.rsplit_once(':').and_then(|(host, port)| Some((host, digits(port)?))).ok_or(allowed)?;
+    let addresses = match host {
+        "" | "*" => all(port),
+        _ => text.to_socket_addrs().map_err(|error| format!("{error}; {allowed}"))?.collect(),
+    };
+    if addresses.is_empty() { Err(allowed.into()) } else { Ok(Place { text: text.to_owned(), addresses }) }
 }
 
 /// An interval from a tenth of a second to a day.
@@ -262,13 +324,49 @@ mod tests {
         }
     }
 
+    fn understood(line: &[&str]) -> Result<Args, (ErrorKind, String)> {
+        let line = std::iter::once(&"netacc_ss").chain(line);
+        let mut args = Args::try_parse_from(line).map_err(|error| (error.kind(), error.to_string()))?;
+        args.understand().map(|()| args)
+    }
+
     #[test]
     fn a_pid_is_given_once_and_positive() {
-        assert!(Args::try_parse_from(["netacc_ss", "-p", "1", "2"]).is_err());
-        for wrong in ["0", "+1", "4294967296", "redis", ""] {
-            assert!(Args::try_parse_from(["netacc_ss", wrong]).is_err(), "{wrong}");
-            assert!(Args::try_parse_from(["netacc_ss", "-p", wrong]).is_err(), "{wrong}");
+        assert!(understood(&["-p", "1", "2"]).is_err());
+        for wrong in ["0", "+1", "4294967296", ""] {
+            assert!(understood(&[wrong]).is_err(), "{wrong}");
+            assert!(understood(&["-p", wrong]).is_err(), "{wrong}");
         }
-        assert_eq!(Args::try_parse_from(["netacc_ss", "-p", "7"]).unwrap().pid(), Some(7));
+        assert_eq!(understood(&["-p", "7"]).unwrap().whom(), [Who::Pid(7)]);
+        assert_eq!(understood(&["7", "redis", "all"]).unwrap().whom().len(), 3);
+    }
+
+    #[test]
+    fn words_behind_the_processes_are_a_filter() {
+        let args = understood(&["redis", "state", "listening"]).unwrap();
+        assert_eq!((args.whom(), args.groups()), ([Who::Name("redis".into())].as_slice(), vec![Group::Sock]));
+        assert!(args.filter().is_some() && understood(&["redis"]).unwrap().filter().is_none());
+        assert!(understood(&["-w", "1", "sport", ":80"]).unwrap().show.is_empty());
+        assert_eq!(understood(&["-p", "state"]).unwrap().whom(), [Who::Name("state".into())]);
+        for (line, words) in [
+            (&["state", "open"][..], "expected a state"),
+            (&["-s", "cnt", "state", "listening"], "for -s sock"),
+            (&["--openmetrics", "sport", "80"], "for -s sock"),
+        ] {
+            let (_, text) = understood(line).map(|_| ()).unwrap_err();
+            assert!(text.contains(words), "{line:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn places_to_listen_at() {
+        let at = |text| place(text).map(|place| place.addresses);
+        assert_eq!(at("127.0.0.1:1"), Ok(vec!["127.0.0.1:1".parse().unwrap()]));
+        assert_eq!(at("[::1]:0"), Ok(vec!["[::1]:0".parse().unwrap()]));
+        assert_eq!(at(":9467"), Ok(vec!["[::]:9467".parse().unwrap(), "0.0.0.0:9467".parse().unwrap()]));
+        assert!(at("localhost:9467").unwrap().iter().all(|addr| addr.ip().is_loopback()));
+        for wrong in ["", ":", "9467", "127.0.0.1", ":65536", ":+1", "no-such-name.invalid:80"] {
+            assert!(at(wrong).is_err(), "{wrong}");
+        }
     }
 }

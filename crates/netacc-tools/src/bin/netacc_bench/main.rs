@@ -33,7 +33,6 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser;
 use netacc_tools::terminal::print;
 
 use args::{Args, ClientArgs, Command, RedisArgs};
@@ -54,7 +53,7 @@ impl From<String> for Failure {
 }
 
 fn main() -> ExitCode {
-    let done = match Args::parse().command {
+    let done = match netacc_tools::help::parse::<Args>().command {
         Command::Server(args) => server::run(&args).map(|()| true).map_err(Failure::from),
         Command::Client(args) => client(&args),
         Command::Redis(args) => redis(&args),

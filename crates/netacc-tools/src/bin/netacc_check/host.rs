@@ -271,6 +271,17 @@ fn share(config: &Config, report: &mut Report) {
 
 fn library(host: &Host, report: &mut Report) {
     match host.libraries.first() {
+        Some(path) if host.found_by_name == Some(false) => {
+            // In a build folder nobody expects it to be found.
+            let level = if host.beside_library { Level::Note } else { Level::Warn };
+            report
+                .add(level, SUBJECT, "library", format!("{path}, where the dynamic linker does not find it by its name"))
+                .why("netacc_run names the whole path; LD_PRELOAD=libnetacc-preload.so, as in a unit of systemd, does nothing")
+                .advice(
+                    "write the whole path in LD_PRELOAD, or install the library in a folder of the linker (make install \
+                     LIBDIR=DIR; /etc/ld.so.conf) and run 'ldconfig'",
+                )
+        }
         Some(path) => report.add(Level::Ok, SUBJECT, "library", path),
         None => report
             .add(

@@ -17,7 +17,6 @@ mod sockets;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
 use netacc_tools::terminal::{self, print};
 
 use args::{Args, Colour};
@@ -25,6 +24,7 @@ use drivers::Drivers;
 use facts::{live, record};
 use finding::{Level, Report};
 use netacc_tools::args::check as args;
+use netacc_tools::text::clean;
 use peer::Target;
 use show::Style;
 
@@ -34,7 +34,7 @@ const TO_DO: u8 = 1;
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args: Args = netacc_tools::help::parse();
     let done = if args.record {
         record::write(&live::host(args.config.as_deref())).map(|text| (text, Level::Ok))
     } else {
@@ -58,6 +58,10 @@ fn main() -> ExitCode {
 fn check(args: &Args) -> Result<(String, Level), String> {
     let mut report = Report::default();
     let config = args.config.as_deref();
+    if let Some(path) = config {
+        netacc_tools::conf_file::read(path)
+            .map_err(|error| format!("-f: {}: {error}", clean(&path.to_string_lossy())))?;
+    }
     match args.words.as_slice() {
         [program, place] if args.rules => {
             let config = host::configuration(&live::configuration(config), &mut report);
@@ -79,7 +83,7 @@ fn check(args: &Args) -> Result<(String, Level), String> {
                 peer::judge(&target?, &config, &live::host(None), &mut report);
             }
             None if Target::parse(&word.to_string_lossy()).is_some() && netacc_tools::program::find(word).is_err() => {
-                let word = netacc_tools::text::clean(&word.to_string_lossy());
+                let word = clean(&word.to_string_lossy());
                 return Err(format!("{word}: nothing may follow HOST:PORT; options come before it"));
             }
             _ => {

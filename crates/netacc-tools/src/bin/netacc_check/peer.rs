@@ -6,8 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddr
 
 use netacc_conf::Config;
 use netacc_stats::Reason;
-use netacc_tools::holders::holders;
-use netacc_transport::shm::owner;
+use netacc_tools::holders::{holders, holders_of};
+use netacc_tools::kernel_tcp;
+use netacc_tools::standing::{self, Standing};
+use netacc_transport::shm::owner::{self, Word};
 use netacc_transport::shm::rendezvous::{self, NoLink};
 use netacc_wire::{Name, Scope};
 
@@ -20,7 +22,9 @@ use crate::sockets::{self, Rendezvous};
 /// The number of source ports for which the kernel is asked which listener it would choose. Of eight listeners that
 /// share a port by SO_REUSEPORT one stays unseen with a probability of 1 in 5,000.
 const ASKED: u16 = 64;
-/// The first of them: a port that clients get.
+/// The number of listeners of a group of which the reasons are shown.
+const NAMED: usize = 4;
+/// The first source port that is asked about: one that clients get.
 const FIRST_PORT: u16 = 40_000;
 
 /// A destination as it was written.
@@ -150,7 +154,10 @@ fn answer(dest: SocketAddr, config: &Config, there: &Rendezvous, host: &Host) ->
     let mut tried = Vec::new();
     let mut found = None;
     // Of several listeners any that is accelerated; `group` says how many are. Without sock_diag it is one port's answer.
-    let ports: Vec<u16> = listeners.map_or_else(|| vec![FIRST_PORT], |members| members.into_values().collect());
+    let ports: Vec<u16> = match listeners {
+        None => vec![FIRST_PORT],
+        Some(members) => members.into_values().map(|(port, _)| port).collect(),
+    };
     for port in ports {
         let looked = rendezvous::search(
             || owner::listener_cookie(SocketAddr::new(source, port), target),
@@ -175,9 +182,28 @@ fn answer(dest: SocketAddr, config: &Config, there: &Rendezvous, host: &Host) ->
             );
             return stay(Level::Warn, text, Reason::PeerVersion, true);
         }
-        return stay(Level::Warn, "TCP: the server there has no NetACC".into(), Reason::PeerPlain, true);
+        let inodes = kernel_tcp::listeners(&kernel_tcp::sockets("self"), target);
+        let (text, advice) = without_rendezvous(&inodes);
+        return Answer { advice: Some(advice), ..stay(Level::Warn, text, Reason::PeerPlain, true) };
     };
     shared_memory(dest, target, inode, config)
+}
+
+/// Why the first of these listeners whose processes may be looked into has no rendezvous, and what would change that.
+fn without_rendezvous(inodes: &[u64]) -> (String, String) {
+    let holders = holders_of(inodes);
+    let known = inodes.iter().filter_map(|inode| holders.get(inode)).find_map(|those| standing::of_listener(those));
+    match known {
+        None => (
+            "TCP: nobody offers shared memory there, and the process that listens cannot be seen".into(),
+            "ask again as root, or as the server's user, for the server's own reason".into(),
+        ),
+        Some(standing) => {
+            let who = standing.holder.described();
+            let head = if standing.is_without() { "the server there has no NetACC" } else { "the server's own reason" };
+            (format!("TCP: {head}: {who} {}", standing.text()), standing.remedy())
+        }
+    }
 }
 
 /// There is a rendezvous; what remains is whether it is believed.
@@ -271,14 +297,14 @@ fn other_host(dest: SocketAddr, target: SocketAddr, config: &Config, host: &Host
     }
 }
 
-/// The listeners that a connection could reach, each by its cookie and a source port for which the kernel chooses it;
-/// `None` if the kernel does not tell (no sock_diag).
-fn listeners(source: IpAddr, target: SocketAddr) -> Option<BTreeMap<u64, u16>> {
+/// The listeners that a connection could reach, by their cookies, each with a source port for which the kernel chooses it
+/// and its inode; `None` if the kernel does not tell (no sock_diag).
+fn listeners(source: IpAddr, target: SocketAddr) -> Option<BTreeMap<u64, (u16, u64)>> {
     let mut found = BTreeMap::new();
     for port in (0..ASKED).map(|step| FIRST_PORT + step) {
-        // Of a port that is in use, or in TIME_WAIT, the kernel names the connection instead.
-        if let Some(cookie) = owner::listener_cookie(SocketAddr::new(source, port), target) {
-            found.entry(cookie).or_insert(port);
+        // Of a port that is in use, or in TIME_WAIT, the kernel names the connection instead, and the next ports are tried.
+        if let Word::Listener(listener) = owner::listener(Some(SocketAddr::new(source, port)), target) {
+            found.entry(listener.cookie).or_insert((port, listener.inode.into()));
         }
     }
     (!found.is_empty() || kernel_tells()).then_some(found)
@@ -307,12 +333,24 @@ fn group(dest: SocketAddr, there: &Rendezvous, report: &mut Report) {
         (0..rendezvous::PLACES).any(|place| there.inode(name(place).as_bytes()).is_some())
     };
     let (all, with) = (members.len(), members.keys().filter(has).count());
-    let text = format!("{all} listeners share the port (SO_REUSEPORT), {with} of them have NetACC");
+    let text = format!("{all} listeners share the port (SO_REUSEPORT), {with} of them take accelerated connections");
     if with == all {
         report.add(Level::Ok, dest.to_string(), "group", text);
-    } else {
-        report.add(Level::Warn, dest.to_string(), "group", text).advice(remedy(Reason::ReusePort));
+        return;
     }
+    let others: Vec<u64> = members.iter().filter(|(cookie, _)| !has(cookie)).map(|(_, (_, inode))| *inode).collect();
+    let holders = holders_of(&others);
+    let each: Vec<Standing> =
+        others.iter().filter_map(|inode| standing::of_listener(holders.get(inode)?)).take(NAMED).collect();
+    let texts: Vec<String> = each.iter().map(|s| format!("{} {}", s.holder.described(), s.text())).collect();
+    let advice: BTreeSet<String> = each.iter().map(Standing::remedy).collect();
+    let advice = if advice.is_empty() {
+        "start all of them with netacc_run; as root you see which do not have it".into()
+    } else {
+        advice.into_iter().collect::<Vec<_>>().join("; ")
+    };
+    let text = if texts.is_empty() { text } else { format!("{text}: {}", texts.join("; ")) };
+    report.add(Level::Warn, dest.to_string(), "group", text).advice(advice);
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use netacc_conf::ENV_CONFIG_FILE;
 use netacc_stats::{ControlCommand, Reloaded};
 use netacc_stats_reader::{self as reader, Control, Controller, Refusal};
+use netacc_tools::before_page;
 
-use crate::before_page;
-use crate::find::Target;
+use crate::find::{Complaint, Target};
 use crate::show::is_plain;
 
 /// Interval between two checks of the processes.
@@ -35,7 +35,7 @@ pub(crate) enum Refused {
 /// Sends a request to each process, and waits for all of them together. Returns a sentence for each that has not
 /// followed within `limit`, or cannot. A process that has followed is free for other controllers at once, so two of
 /// them that want the same processes in another order do not wait for each other.
-pub(crate) fn carry_out(targets: &[Target], request: Request, limit: Duration) -> Vec<String> {
+pub(crate) fn carry_out(targets: &[Target], request: Request, limit: Duration) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     let mut asked = Vec::new();
     let mut waiting: Vec<&Target> = targets.iter().collect();
@@ -126,7 +126,7 @@ fn follows(target: &Target, controller: &Controller, request: Request) -> bool {
 }
 
 /// Why a process that was asked to load its rules anew, and has answered, keeps those that it has.
-fn why_kept(target: &Target, control: &Control) -> Option<String> {
+fn why_kept(target: &Target, control: &Control) -> Option<Complaint> {
     let why = match control.reloaded() {
         // It has ended.
         _ if !control.has_answered() => return None,

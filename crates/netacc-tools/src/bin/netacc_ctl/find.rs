@@ -1,12 +1,14 @@
 //! Finds the processes that the command line names.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
 use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use netacc_stats_reader::{self as reader, Error, Page, Process};
-use netacc_tools::args::ctl::Who;
+use netacc_tools::args::who::Who;
+use netacc_tools::text::clean;
 
 /// How long a process may take after a fork until it has its own page.
 const FORKING: Duration = Duration::from_millis(500);
@@ -55,7 +57,7 @@ impl Target {
 
     /// The process in a sentence.
     pub(crate) fn called(&self) -> String {
-        about(self.pid, &self.name, "").trim_end().into()
+        self.about("").to_string().trim_end().into()
     }
 
     /// The user of the process; `None` if it has ended. The owner of its folder in /proc would be root's if it has made
@@ -67,8 +69,8 @@ impl Target {
     }
 
     /// A sentence about the process.
-    pub(crate) fn about(&self, text: impl std::fmt::Display) -> String {
-        about(self.pid, &self.name, text)
+    pub(crate) fn about(&self, text: impl Display) -> Complaint {
+        Complaint { process: Some((self.pid, clean(&self.name))), text: text.to_string() }
     }
 }
 
@@ -78,29 +80,81 @@ pub(crate) struct Found {
     /// By rising number.
     pub(crate) targets: Vec<Target>,
     /// A sentence for each name or number that stands for no such process.
-    pub(crate) complaints: Vec<String>,
+    pub(crate) complaints: Vec<Complaint>,
+    /// A sentence if all processes are meant, and there is none.
+    pub(crate) nobody: Option<String>,
+}
+
+/// What is wrong with a process, or with a word of the command line.
+#[derive(Clone, Debug)]
+pub(crate) struct Complaint {
+    /// The process and its name; none if there is no such process.
+    process: Option<(u32, String)>,
+    /// A sentence, or what follows the process in one.
+    text: String,
+}
+
+impl Display for Complaint {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match &self.process {
+            None => f.write_str(&self.text),
+            Some((pid, name)) if name.is_empty() => write!(f, "process {pid} {}", self.text),
+            Some((pid, name)) => write!(f, "process {pid} ({name}) {}", self.text),
+        }
+    }
+}
+
+/// Most processes that are named one by one when they have the same to complain of.
+const NAMED: usize = 8;
+
+/// The complaints as lines. After a request to many processes the same may be said of all: it is said once, with their
+/// numbers.
+pub(crate) fn in_lines(complaints: &[Complaint]) -> Vec<String> {
+    let alike = |text: &str| -> Vec<u32> {
+        let same = complaints.iter().filter(|one| one.text == text);
+        same.filter_map(|one| one.process.as_ref().map(|(pid, _)| *pid)).collect()
+    };
+    let mut lines = Vec::new();
+    for complaint in complaints {
+        let Some((pid, _)) = &complaint.process else {
+            lines.push(complaint.to_string());
+            continue;
+        };
+        let others = alike(&complaint.text);
+        if others.first() != Some(pid) {
+            continue;
+        }
+        let shown: Vec<String> = others.iter().skip(1).take(NAMED).map(ToString::to_string).collect();
+        let more = match others.len() - 1 - shown.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let same = if shown.is_empty() { String::new() } else { format!("; the same with {}{more}", shown.join(", ")) };
+        lines.push(format!("{complaint}{same}"));
+    }
+    lines
 }
 
 /// The processes that the command line names, each once.
 pub(crate) fn find(whom: &[Who]) -> io::Result<Found> {
     let mut found = BTreeMap::new();
     let mut complaints = Vec::new();
+    let mut nobody = None;
     let mut all = None;
     for who in whom {
         match who {
             Who::Pid(pid) => match patiently(*pid) {
                 Ok(target) => drop(found.insert(*pid, target)),
-                Err(error) => complaints.push(about(*pid, &name_of(*pid), in_words(&error))),
+                Err(error) => {
+                    complaints.push(Complaint { process: Some((*pid, name_of(*pid))), text: in_words(&error) });
+                }
             },
             Who::Name(_) | Who::All => {
                 if all.is_none() {
                     all = Some(everybody()?);
                 }
                 let everybody = all.as_ref().map(|(pids, _)| pids.as_slice()).unwrap_or_default();
-                let named = |target: &Target| match who {
-                    Who::Name(name) => target.name == *name || name_of(target.pid) == *name,
-                    _ => true,
-                };
+                let named = |target: &Target| who.means(target.pid, &target.name);
                 let meant: Vec<Target> = everybody.iter().filter_map(|pid| target(*pid).ok()).filter(named).collect();
                 let hidden = all.as_ref().map_or(0, |(_, hidden)| *hidden);
                 let others = match hidden {
@@ -109,11 +163,12 @@ pub(crate) fn find(whom: &[Who]) -> io::Result<Found> {
                 };
                 match who {
                     Who::Name(name) if meant.is_empty() => {
-                        complaints.push(format!("no process with NetACC has the name {}{others}", name.escape_debug()));
+                        let text = format!("no process with NetACC has the name {}{others}", name.escape_debug());
+                        complaints.push(Complaint { process: None, text });
                     }
                     Who::All if meant.is_empty() => {
-                        complaints
-                            .push(format!("no process has NetACC loaded; start one with 'netacc_run COMMAND'{others}"));
+                        nobody =
+                            Some(format!("no process has NetACC loaded; start one with 'netacc_run COMMAND'{others}"));
                     }
                     _ => {}
                 }
@@ -121,7 +176,7 @@ pub(crate) fn find(whom: &[Who]) -> io::Result<Found> {
             }
         }
     }
-    Ok(Found { targets: found.into_values().collect(), complaints })
+    Ok(Found { targets: found.into_values().collect(), complaints, nobody })
 }
 
 /// The processes that have NetACC and that we may look into, and the number of those that we may not.
@@ -163,9 +218,5 @@ fn in_words(error: &Error) -> String {
 /// The name that the kernel has for a process.
 fn name_of(pid: u32) -> String {
     let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    String::from_utf8_lossy(&name).trim_end().escape_debug().to_string()
-}
-
-fn about(pid: u32, name: &str, text: impl std::fmt::Display) -> String {
-    if name.is_empty() { format!("process {pid} {text}") } else { format!("process {pid} ({name}) {text}") }
+    clean(String::from_utf8_lossy(&name).trim_end_matches('\n'))
 }

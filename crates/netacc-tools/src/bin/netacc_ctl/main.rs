@@ -1,7 +1,6 @@
 //! `netacc_ctl`: switches accelerated programs to kernel TCP while they run, and back, has them load their rules anew, and
 //! has the library in them replaced.
 
-mod before_page;
 mod carry_out;
 mod find;
 mod rules_file;
@@ -13,7 +12,6 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
 use netacc_stats::ControlCommand;
 use netacc_tools::args::ctl::{Action, Args};
 use netacc_tools::terminal::{Style, print};
@@ -22,10 +20,10 @@ use netacc_tools::time;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::carry_out::{Request, carry_out};
-use crate::find::{Target, find};
+use crate::find::{Complaint, Target, find, in_lines};
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args: Args = netacc_tools::help::parse();
     match run(&args) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -41,8 +39,12 @@ fn run(args: &Args) -> Result<bool, String> {
     let began = time::now();
     raise_limit();
     let mut found = find(&args.who()).map_err(|error| format!("/proc cannot be read: {error}"))?;
-    let mut done = found.complaints.is_empty();
-    found.complaints.iter().for_each(note);
+    if let Some(nobody) = &found.nobody {
+        note(nobody);
+    }
+    // To look at nobody is done when that was said; a request that nobody gets is not carried out.
+    let mut done = found.complaints.is_empty() && (found.nobody.is_none() || args.action == Action::Status);
+    in_lines(&found.complaints).iter().for_each(note);
     let switch = |command| carry_out(&found.targets, Request::Switch(command), args.wait);
     let complaints = match args.action {
         Action::Off => switch(ControlCommand::Off),
@@ -62,7 +64,7 @@ fn run(args: &Args) -> Result<bool, String> {
             if asked.is_empty() && !kept.is_empty() {
                 return Err("no process was asked to load its rules anew, and all keep those that they have".into());
             }
-            checked.notes.iter().for_each(note);
+            in_lines(&checked.notes).iter().for_each(note);
             let mut complaints: Vec<_> = kept.iter().map(|t| t.about(rules_file::NOT_ASKED)).collect();
             complaints.extend(reload(args, began, &mut asked, |target| checked.forbids(target)));
             found.targets = asked.into_iter().chain(kept).collect();
@@ -71,10 +73,16 @@ fn run(args: &Args) -> Result<bool, String> {
         }
     };
     done = done && complaints.is_empty();
-    complaints.iter().for_each(note);
+    in_lines(&complaints).iter().for_each(note);
     let reload = (args.action == Action::Reload).then_some(began);
     let seen: Vec<_> = found.targets.iter().filter_map(|target| show::Seen::now(target, reload)).collect();
-    print(&if args.json { show::json(&seen) } else { show::text(&seen, Style::of_stdout()) })?;
+    let style = Style::of_stdout();
+    print(&match args.action {
+        _ if args.json => show::json(&seen),
+        Action::Status => show::text(&seen, style),
+        _ if seen.len() > show::MANY => show::summary(&seen),
+        _ => show::text(&seen, style),
+    })?;
     Ok(done)
 }
 
@@ -86,7 +94,7 @@ fn raise_limit() {
 
 /// Has processes load their rules anew, and those as well that were forked from them before they heard of it, if the
 /// command line means them and `forbids` does not hold for them. They are added to `targets`.
-fn reload(args: &Args, began: u64, targets: &mut Vec<Target>, forbids: impl Fn(&Target) -> bool) -> Vec<String> {
+fn reload(args: &Args, began: u64, targets: &mut Vec<Target>, forbids: impl Fn(&Target) -> bool) -> Vec<Complaint> {
     let mut complaints = carry_out(targets, Request::Reload, args.wait);
     // Each round finds the children of the last one at most.
     for _ in 0..ROUNDS {

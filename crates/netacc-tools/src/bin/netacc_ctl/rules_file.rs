@@ -8,7 +8,7 @@ use netacc_conf::{Config, ENV_CONFIG_FILE, KEYS, Key, Relation};
 use netacc_stats_reader::{CfgLine, Snapshot};
 use netacc_tools::conf_file::{Unreadable, read_of};
 
-use crate::find::Target;
+use crate::find::{Complaint, Target};
 
 /// What is said of a process that is not asked.
 pub(crate) const NOT_ASKED: &str = "keeps the rules that it has: the file of a process of its user has a mistake";
@@ -21,7 +21,7 @@ pub(crate) struct Checked {
     /// The users of processes whose file has a mistake.
     spoiled: BTreeSet<Option<u32>>,
     /// What a user may want to know besides.
-    pub(crate) notes: Vec<String>,
+    pub(crate) notes: Vec<Complaint>,
 }
 
 impl Checked {
@@ -66,9 +66,8 @@ fn check_one(target: &Target, page: &Snapshot, checked: &mut Checked) {
             let keys = changed_in(config, &file.value, &page.cfg);
             if !keys.is_empty() {
                 let keys = keys.join(", ");
-                checked.notes.push(
-                    target.about(format!("keeps its values of {keys} until it is restarted; only rules are loaded")),
-                );
+                let text = format!("keeps its values of {keys} until it is restarted; only rules are loaded");
+                checked.notes.push(target.about(text));
             }
         }
         Err(diags) => {

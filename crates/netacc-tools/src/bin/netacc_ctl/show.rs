@@ -1,13 +1,15 @@
 //! How far the processes are.
 
+use std::collections::BTreeMap;
+
 use netacc_stats::{ControlCommand, ControlState, Reloaded, Transport};
 use netacc_stats_reader::{Snapshot, Sock};
+use netacc_tools::before_page;
 use netacc_tools::columns::{Align, lines};
 use netacc_tools::terminal::Style;
 use netacc_tools::time;
 use serde_json::{Value, json};
 
-use crate::before_page;
 use crate::find::Target;
 
 /// What there is to see of a process.
@@ -122,6 +124,31 @@ pub(crate) fn text(all: &[Seen], style: Style) -> String {
     let painted =
         lines.iter().enumerate().map(|(at, line)| if at == 0 { style.paint("1", line) } else { line.clone() });
     painted.map(|line| line + "\n").collect()
+}
+
+/// Most processes of which each has a line after a request.
+pub(crate) const MANY: usize = 20;
+
+/// How many processes are in which state, and what their connections use: a few lines for any number of processes.
+pub(crate) fn summary(all: &[Seen]) -> String {
+    let mut states: BTreeMap<&str, usize> = BTreeMap::new();
+    all.iter().for_each(|seen| *states.entry(seen.state).or_default() += 1);
+    let states: Vec<String> = states.into_iter().map(|(state, count)| format!("{count} {state}")).collect();
+    let [tcp, shm, rdma] = all.iter().fold([0; 3], |[tcp, shm, rdma], seen| {
+        let [its_tcp, its_shm, its_rdma] = seen.on;
+        [tcp + its_tcp, shm + its_shm, rdma + its_rdma]
+    });
+    let reloaded =
+        |wanted| all.iter().filter(|seen| seen.rules.and_then(|rules| rules.reloaded) == Some(wanted)).count();
+    let rules = match (reloaded(true), reloaded(false)) {
+        (0, 0) => String::new(),
+        (loaded, kept) => format!("rules: {loaded} reloaded, {kept} kept\n"),
+    };
+    format!(
+        "{} processes: {}\nconnections: {tcp} tcp, {shm} shm, {rdma} rdma\n{rules}'netacc_ctl status' has a line for each\n",
+        all.len(),
+        states.join(", ")
+    )
 }
 
 /// The same as JSON.

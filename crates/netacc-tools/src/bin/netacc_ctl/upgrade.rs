@@ -8,7 +8,7 @@ use netacc_stats::{ControlCommand, Upgraded};
 use netacc_stats_reader::{Controller, Page};
 
 use crate::carry_out::{POLL_INTERVAL, Refused, Request, ask_page, state, why_not};
-use crate::find::Target;
+use crate::find::{Complaint, Target};
 
 /// The request.
 const REQUEST: Request = Request::Switch(ControlCommand::Upgrade);
@@ -18,7 +18,7 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(500);
 
 /// Sends the request to each process, and waits for all of them together. Returns a sentence for each that goes on with
 /// the library that it has.
-pub(crate) fn carry_out(targets: &[Target], limit: Duration) -> Vec<String> {
+pub(crate) fn carry_out(targets: &[Target], limit: Duration) -> Vec<Complaint> {
     let until = Instant::now() + limit;
     let mut complaints = Vec::new();
     let mut waiting: Vec<&Target> = targets.iter().collect();

@@ -38,11 +38,9 @@ pub fn check(args: &Args) -> Result<Settings, String> {
     let mut diags = Vec::new();
     let file = match &args.file {
         Some(name) => {
-            // The program is worth more than its acceleration's settings: it runs, with the defaults.
-            match read(Path::new(name)) {
-                Ok(text) => config.apply_file(&name.to_string_lossy(), &text, &mut diags),
-                Err(error) => warnings.push(format!("-f: {}: {error}; using defaults", quoted(name))),
-            }
+            // A file that is named here and cannot be read is a mistake of this command line, as a wrong option is.
+            let text = read(Path::new(name)).map_err(|error| format!("-f: {}: {error}", quoted(name)))?;
+            config.apply_file(&name.to_string_lossy(), &text, &mut diags);
             // The command may change its directory before a program it starts reads the file.
             Some(std::path::absolute(name).unwrap_or_else(|_| PathBuf::from(name)))
         }
@@ -53,6 +51,7 @@ pub fn check(args: &Args) -> Result<Settings, String> {
             match read(Path::new(&name)) {
                 Ok(text) => config.apply_file(&name.to_string_lossy(), &text, &mut diags),
                 Err(Unreadable::Os(error)) if error.kind() == ErrorKind::NotFound && usual => {}
+                // The program is worth more than its acceleration's settings: it runs, with the defaults.
                 Err(error) => warnings.push(format!("{}: {error}; using defaults", quoted(&name))),
             }
             None

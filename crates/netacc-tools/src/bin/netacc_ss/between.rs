@@ -63,6 +63,11 @@ const MOUNT: &str = "mount one directory of the host at NACC_HOST_DIR (/run/neta
 
 /// What keeps two ends on one host from each other; `None`: nothing that can be seen.
 fn missing_between(own: &View, end: &OtherEnd, processes: &Processes) -> Option<(String, String)> {
+    // What the process says of itself comes before what can be seen of its surroundings.
+    if let Some(standing) = end.standing.as_ref().filter(|standing| standing.is_kept() && !standing.is_without()) {
+        let remedy = upper(&format!("{}.", standing.remedy()), '\0');
+        return Some((format!(", which {}.", standing.text()), remedy));
+    }
     let other = processes.page(end.pid).map(View::of).filter(|_| end.accelerated);
     let Some(other) = other else {
         let remedy = "Start that program with netacc_run too, with the same directory mounted (NACC_HOST_DIR).";

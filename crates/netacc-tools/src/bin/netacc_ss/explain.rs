@@ -5,6 +5,7 @@ use std::fs;
 
 use netacc_stats::{Reason, SOCK_ENTRIES, State, Transport};
 use netacc_stats_reader::{Known, Snapshot, Sock};
+use netacc_tools::standing::{facts, is_others};
 use netacc_tools::terminal::{Style, paragraph};
 use serde_json::{Value, json};
 
@@ -142,11 +143,13 @@ fn because(page: &Snapshot, socket: &Sock, processes: &Processes) -> (String, St
             if let Some((more, remedy)) = between::look(page, socket, reason, processes) {
                 return (reason.name().into(), more, remedy);
             }
-            (
-                reason.name().into(),
-                format!("{}.{}", why.trim_end_matches('.'), facts(page, socket, reason)),
-                sentence(remedy),
-            )
+            let why = format!("{}.{}", why.trim_end_matches('.'), facts(page, socket, reason));
+            if let Some((more, remedy)) = of_the_other_end(page, socket, reason, processes) {
+                return (reason.name().into(), format!("{why} {more}"), remedy);
+            }
+            let remedy =
+                if reason == Reason::Operator { remedy.replace("PID", &page.pid.to_string()) } else { remedy.into() };
+            (reason.name().into(), why, sentence(&remedy))
         }
         Known::Number(number) => (
             format!("?{number}"),
@@ -156,35 +159,24 @@ fn because(page: &Snapshot, socket: &Sock, processes: &Processes) -> (String, St
     }
 }
 
-/// What this process has to do with a reason: the settings behind it.
-fn facts(page: &Snapshot, socket: &Sock, reason: Reason) -> String {
-    let key = match reason {
-        Reason::Disabled => "NACC_ENABLE_RDMA_DEFAULT",
-        Reason::PercentDraw => "NACC_CONNECT_RDMA_PERCENT",
-        Reason::TcpFirst => "NACC_CONN_TCP_FIRST",
-        Reason::NoDescriptors => {
-            let limits = fs::read_to_string(format!("/proc/{}/limits", page.pid)).unwrap_or_default();
-            let soft = limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next());
-            return soft.map_or_else(String::new, |soft| format!(" Its limit is {soft}."));
-        }
-        Reason::Rule => {
-            let number = socket.rule.and_then(|rule| usize::try_from(rule).ok());
-            return match number.and_then(|number| page.rules().nth(number)) {
-                Some((rule, _)) => format!(" It is {}: {}.", rule.source, rule.value),
-                None if socket.since_ns < page.control.rules_loaded_ns => {
-                    " The rules have been loaded anew since then.".into()
-                }
-                None => String::new(),
-            };
-        }
-        _ => return String::new(),
-    };
-    let line = page.cfg.iter().find(|line| line.key == key);
-    line.map_or_else(String::new, |line| format!(" Here {key}={} comes from: {}.", line.value, line.source))
+/// For a reason that the other end decides about: what the process there makes of the connection, and what would change
+/// that. `None`: the other end is not on this host, or may not be looked into.
+fn of_the_other_end(page: &Snapshot, socket: &Sock, reason: Reason, processes: &Processes) -> Option<(String, String)> {
+    if !is_others(reason) || socket.transport.get() != Some(Transport::Tcp) || sock::listens(socket) {
+        return None;
+    }
+    // A connection that was made reaches the listener again when it is made again.
+    let standing = processes.beside(page, socket, matches!(reason, Reason::PeerPlain))?;
+    let who = standing.holder.described();
+    let text = format!("At the other end, {who} {}.", standing.text());
+    Some((text, format!("{}.", sentence(&standing.remedy()))))
 }
 
-/// With a capital letter.
+/// With a capital letter, unless it begins with a command.
 fn sentence(text: &str) -> String {
+    if text.starts_with("netacc_") {
+        return text.to_owned();
+    }
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }

@@ -9,6 +9,7 @@ use netacc_tools::terminal::Style;
 use netacc_tools::time;
 use serde_json::{Value, json};
 
+use crate::chosen::Chosen;
 use crate::table::Align::{Left, Right};
 use crate::table::Table;
 use crate::{complaint, note, sock};
@@ -42,8 +43,8 @@ impl Summary {
 }
 
 /// The list, as text or JSON.
-pub(crate) fn all(json: bool, style: Style) -> io::Result<String> {
-    let listing = listed()?;
+pub(crate) fn all(chosen: &Chosen, json: bool, style: Style) -> io::Result<String> {
+    let listing = listed(chosen)?;
     if json {
         let each: Value = listing.processes.iter().map(one).collect();
         return Ok(format!("{each:#}\n"));
@@ -64,9 +65,10 @@ pub(crate) fn is_any(listing: &Listing) -> bool {
     any
 }
 
-/// All accelerated processes; what could not be seen is said on stderr.
-pub(crate) fn listed() -> io::Result<Listing> {
-    let listing = reader::list_processes()?;
+/// The accelerated processes that are meant; what could not be seen is said on stderr.
+pub(crate) fn listed(chosen: &Chosen) -> io::Result<Listing> {
+    let mut listing = reader::list_processes()?;
+    chosen.keep(&mut listing);
     // After an upgrade many processes may have the same to tell.
     let mut alike: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     for (pid, error) in &listing.unreadable {

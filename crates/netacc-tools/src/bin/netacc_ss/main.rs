@@ -2,6 +2,7 @@
 
 mod between;
 mod cfg;
+mod chosen;
 mod clear;
 mod cnt;
 mod complaint;
@@ -29,6 +30,7 @@ use netacc_stats_reader::{self as reader, Listing, Snapshot};
 use netacc_tools::terminal::{Style, print};
 
 use args::{Args, Group};
+use chosen::Chosen;
 use netacc_tools::args::ss as args;
 use show::Seen;
 
@@ -48,20 +50,22 @@ fn run(args: &Args) -> Result<String, String> {
     if args.clear {
         return clear::run(args.json).map_err(no_proc);
     }
-    if let Some(addr) = args.serve {
-        return serve::run(addr, args.pid(), args.metrics());
+    let chosen = Chosen::new(args.whom());
+    if let Some(place) = &args.serve {
+        return serve::run(place, chosen, args.metrics());
     }
     let style = Style::of_stdout();
     if let Some(question) = args.explain {
         return explain::run(question, args.json, style);
     }
+    let chosen = chosen.resolved()?;
     if let Some(interval) = args.watch {
-        return watch::run(&watch::Order::new(args, interval));
+        return watch::run(&watch::Order::new(args, chosen, interval)?);
     }
-    match (args.pid(), args.openmetrics) {
-        (None, false) if args.names_groups() => show::all(&args.groups(), args.json, style).map_err(no_proc),
-        (None, false) => list::all(args.json, style).map_err(no_proc),
-        (None, true) => Ok(metrics::text(list::listed().map_err(no_proc)?, &args.metrics())),
+    match (chosen.pid(), args.openmetrics) {
+        (None, false) if args.names_groups() => show::all(&chosen, args, style).map_err(no_proc),
+        (None, false) => list::all(&chosen, args.json, style).map_err(no_proc),
+        (None, true) => Ok(metrics::text(list::listed(&chosen).map_err(no_proc)?, &args.metrics())),
         (Some(pid), true) => {
             // What else there is to see of it is looked for before the text begins: a failure must be told.
             let page = look(pid, &args.metrics())?.page;
@@ -70,7 +74,7 @@ fn run(args: &Args) -> Result<String, String> {
         }
         (Some(pid), false) => {
             let groups = args.groups();
-            let seen = look(pid, &groups)?;
+            let seen = look(pid, &groups)?.filtered(args.filter());
             Ok(if args.json { format!("{:#}\n", seen.json(&groups)) } else { seen.text(&groups, style) })
         }
     }

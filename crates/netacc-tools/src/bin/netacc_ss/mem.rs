@@ -62,7 +62,7 @@ struct Area {
 }
 
 /// The memory of a process.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Memory {
     /// By inode.
     areas: BTreeMap<u64, Area>,

@@ -1,5 +1,7 @@
 //! Which metrics there are: from what was seen of processes to OpenMetrics.
 
+use std::collections::BTreeMap;
+
 use netacc_stats::{Counter, Kind, Transport};
 use netacc_stats_reader::{Listing, QueuePair};
 
@@ -84,6 +86,16 @@ impl<'a> One<'a> {
             self.add("netacc_connections", Gauge, "Open connections, by what carries them now.", &labels, count);
         }
         self.add("netacc_listeners", Gauge, "Listening sockets.", &[], open.listeners);
+        let mut left: BTreeMap<String, usize> = BTreeMap::new();
+        for sock in page.socks.iter().filter(|sock| sock::listens(sock)) {
+            if let Some(reason) = reasons::of(sock) {
+                *left.entry(reason.to_string()).or_default() += 1;
+            }
+        }
+        for (reason, count) in left {
+            let help = "Listening sockets that no accelerated connection reaches, by the reason.";
+            self.add("netacc_listeners_on_tcp", Gauge, help, &[("reason", &reason)], count);
+        }
         for counter in Counter::ALL {
             self.counter(*counter);
         }

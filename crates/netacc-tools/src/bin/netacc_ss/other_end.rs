@@ -5,27 +5,33 @@
 //! the other end is looked for among the pages of all processes, by the addresses of the connection, and where it has no
 //! NetACC among the sockets of each network namespace. Only root sees all of them.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 
 use netacc_stats::{SockAddr, State, Transport};
 use netacc_stats_reader::{self as reader, Snapshot, Sock};
-use netacc_tools::holders::{Holder, holders};
+use netacc_tools::holders::{Holder, holders_of};
+use netacc_tools::kernel_tcp::{self, KernelSocket, sockets};
 use netacc_tools::place::{Container, namespace_of, network_of};
+use netacc_tools::standing::{self, Standing};
 
-/// Number of sockets whose holders are looked for in one run.
+/// Number of connections whose other end is asked in one run: a question for each connection of a busy server would take
+/// minutes.
 const ASKED: usize = 64;
 
 /// The process at the other end of a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct OtherEnd {
     pub(crate) pid: u32,
     pub(crate) program: String,
     pub(crate) container: Option<Container>,
     /// Whether it has NetACC.
     pub(crate) accelerated: bool,
+    /// What it makes of the connection, if that was asked of the kernel's socket.
+    pub(crate) standing: Option<Standing>,
 }
 
 impl OtherEnd {
@@ -44,8 +50,10 @@ impl OtherEnd {
 pub(crate) struct Processes {
     pages: OnceCell<Vec<Snapshot>>,
     kernel: OnceCell<Vec<KernelEnd>>,
-    /// The holder of each socket that the kernel was asked for.
-    holders: RefCell<HashMap<u64, Option<Holder>>>,
+    /// The holders of every socket in `kernel`.
+    holders: OnceCell<HashMap<u64, Vec<Holder>>>,
+    /// Number of connections whose other end was asked.
+    asked: Cell<usize>,
 }
 
 impl Processes {
@@ -84,26 +92,69 @@ impl Processes {
     fn by_the_kernel(&self, sock: &Sock, own: u64) -> Option<OtherEnd> {
         let (local, peer) = (address(&sock.local)?, address(&sock.peer)?);
         let all = self.kernel.get_or_init(kernel_ends);
-        let found: Vec<&KernelEnd> = all.iter().filter(|end| end.network != own && end.peer == local).collect();
+        let elsewhere = all.iter().filter(|end| end.network != own && end.socket.is_established());
+        let found: Vec<&KernelSocket> = elsewhere.map(|end| &end.socket).filter(|end| end.peer == local).collect();
         // The one whose both addresses fit, else the only one, whose destination was translated.
-        let exact: Vec<&&KernelEnd> = found.iter().filter(|end| end.local == peer).collect();
+        let exact: Vec<&&KernelSocket> = found.iter().filter(|end| end.local == peer).collect();
         let inode = match (exact.as_slice(), found.as_slice()) {
             ([end], _) => end.inode,
             ([], [end]) => end.inode,
             _ => return None,
         };
-        let mut known = self.holders.borrow_mut();
-        // A question for each socket of a busy server would take minutes.
-        if known.len() >= ASKED && !known.contains_key(&inode) {
-            return None;
-        }
-        let holder = known.entry(inode).or_insert_with(|| holders(inode).into_iter().next()).clone()?;
+        let holder = self.holders_of(inode).into_iter().next().filter(|_| self.may_ask())?;
         Some(OtherEnd {
             pid: holder.pid,
-            program: holder.name,
+            program: holder.name.clone(),
             container: Container::of(holder.pid),
             accelerated: reader::open(holder.pid).is_ok(),
+            standing: standing::of_connection(&[holder]),
         })
+    }
+
+    /// Whether one more connection may be asked about, which is then counted.
+    fn may_ask(&self) -> bool {
+        self.asked.replace(self.asked.get().saturating_add(1)) < ASKED
+    }
+
+    /// The holders of a socket; one walk through `/proc` finds those of all sockets.
+    fn holders_of(&self, inode: u64) -> Vec<Holder> {
+        let all = || {
+            let ends = self.kernel.get_or_init(kernel_ends);
+            holders_of(&ends.iter().map(|end| end.socket.inode).collect::<Vec<_>>())
+        };
+        self.holders.get_or_init(all).get(&inode).cloned().unwrap_or_default()
+    }
+
+    /// What the process at the other end makes of a connection of `page` within one network namespace that runs by TCP.
+    /// For a connection that was made, `of_listener` asks about the listener, which a later connection would reach.
+    pub(crate) fn beside(&self, page: &Snapshot, sock: &Sock, of_listener: bool) -> Option<Standing> {
+        if !self.may_ask() {
+            return None;
+        }
+        let own = network_of(page.pid)?;
+        let (local, peer) = (address(&sock.local), address(&sock.peer)?);
+        let all = self.kernel.get_or_init(kernel_ends);
+        let here: Vec<KernelSocket> = all.iter().filter(|end| end.network == own).map(|end| end.socket).collect();
+        if of_listener {
+            let inodes = kernel_tcp::listeners(&here, peer);
+            if let Some(standing) = inodes.into_iter().find_map(|inode| standing::of_listener(&self.holders_of(inode)))
+            {
+                return Some(standing);
+            }
+        }
+        // The kernel's sockets have other addresses if the connection was in shared memory before.
+        let ends = self.pages().iter().flat_map(|other| other.socks.iter().map(move |its| (other, its)));
+        let is_other = |(_, its): &(&Snapshot, &Sock)| {
+            let is_connection = its.state.get() != Some(State::Listening);
+            is_connection && local.is_some() && address(&its.local) == Some(peer) && address(&its.peer) == local
+        };
+        if let Some((other, its)) = ends.filter(is_other).find(|(other, _)| network_of(other.pid) == Some(own)) {
+            let uid = fs::metadata(format!("/proc/{}", other.pid)).map_or(0, |found| found.uid());
+            let holder = Holder { pid: other.pid, name: other.program.clone(), uid, fds: vec![its.fd] };
+            return standing::of_connection(&[holder]);
+        }
+        let other = here.iter().find(|end| end.is_established() && Some(end.peer) == local && end.local == peer)?;
+        standing::of_connection(&self.holders_of(other.inode))
     }
 
     fn accelerated(&self, page: &Snapshot, sock: &Sock, own: u64) -> Option<OtherEnd> {
@@ -138,6 +189,7 @@ impl Processes {
             program: first.program.clone(),
             container: Container::of(first.pid),
             accelerated: true,
+            standing: None,
         })
     }
 }
@@ -155,89 +207,23 @@ fn segments(pid: u32) -> BTreeSet<u64> {
     segments.filter_map(|line| line.split_ascii_whitespace().nth(4)?.parse().ok()).collect()
 }
 
-/// An end of an established connection that the kernel has in a network namespace.
+/// A TCP socket, and the network namespace that it is in.
 #[derive(Debug)]
 struct KernelEnd {
     network: u64,
-    local: SocketAddr,
-    peer: SocketAddr,
-    inode: u64,
+    socket: KernelSocket,
 }
 
-/// The established connections of every network namespace in which a process can be seen.
+/// The TCP sockets of every network namespace in which a process can be seen.
 fn kernel_ends() -> Vec<KernelEnd> {
     let mut networks = BTreeMap::new();
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        if let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok())
+        if let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
             && let Some(network) = network_of(pid)
         {
             networks.entry(network).or_insert(pid);
         }
     }
-    let mut found = Vec::new();
-    for (network, pid) in networks {
-        for family in ["tcp", "tcp6"] {
-            let table = fs::read_to_string(format!("/proc/{pid}/net/{family}")).unwrap_or_default();
-            let ends = table.lines().filter_map(entry);
-            found.extend(ends.map(|(local, peer, inode)| KernelEnd { network, local, peer, inode }));
-        }
-    }
-    found
-}
-
-/// `SL: LOCAL REMOTE STATE QUEUES TIMER RETRANSMITS UID TIMEOUT INODE` of `/proc/net/tcp`: both addresses and the inode of an
-/// established connection.
-fn entry(line: &str) -> Option<(SocketAddr, SocketAddr, u64)> {
-    let mut words = line.split_ascii_whitespace().skip(1);
-    let (local, peer) = (place(words.next()?)?, place(words.next()?)?);
-    let established = words.next()? == "01";
-    let inode = words.nth(5)?.parse().ok().filter(|inode| *inode != 0)?;
-    established.then_some((local, peer, inode))
-}
-
-/// An address in hexadecimal digits, as the kernel keeps its words in memory.
-fn place(text: &str) -> Option<SocketAddr> {
-    let (ip, port) = text.split_once(':')?;
-    let word = |n: usize| Some(u32::from_str_radix(ip.get(n * 8..n * 8 + 8)?, 16).ok()?.to_ne_bytes());
-    let ip: IpAddr = match ip.len() {
-        8 => Ipv4Addr::from(word(0)?).into(),
-        32 => {
-            let (a, b, c, d) = (word(0)?, word(1)?, word(2)?, word(3)?);
-            let mut all = [0; 16];
-            all.iter_mut().zip([a, b, c, d].as_flattened()).for_each(|(to, from)| *to = *from);
-            Ipv6Addr::from(all).into()
-        }
-        _ => return None,
-    };
-    Some(SocketAddr::new(ip.to_canonical(), u16::from_str_radix(port, 16).ok()?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kernels_table() {
-        let line = "   1: 0100007F:1F90 0200007F:C350 01 00000000:00000000 00:00000000 00000000  1000        0 77 1 0";
-        assert_eq!(entry(line), Some(("127.0.0.1:8080".parse().unwrap(), "127.0.0.2:50000".parse().unwrap(), 77)));
-        assert_eq!(entry(&line.replace(" 01 ", " 0A ")), None, "it listens");
-        assert_eq!(entry(&line.replace(" 77 ", " 0 ")), None, "nobody holds it");
-        let mapped = "0000000000000000FFFF00000100007F:0050";
-        assert_eq!(place(mapped), Some("127.0.0.1:80".parse().unwrap()));
-        assert_eq!(place("B80D0120000000000000000001000000:0001"), Some("[2001:db8::1]:1".parse().unwrap()));
-        for odd in ["", ":", "0100007F", "0100007:1", "0100007G:1", "0100007F:x"] {
-            assert_eq!(place(odd), None, "{odd}");
-        }
-        assert_eq!(entry("  sl  local_address rem_address   st"), None);
-    }
-
-    #[test]
-    fn a_connection_within_one_network_is_not_elsewhere() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let table = fs::read_to_string("/proc/self/net/tcp").unwrap();
-        let (local, peer) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
-        let seen = table.lines().filter_map(entry).filter(|(l, p, _)| (*l, *p) == (local, peer)).count();
-        assert_eq!(seen, 1);
-    }
+    let each = networks.into_iter();
+    each.flat_map(|(network, pid)| sockets(pid).into_iter().map(move |socket| KernelEnd { network, socket })).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use httparse::Status;
 use netacc_stats_reader as reader;
 
-use crate::args::Group;
+use crate::args::{Group, Place};
+use crate::chosen::Chosen;
 use crate::{metrics, note, openmetrics};
 
 /// How long a client may take for its request, and once more for taking the answer.
@@ -54,7 +55,7 @@ struct Looks {
 
 /// What is served.
 struct Service {
-    pid: Option<u32>,
+    chosen: Chosen,
     groups: Vec<Group>,
     /// The oldest first.
     clients: Mutex<Vec<Client>>,
@@ -64,12 +65,13 @@ struct Service {
 }
 
 /// Serves until the program is ended.
-pub(crate) fn run(addr: SocketAddr, pid: Option<u32>, groups: Vec<Group>) -> Result<String, String> {
-    let listener = TcpListener::bind(addr).map_err(|error| format!("cannot listen at {addr}: {error}"))?;
+pub(crate) fn run(place: &Place, chosen: Chosen, groups: Vec<Group>) -> Result<String, String> {
+    let listener = TcpListener::bind(place.addresses.as_slice());
+    let listener = listener.map_err(|error| format!("cannot listen at {}: {error}", place.text))?;
     let addr = listener.local_addr().map_err(|error| error.to_string())?;
     note(format_args!("metrics at http://{addr}/metrics"));
     let clients = Mutex::new(Vec::new());
-    let service = Arc::new(Service { pid, groups, clients, looks: Mutex::default(), looked: Condvar::new() });
+    let service = Arc::new(Service { chosen, groups, clients, looks: Mutex::default(), looked: Condvar::new() });
     for number in 0.. {
         match listener.accept() {
             Ok((client, _)) => take(&service, number, client),
@@ -107,8 +109,12 @@ impl Service {
     }
 
     fn see(&self) -> Result<String, String> {
-        let listing = match self.pid {
-            None => reader::list_processes().map_err(|error| error.to_string())?,
+        let listing = match self.chosen.pid() {
+            None => {
+                let mut listing = reader::list_processes().map_err(|error| error.to_string())?;
+                self.chosen.keep(&mut listing);
+                listing
+            }
             // A process that has ended is no failure of the scrape: its metrics end.
             Some(pid) => reader::Listing { processes: reader::open(pid).into_iter().collect(), ..Default::default() },
         };
@@ -170,6 +176,7 @@ fn serve(turn: &Turn, client: &TcpStream) -> io::Result<()> {
     let answer = match request {
         Ok(Request::Metrics) => Answer::metrics(&turn.service),
         Ok(Request::Head) => Answer { head: true, ..Answer::metrics(&turn.service) },
+        Ok(Request::Health { head }) => Answer { head, ..Answer::plain(200, "OK", "ok\n") },
         Err(answer) => answer,
     };
     // Its time begins anew: how long the look took was not the client's affair.
@@ -217,6 +224,11 @@ enum Request {
     Metrics,
     /// Only what the answer would be like.
     Head,
+    /// Whether the service works.
+    Health {
+        /// Only what the answer would be like.
+        head: bool,
+    },
 }
 
 /// Reads a request to the end of its header; what is wrong with it is an answer, too.
@@ -265,12 +277,15 @@ fn understand(seen: &[u8]) -> Result<Request, Answer> {
     if request.version == Some(1) && !request.headers.iter().any(named) {
         return Err(wrong(&"the header names no host"));
     }
-    if request.path.and_then(path) != Some("/metrics") {
-        return Err(Answer::plain(404, "Not Found", "the metrics are at /metrics\n"));
-    }
-    match request.method {
-        Some("GET") => Ok(Request::Metrics),
-        Some("HEAD") => Ok(Request::Head),
+    let is_health = match request.path.and_then(path) {
+        Some("/metrics") => false,
+        Some("/healthz") => true,
+        _ => return Err(Answer::plain(404, "Not Found", "the metrics are at /metrics\n")),
+    };
+    match (request.method, is_health) {
+        (Some("GET"), false) => Ok(Request::Metrics),
+        (Some("HEAD"), false) => Ok(Request::Head),
+        (Some(method @ ("GET" | "HEAD")), true) => Ok(Request::Health { head: method == "HEAD" }),
         _ => Err(Answer::plain(405, "Method Not Allowed", "GET and HEAD only\n")),
     }
 }
@@ -331,6 +346,7 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netacc_tools::args::who::Who;
 
     #[test]
     fn requests() {
@@ -338,7 +354,10 @@ mod tests {
         assert_eq!(status("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"), Ok(Request::Metrics));
         assert_eq!(status("GET http://x:9/metrics?a=b HTTP/1.1\r\nhost:x\r\n\r\n"), Ok(Request::Metrics));
         assert_eq!(status("HEAD /metrics HTTP/1.0\n\n"), Ok(Request::Head));
+        assert_eq!(status("GET /healthz HTTP/1.0\n\n"), Ok(Request::Health { head: false }));
+        assert_eq!(status("HEAD /healthz HTTP/1.0\n\n"), Ok(Request::Health { head: true }));
         for (text, code) in [
+            ("POST /healthz HTTP/1.0\r\n\r\n", 405),
             ("GET / HTTP/1.0\r\n\r\n", 404),
             ("GET /metrics/ HTTP/1.0\r\n\r\n", 404),
             ("GET http://x HTTP/1.0\r\n\r\n", 404),
@@ -360,7 +379,8 @@ mod tests {
     #[test]
     fn a_look_is_for_those_who_asked_before() {
         let (clients, looks, looked) = (Mutex::default(), Mutex::default(), Condvar::new());
-        let service = Service { pid: Some(u32::MAX), groups: Vec::new(), clients, looks, looked };
+        let service =
+            Service { chosen: Chosen::new(&[Who::Pid(u32::MAX)]), groups: Vec::new(), clients, looks, looked };
         let began = |service: &Service| lock(&service.looks).last.as_ref().map(|look| look.began);
         let asked = Instant::now();
         assert!(service.look(asked).unwrap().ends_with("# EOF\n"));

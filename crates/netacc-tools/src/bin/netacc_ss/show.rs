@@ -3,16 +3,18 @@
 use std::io;
 
 use netacc_stats_reader::{Error, Snapshot};
+use netacc_tools::filter::Filter;
 use netacc_tools::terminal::Style;
 use netacc_tools::time;
 use serde_json::{Map, Value, json};
 
-use crate::args::Group;
+use crate::args::{Args, Group};
+use crate::chosen::Chosen;
 use crate::mem::{self, Memory};
 use crate::{cfg, cnt, list, qp, rendezvous, sock};
 
 /// What was seen of a process: its page, and what /proc says beside it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) page: Snapshot,
     /// If it was asked for, and the process was still there.
@@ -35,6 +37,14 @@ impl Seen {
     /// Of a process that is there no more, whose page was held.
     pub(crate) fn last(page: Snapshot) -> Self {
         Self { page, memory: None, rendezvous: Vec::new(), now: time::now() }
+    }
+
+    /// The same with the sockets that are meant.
+    pub(crate) fn filtered(self, filter: Option<&Filter>) -> Self {
+        match filter {
+            None => self,
+            Some(filter) => Self { page: filter.of(&self.page), ..self },
+        }
     }
 
     /// The groups asked for, as an object.
@@ -94,12 +104,15 @@ impl Seen {
 }
 
 /// The groups asked for of all accelerated processes of this host. Sockets alone are one table, as ss(8) shows them.
-pub(crate) fn all(groups: &[Group], json: bool, style: Style) -> io::Result<String> {
-    let listing = list::listed()?;
-    let any = json || list::is_any(&listing);
+pub(crate) fn all(chosen: &Chosen, args: &Args, style: Style) -> io::Result<String> {
+    let listing = list::listed(chosen)?;
+    let groups = args.groups();
+    let groups = groups.as_slice();
+    let any = args.json || list::is_any(&listing);
     // One that has ended meanwhile is not there any more.
-    let seen: Vec<Seen> = listing.processes.into_iter().filter_map(|page| Seen::new(page, groups).ok()).collect();
-    if json {
+    let seen = listing.processes.into_iter().filter_map(|page| Seen::new(page, groups).ok());
+    let seen: Vec<Seen> = seen.map(|seen| seen.filtered(args.filter())).collect();
+    if args.json {
         let each: Value = seen.iter().map(|seen| seen.json(groups)).collect();
         return Ok(format!("{each:#}\n"));
     }

@@ -43,7 +43,7 @@ const COLUMNS: [(&str, Align); 13] = [
 /// The title of the column that only connections to other containers have.
 const CONTAINER: &str = "Container";
 /// Those that a narrow terminal may go without.
-const SPARE: [&str; 8] = ["QP", "Peer-Pid", "Local Address:Port", "Reason", "State", "Msgs-In", "Msgs-Out", CONTAINER];
+const SPARE: [&str; 4] = ["QP", "Peer-Pid", "Msgs-In", "Msgs-Out"];
 
 /// The process number of the other end in our PID namespace, and its container if that is another one.
 fn other_end(sock: &Sock, across: Option<&OtherEnd>) -> (u32, Option<String>) {
@@ -75,7 +75,7 @@ fn cells(page: &Snapshot, sock: &Sock, processes: &Processes) -> [String; 13] {
 pub(crate) fn text_of_all(all: &[Seen], style: Style, out: &mut String) {
     let [c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12] = COLUMNS;
     let columns = [("Pid", Right), ("Program", Left), c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12];
-    let mut table = Table::new(columns).spare(&SPARE).rare(CONTAINER);
+    let mut table = Table::new(columns).spare(&SPARE).rare(CONTAINER).folds();
     let processes = Processes::default();
     for page in all.iter().map(|seen| &seen.page) {
         for sock in &page.socks {
@@ -90,7 +90,7 @@ pub(crate) fn text_of_all(all: &[Seen], style: Style, out: &mut String) {
 
 /// Appends the sockets as a table, the listeners once more with where they are found, and what the reasons mean.
 pub(crate) fn text(page: &Snapshot, names: &[String], style: Style, out: &mut String) {
-    let mut table = Table::new(COLUMNS).spare(&SPARE).rare(CONTAINER);
+    let mut table = Table::new(COLUMNS).spare(&SPARE).rare(CONTAINER).folds();
     let processes = Processes::default();
     page.socks.iter().for_each(|sock| table.row(cells(page, sock, &processes)));
     table.write(style, out);

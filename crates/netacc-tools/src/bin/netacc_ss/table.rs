@@ -18,13 +18,18 @@ pub(crate) struct Table<const N: usize> {
     spare: &'static [&'static str],
     /// The title of a column that is left out where none of its cells says anything.
     rare: &'static str,
+    /// Whether a narrow terminal gets several lines for each row, rather than too few columns.
+    folds: bool,
 }
+
+/// Spaces before the further lines of a row.
+const INDENT: usize = 4;
 
 impl<const N: usize> Table<N> {
     /// A table with titles only.
     pub(crate) fn new(columns: [(&str, Align); N]) -> Self {
         let align = columns.map(|(_, align)| align);
-        Self { align, rows: vec![columns.map(|(title, _)| title.to_owned())], spare: &[], rare: "" }
+        Self { align, rows: vec![columns.map(|(title, _)| title.to_owned())], spare: &[], rare: "", folds: false }
     }
 
     /// Names columns that a narrow terminal may go without, the first to go first.
@@ -39,6 +44,13 @@ impl<const N: usize> Table<N> {
         self
     }
 
+    /// Where a terminal has no room even without the columns that may be missing, each row has several lines, as few as
+    /// possible.
+    pub(crate) fn folds(mut self) -> Self {
+        self.folds = true;
+        self
+    }
+
     /// Adds a line.
     pub(crate) fn row(&mut self, cells: [String; N]) {
         self.rows.push(cells);
@@ -47,32 +59,59 @@ impl<const N: usize> Table<N> {
     /// Appends the table to `out`, two spaces between columns, none at line ends.
     ///
     /// On a terminal that is too narrow long numbers are shortened; if that is not enough, columns are left out,
-    /// and a last line says which.
+    /// and a last line says which, or the rows are folded.
     pub(crate) fn write(mut self, style: Style, out: &mut String) {
-        let mut shown: [bool; N] = std::array::from_fn(|column| self.says_something(column));
+        let whole: [bool; N] = std::array::from_fn(|column| self.says_something(column));
+        let mut shown = whole;
         let mut missing: Vec<&str> = Vec::new();
+        let mut left_out: Vec<&str> = Vec::new();
+        let mut parts = vec![whole];
         if let Some(limit) = style.width {
-            if self.width(&shown) > limit {
+            if width(&self.widths(), &shown) > limit {
                 self.shorten();
             }
+            let widths = self.widths();
+            parts = self.parts(&widths, &whole, limit);
             for title in self.spare {
-                if self.width(&shown) <= limit {
+                if width(&widths, &shown) <= limit {
                     break;
                 }
                 let titles = self.rows.first().into_iter().flatten();
                 for (_, shown) in titles.zip(&mut shown).filter(|(found, shown)| found == title && **shown) {
                     *shown = false;
-                    missing.push(title);
+                    left_out.push(title);
+                }
+                // A column is missing only where the rows become shorter by that.
+                let fewer = self.parts(&widths, &shown, limit);
+                if fewer.len() < parts.len() || !self.folds {
+                    parts = fewer;
+                    missing.clone_from(&left_out);
                 }
             }
         }
-        for (index, line) in self.lines(&shown).iter().enumerate() {
-            out.push_str(&if index == 0 { style.paint("1", line) } else { line.clone() });
-            out.push('\n');
-        }
+        self.put(&parts, style, out);
         if !missing.is_empty() {
             let list = missing.join(", ");
             paragraph("", &format!("({list}: in a wider terminal or a pipe)"), 0, style.width, out);
+        }
+    }
+
+    /// The columns of each line of a row: a single line, unless rows are folded.
+    fn parts(&self, widths: &[usize; N], shown: &[bool; N], limit: usize) -> Vec<[bool; N]> {
+        if self.folds { folded(widths, shown, limit) } else { vec![*shown] }
+    }
+
+    /// Appends the rows, each with a line for each of these sets of columns.
+    fn put(&self, parts: &[[bool; N]], style: Style, out: &mut String) {
+        let mut lines: Vec<_> = parts.iter().map(|shown| self.lines(shown).into_iter()).collect();
+        for row in 0..self.rows.len() {
+            for (part, lines) in lines.iter_mut().enumerate() {
+                let indent = if part == 0 { 0 } else { INDENT };
+                let line = format!("{:indent$}{}", "", lines.next().unwrap_or_default());
+                let line = line.trim_end();
+                out.push_str(&if row == 0 { style.paint("1", line) } else { line.to_owned() });
+                out.push('\n');
+            }
         }
     }
 
@@ -81,8 +120,15 @@ impl<const N: usize> Table<N> {
         cells.next().is_none_or(|title| title != self.rare) || cells.any(|cell| cell != "-")
     }
 
-    fn width(&self, shown: &[bool; N]) -> usize {
-        self.lines(shown).iter().map(|line| line.width()).max().unwrap_or_default()
+    /// The width of each column.
+    fn widths(&self) -> [usize; N] {
+        let mut widths = [0; N];
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = cell.width().max(*width);
+            }
+        }
+        widths
     }
 
     fn shorten(&mut self) {
@@ -103,6 +149,31 @@ impl<const N: usize> Table<N> {
         let side = |column: usize| sides.get(column).copied().unwrap_or(Align::Left);
         columns::lines(self.rows.iter().map(|row| visible(row, shown)), side)
     }
+}
+
+/// The width of a line with these columns.
+fn width<const N: usize>(widths: &[usize; N], shown: &[bool; N]) -> usize {
+    visible(widths, shown).map(|width| width + 2).sum::<usize>().saturating_sub(2)
+}
+
+/// The columns of each line of a row, so that no line is wider than `limit` unless a single column is.
+fn folded<const N: usize>(widths: &[usize; N], whole: &[bool; N], limit: usize) -> Vec<[bool; N]> {
+    let mut parts: Vec<[bool; N]> = Vec::new();
+    let mut part = [false; N];
+    for column in (0..N).filter(|column| whole.get(*column) == Some(&true)) {
+        let mut longer = part;
+        longer.iter_mut().skip(column).take(1).for_each(|shown| *shown = true);
+        let indent = if parts.is_empty() { 0 } else { INDENT };
+        if indent + width(widths, &longer) > limit && part.contains(&true) {
+            parts.push(part);
+            part = [false; N];
+            part.iter_mut().skip(column).take(1).for_each(|shown| *shown = true);
+        } else {
+            part = longer;
+        }
+    }
+    parts.push(part);
+    parts
 }
 
 /// Those of a row that are shown.
@@ -155,6 +226,18 @@ mod tests {
         assert_eq!(shortened, "Name     Value  More\na           10\nlängere   1.0M  x\n");
         let less = written(table().spare(&["More"]), Style { width: Some(15), colour: false });
         assert_eq!(less, "Name     Value\na           10\nlängere   1.0M\n(More: in a wider terminal or a pipe)\n");
+    }
+
+    #[test]
+    fn rows_are_folded_where_nothing_may_be_missing() {
+        let folded = written(table().folds(), Style { width: Some(15), colour: false });
+        assert_eq!(folded, "Name     Value\n    More\na           10\n\nlängere   1.0M\n    x\n");
+        let spared = written(table().spare(&["More"]).folds(), Style { width: Some(15), colour: false });
+        assert!(spared.contains("(More: in a wider terminal or a pipe)"), "{spared}");
+        for columns in 1..40 {
+            let text = written(table().folds(), Style { width: Some(columns), colour: false });
+            assert!(text.contains("längere") && text.contains('x'), "{columns}: {text}");
+        }
     }
 
     #[test]

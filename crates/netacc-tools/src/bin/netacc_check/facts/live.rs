@@ -63,6 +63,10 @@ pub(crate) fn host(config: Option<&Path>) -> Host {
         dev_shm: rustix::fs::statvfs("/dev/shm").ok().map(|fs| fs.f_blocks.saturating_mul(fs.f_frsize)),
         listeners: listeners(&system, &mut problems),
         libraries: libraries(),
+        found_by_name: found_by_name(),
+        beside_library: library::find_file().is_some_and(|file| {
+            std::env::current_exe().is_ok_and(|own| own.canonicalize().is_ok_and(|own| own.parent() == file.parent()))
+        }),
         config: configuration(config),
         interfaces: interface::all(&system, &kernel, &kernels, &mut problems),
         rdma: rdma::all(&system),
@@ -202,6 +206,15 @@ fn libraries() -> Vec<String> {
     near.into_iter()
         .chain(ldconfig().into_iter().filter_map(|(name, path)| (name == library::NAME).then_some(path)))
         .collect()
+}
+
+/// Whether the dynamic linker finds the library by its name. Only the linker itself knows where it looks, so a program is
+/// started that does nothing: the linker complains about what it does not find, and goes on.
+fn found_by_name() -> Option<bool> {
+    let mut command = Command::new("/bin/true");
+    command.env_clear().env("LD_PRELOAD", library::NAME).env("NACC_LOG_PATH", "");
+    let output = command.stdin(Stdio::null()).stdout(Stdio::null()).output().ok()?;
+    output.status.success().then_some(output.stderr.is_empty())
 }
 
 /// The libraries in the linker's cache, as (name, path).

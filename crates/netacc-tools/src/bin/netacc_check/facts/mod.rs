@@ -50,6 +50,10 @@ pub(crate) struct Host {
     pub(crate) listeners: Vec<u16>,
     /// Where the library was found: beside this program, then by `ldconfig`.
     pub(crate) libraries: Vec<String>,
+    /// Whether the dynamic linker finds the library by its name alone.
+    pub(crate) found_by_name: Option<bool>,
+    /// Whether this program lies in the folder of the library, as in a build folder.
+    pub(crate) beside_library: bool,
     /// The configuration.
     pub(crate) config: Config,
     /// Network interfaces.

@@ -68,7 +68,7 @@ pub(super) fn run(order: &Order) -> Result<String, String> {
         now: None,
     };
     // A process that is not there is told before the screen is taken.
-    view.now = Some(view.watcher.look(view.pid, &view.groups)?);
+    view.now = Some(view.watcher.look(view.pid, &view.groups, &view.order.chosen)?);
     let screen = Screen::take()?;
     let done = view.run(&screen);
     drop(screen);
@@ -105,7 +105,7 @@ impl View {
     }
 
     fn look(&mut self) {
-        match self.watcher.look(self.pid, &self.groups) {
+        match self.watcher.look(self.pid, &self.groups, &self.order.chosen) {
             Ok(round) => {
                 self.before = self.now.replace(round);
                 self.trouble = None;
@@ -239,7 +239,7 @@ impl View {
     /// The processes as the overview has them.
     fn order_shown(&self) -> Vec<u32> {
         let Some(now) = &self.now else { return Vec::new() };
-        rates::sorted(self.before.as_ref().unwrap_or(now), now, self.sort)
+        rates::sorted(self.before.as_ref().unwrap_or(now), now, self.sort, self.order.filter.as_ref())
     }
 
     fn marked(&self, order: &[u32]) -> Option<usize> {
@@ -248,9 +248,12 @@ impl View {
 
     /// Marks the first process where the marked one is not there.
     fn choose(&mut self) {
-        let Some(now) = self.now.as_ref().filter(|_| self.pid.is_none()) else { return };
-        if !now.seen.iter().any(|seen| Some(seen.page.pid) == self.chosen) {
-            self.chosen = self.order_shown().first().copied();
+        if self.now.is_none() || self.pid.is_some() {
+            return;
+        }
+        let order = self.order_shown();
+        if !order.iter().any(|pid| Some(*pid) == self.chosen) {
+            self.chosen = order.first().copied();
         }
     }
 
@@ -296,7 +299,7 @@ impl View {
     fn head(&self) -> String {
         let what = match self.pid {
             None => {
-                let many = self.now.as_ref().map_or(0, |round| round.seen.len());
+                let many = self.order_shown().len();
                 let processes = if many == 1 { "process" } else { "processes" };
                 format!("{many} accelerated {processes}, by {}", self.sort.title())
             }
@@ -326,9 +329,10 @@ impl View {
         let Some(now) = &self.now else { return String::new() };
         // The first look has nothing to compare with: it shows what there is, at no rate.
         let before = self.before.as_ref().unwrap_or(now);
+        let filter = self.order.filter.as_ref();
         match self.pid {
-            None => rates::overview(before, now, self.sort, self.chosen, style),
-            Some(_) => rates::process(before, now, &self.groups, style),
+            None => rates::overview(before, now, self.sort, self.chosen, filter, style),
+            Some(_) => rates::process(before, now, &self.groups, filter, style),
         }
     }
 }

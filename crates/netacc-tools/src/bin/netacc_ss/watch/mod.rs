@@ -10,18 +10,23 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use netacc_stats_reader::{self as reader, Error};
+use netacc_tools::filter::Filter;
 use netacc_tools::terminal::Style;
 use netacc_tools::time;
 use serde_json::Value;
 
 use crate::args::{Args, Group};
+use crate::chosen::Chosen;
 use crate::show::Seen;
 use crate::{complaint, note};
 
 /// What to watch, and how.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
+    /// The only process that is watched; `None` for those that are chosen.
     pid: Option<u32>,
+    chosen: Chosen,
+    filter: Option<Filter>,
     groups: Vec<Group>,
     interval: Duration,
     /// The number of times that the figures are shown; `None`: until the user ends the tool.
@@ -30,8 +35,14 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    pub(crate) fn new(args: &Args, interval: Duration) -> Self {
-        Self { pid: args.pid(), groups: args.groups(), interval, count: args.count, json: args.json }
+    /// An error says that there are several processes where one is needed.
+    pub(crate) fn new(args: &Args, chosen: Chosen, interval: Duration) -> Result<Self, String> {
+        let pid = chosen.pid();
+        if args.names_groups() && pid.is_none() {
+            return Err("-s with -w needs a single process; several have that name".into());
+        }
+        let filter = args.filter().cloned();
+        Ok(Self { pid, chosen, filter, groups: args.groups(), interval, count: args.count, json: args.json })
     }
 }
 
@@ -51,10 +62,11 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn look(&mut self, pid: Option<u32>, groups: &[Group]) -> Result<Round, String> {
+    fn look(&mut self, pid: Option<u32>, groups: &[Group], chosen: &Chosen) -> Result<Round, String> {
         let at = Instant::now();
         let Some(pid) = pid else {
-            let listing = reader::list_processes().map_err(|error| format!("/proc cannot be read: {error}"))?;
+            let mut listing = reader::list_processes().map_err(|error| format!("/proc cannot be read: {error}"))?;
+            chosen.keep(&mut listing);
             return Ok(Round { at, seen: listing.processes.into_iter().map(Seen::last).collect(), ended: false });
         };
         let found = reader::hold(pid).and_then(|(page, copy)| {
@@ -85,12 +97,12 @@ pub(crate) fn run(order: &Order) -> Result<String, String> {
         return live::run(order);
     }
     let mut watcher = Watcher::default();
-    let mut before = watcher.look(order.pid, &order.groups)?;
+    let mut before = watcher.look(order.pid, &order.groups, &order.chosen)?;
     let mut rounds = 0;
     while order.count.is_none_or(|count| rounds < count) && !before.ended {
         // What looking takes does not shift the rhythm.
         thread::sleep((before.at + order.interval).saturating_duration_since(Instant::now()));
-        let now = watcher.look(order.pid, &order.groups)?;
+        let now = watcher.look(order.pid, &order.groups, &order.chosen)?;
         rounds += 1;
         if !write(order, &before, &now)? {
             return Ok(String::new());
@@ -109,8 +121,8 @@ fn write(order: &Order, before: &Round, now: &Round) -> Result<bool, String> {
         format!("{}\n", json(order, before, now))
     } else {
         let table = match order.pid {
-            None => rates::overview(before, now, rates::Sort::default(), None, Style::default()),
-            Some(_) => rates::process(before, now, &order.groups, Style::default()),
+            None => rates::overview(before, now, rates::Sort::default(), None, order.filter.as_ref(), Style::default()),
+            Some(_) => rates::process(before, now, &order.groups, order.filter.as_ref(), Style::default()),
         };
         format!("{}\n{table}\n", time::utc(time::now()))
     };
@@ -124,8 +136,14 @@ fn write(order: &Order, before: &Round, now: &Round) -> Result<bool, String> {
 
 /// One line.
 fn json(order: &Order, before: &Round, now: &Round) -> Value {
-    let mut each = now.seen.iter().map(|seen| {
-        let mut value = if order.pid.is_some() { seen.json(&order.groups) } else { seen.json(&[]) };
+    let meant =
+        now.seen.iter().filter(|seen| order.pid.is_some() || rates::is_meant(&seen.page, order.filter.as_ref()));
+    let mut each = meant.map(|seen| {
+        let mut value = if order.pid.is_some() {
+            seen.clone().filtered(order.filter.as_ref()).json(&order.groups)
+        } else {
+            seen.json(&[])
+        };
         if let Some(map) = value.as_object_mut() {
             map.insert("time".into(), time::utc(seen.now).into());
             map.insert("per_second".into(), rates::json(before, now, seen));

@@ -2,6 +2,7 @@
 
 use netacc_stats::{Counter, Kind};
 use netacc_stats_reader::{Snapshot, Sock, Volume};
+use netacc_tools::filter::Filter;
 use netacc_tools::terminal::Style;
 use netacc_tools::time;
 use serde_json::{Map, Value};
@@ -110,13 +111,19 @@ fn line(change: &Change<'_>) -> [u64; 8] {
 }
 
 /// The processes in the order in which the overview has them.
-pub(super) fn sorted(before: &Round, now: &Round, sort: Sort) -> Vec<u32> {
-    order(before, now, sort).into_iter().map(|(page, _)| page.pid).collect()
+pub(super) fn sorted(before: &Round, now: &Round, sort: Sort, filter: Option<&Filter>) -> Vec<u32> {
+    order(before, now, sort, filter).into_iter().map(|(page, _)| page.pid).collect()
 }
 
-fn order<'a>(before: &'a Round, now: &'a Round, sort: Sort) -> Vec<(&'a Snapshot, [u64; 8])> {
+/// Whether a process has a socket that is meant, or all are meant.
+pub(super) fn is_meant(page: &Snapshot, filter: Option<&Filter>) -> bool {
+    filter.is_none_or(|filter| page.socks.iter().any(|sock| filter.fits(page, sock)))
+}
+
+fn order<'a>(before: &'a Round, now: &'a Round, sort: Sort, filter: Option<&Filter>) -> Vec<(&'a Snapshot, [u64; 8])> {
+    let meant = now.seen.iter().map(|seen| &seen.page).filter(|page| is_meant(page, filter));
     let mut lines: Vec<(&Snapshot, [u64; 8])> =
-        now.seen.iter().map(|seen| (&seen.page, line(&Change::of(before, now, &seen.page)))).collect();
+        meant.map(|page| (page, line(&Change::of(before, now, page)))).collect();
     let key = |figures: &[u64; 8]| figures.get(sort.column).copied().unwrap_or(0);
     lines.sort_by(|(_, a), (_, b)| {
         let rising = key(a).cmp(&key(b));
@@ -125,8 +132,15 @@ fn order<'a>(before: &'a Round, now: &'a Round, sort: Sort) -> Vec<(&'a Snapshot
     lines
 }
 
-/// All processes, a line each; `chosen` is marked.
-pub(super) fn overview(before: &Round, now: &Round, sort: Sort, chosen: Option<u32>, style: Style) -> String {
+/// The processes, a line each; `chosen` is marked.
+pub(super) fn overview(
+    before: &Round,
+    now: &Round,
+    sort: Sort,
+    chosen: Option<u32>,
+    filter: Option<&Filter>,
+    style: Style,
+) -> String {
     let [pid, conns, begun, msgs_in, bytes_in, msgs_out, bytes_out, sleeps] = COLUMNS;
     let mut table = Table::new([
         (pid, Right),
@@ -141,7 +155,9 @@ pub(super) fn overview(before: &Round, now: &Round, sort: Sort, chosen: Option<u
         (sleeps, Right),
     ])
     .spare(&["Sleeps/s", "Msgs-Out/s", "Msgs-In/s", "Fast"]);
-    for (page, figures) in order(before, now, sort) {
+    let lines = order(before, now, sort, filter);
+    let is_empty = lines.is_empty();
+    for (page, figures) in lines {
         let open = Summary::of(page);
         let [pid, conns, begun, msgs_in, bytes_in, msgs_out, bytes_out, sleeps] = figures.map(|n| n.to_string());
         let mark = if chosen == Some(page.pid) { "> " } else { "" };
@@ -150,8 +166,9 @@ pub(super) fn overview(before: &Round, now: &Round, sort: Sort, chosen: Option<u
         table.row([pid, page.program.clone(), conns, fast, begun, msgs_in, bytes_in, msgs_out, bytes_out, sleeps]);
     }
     let mut out = String::new();
-    if now.seen.is_empty() {
-        out.push_str("no accelerated process\n");
+    if is_empty {
+        let such = if filter.is_some() { " with such a socket" } else { "" };
+        out.push_str(&format!("no accelerated process{such}\n"));
     } else {
         table.write(style, &mut out);
     }
@@ -159,7 +176,7 @@ pub(super) fn overview(before: &Round, now: &Round, sort: Sort, chosen: Option<u
 }
 
 /// The groups of one process.
-pub(super) fn process(before: &Round, now: &Round, groups: &[Group], style: Style) -> String {
+pub(super) fn process(before: &Round, now: &Round, groups: &[Group], filter: Option<&Filter>, style: Style) -> String {
     let mut out = String::new();
     let Some(seen) = now.seen.first() else { return out };
     let change = Change::of(before, now, &seen.page);
@@ -174,7 +191,7 @@ pub(super) fn process(before: &Round, now: &Round, groups: &[Group], style: Styl
             Group::Cnt => counters(&change, style, &mut out),
             Group::Mem => memory(earlier, seen, &change, style, &mut out),
             Group::Qp => links(&change, seen.now, style, &mut out),
-            Group::Sock => sockets(&change, style, &mut out),
+            Group::Sock => sockets(&change, filter, style, &mut out),
         }
     }
     out
@@ -255,7 +272,7 @@ fn links(change: &Change<'_>, now: u64, style: Style, out: &mut String) {
     table.write(style, out);
 }
 
-fn sockets(change: &Change<'_>, style: Style, out: &mut String) {
+fn sockets(change: &Change<'_>, filter: Option<&Filter>, style: Style, out: &mut String) {
     let mut table = Table::new([
         ("Fd", Right),
         ("Transport", Left),
@@ -268,8 +285,10 @@ fn sockets(change: &Change<'_>, style: Style, out: &mut String) {
         ("Msgs-Out/s", Right),
         ("Bytes-Out/s", Right),
     ])
-    .spare(&["Peer-Pid", "Local Address:Port", "Reason", "Msgs-In/s", "Msgs-Out/s"]);
-    for sock in change.now.socks.iter().filter(|sock| !sock::listens(sock)) {
+    .spare(&["Peer-Pid", "Msgs-In/s", "Msgs-Out/s"])
+    .folds();
+    let is_meant = |sock: &&Sock| !sock::listens(sock) && filter.is_none_or(|filter| filter.fits(change.now, sock));
+    for sock in change.now.socks.iter().filter(is_meant) {
         let [msgs_in, bytes_in, msgs_out, bytes_out] = change.sock(sock).map(|rate| rate.to_string());
         table.row([
             sock.fd.to_string(),

@@ -16,12 +16,17 @@ fn limit(process: &Process) -> Option<(Option<u64>, Option<u64>)> {
 }
 
 /// Whether an operator has switched the process off.
-pub(crate) fn is_off(process: &Process) -> bool {
+#[must_use]
+pub fn is_off(process: &Process) -> bool {
     limit(process).is_some_and(|(soft, _)| soft == Some(OFF_BEFORE_THE_PAGE))
 }
 
 /// Sets the mark in the limit, or removes it.
-pub(crate) fn mark(process: &Process, command: ControlCommand) -> Result<(), &'static str> {
+///
+/// # Errors
+///
+/// Text that follows the name of the process.
+pub fn mark(process: &Process, command: ControlCommand) -> Result<(), &'static str> {
     const GONE: &str = "has ended";
     let (Some(pid), Some((_, hard))) = (Pid::from_raw(process.pid().cast_signed()), limit(process)) else {
         return Err(GONE);

@@ -1,0 +1,141 @@
+//! The command line as clap reads it, with a help text that is folded to the width of the terminal.
+
+use clap::error::ErrorKind;
+use clap::{Command, Parser};
+use unicode_width::UnicodeWidthChar;
+
+use crate::terminal::{Style, print};
+
+/// Reads the command line. Help, version and mistakes end the process here.
+#[must_use]
+pub fn parse<A: Parser>() -> A {
+    let matches = matches(A::command());
+    A::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+/// Reads the command line by a definition.
+pub fn matches(command: Command) -> clap::ArgMatches {
+    command.try_get_matches().unwrap_or_else(|error| {
+        if error.kind() != ErrorKind::DisplayHelp {
+            error.exit();
+        }
+        // clap folds by itself only with a crate that builds rustix with std, which the preloaded library does not have.
+        let style = Style::of_stdout();
+        let text = if style.colour { error.render().ansi().to_string() } else { error.render().to_string() };
+        let text = style.width.map_or_else(|| text.clone(), |width| folded(&text, width));
+        std::process::exit(i32::from(print(&text).is_err()));
+    })
+}
+
+/// Folds the lines that are longer than `width`. A line goes on below the column where its description begins, which is
+/// behind the last gap of two spaces, or else below its own beginning.
+#[must_use]
+pub fn folded(text: &str, width: usize) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        fold(line, width, &mut out);
+        out.push('\n');
+    }
+    out
+}
+
+/// Least columns that a folded description is worth.
+const NARROWEST: usize = 20;
+
+fn fold(line: &str, width: usize, out: &mut String) {
+    let cells = cells(line);
+    let shown: usize = cells.iter().map(|cell| cell.width).sum();
+    let indent = indent(&cells);
+    if shown <= width || indent + NARROWEST > width {
+        out.push_str(line);
+        return;
+    }
+    // The beginning as it is, then word by word.
+    let mut column = 0;
+    let mut rest = cells.as_slice();
+    while let Some((cell, more)) = rest.split_first().filter(|_| column < indent) {
+        out.push_str(cell.text);
+        column += cell.width;
+        rest = more;
+    }
+    for (number, word) in rest.split(|cell| cell.text == " ").enumerate() {
+        let len: usize = word.iter().map(|cell| cell.width).sum();
+        if number > 0 && column + 1 + len > width {
+            out.push('\n');
+            out.push_str(&" ".repeat(indent));
+            column = indent;
+        } else if number > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        word.iter().for_each(|cell| out.push_str(cell.text));
+        column += len;
+    }
+}
+
+/// A letter, or a sequence that colours what follows it and has no width.
+struct Cell<'a> {
+    text: &'a str,
+    width: usize,
+}
+
+fn cells(line: &str) -> Vec<Cell<'_>> {
+    let mut cells = Vec::new();
+    let mut rest = line;
+    while let Some(first) = rest.chars().next() {
+        let is_sequence = rest.starts_with("\x1b[");
+        let len = match rest.find('m').filter(|_| is_sequence) {
+            Some(end) => end + 1,
+            None => first.len_utf8(),
+        };
+        let (text, more) = rest.split_at(len);
+        cells.push(Cell { text, width: if is_sequence { 0 } else { first.width().unwrap_or(0) } });
+        rest = more;
+    }
+    cells
+}
+
+/// The column where the description of a line begins.
+fn indent(cells: &[Cell<'_>]) -> usize {
+    let (mut column, mut spaces, mut begin, mut beginning) = (0, 0, 0, true);
+    for cell in cells {
+        if cell.text == " " {
+            spaces += 1;
+        } else if cell.width > 0 {
+            if beginning || spaces >= 2 {
+                begin = column;
+            }
+            beginning = false;
+            spaces = 0;
+        }
+        column += cell.width;
+    }
+    begin
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_go_on_below_their_description() {
+        let text = "Usage: x [OPTIONS]\n\n  -a, --all  Shows all of it, and more than that\n  b  c\n";
+        let wanted = "Usage: x [OPTIONS]\n\n  -a, --all  Shows all of it, and\n             more than that\n  b  c\n";
+        assert_eq!(folded(text, 33), wanted);
+        assert_eq!(folded(text, 80), text);
+        assert_eq!(folded(text, 24), text, "too narrow to fold for");
+    }
+
+    #[test]
+    fn colours_have_no_width() {
+        let line = "  \x1b[1m-a\x1b[0m  one two three four five six seven";
+        let out = folded(line, 30);
+        assert_eq!(out, "  \x1b[1m-a\x1b[0m  one two three four five\n      six seven\n");
+    }
+
+    #[test]
+    fn wide_letters_have_their_width() {
+        let out = folded("  -a  数据数据 数据数据 数据数据", 26);
+        assert_eq!(out, "  -a  数据数据 数据数据\n      数据数据\n");
+    }
+}
