@@ -30,6 +30,7 @@ endif
 LIBRARY := libnetacc-preload.so
 PROGRAMS := netacc_run netacc_ss netacc_check netacc_ctl netacc_bench
 SCRIPTS := run_with_netacc
+COMPLETED := $(PROGRAMS) $(SCRIPTS)
 BUILT := $(addprefix $(BUILD)/,$(LIBRARY) $(PROGRAMS))
 COMPLETIONS := $(BUILD)/completions
 PAGES := $(patsubst %,$(BUILD)/%,$(wildcard man/*.[1-8]))
@@ -89,9 +90,9 @@ install:
 	@set -e; for page in $(PAGES); do \
 		$(INSTALL) -D -m 644 "$$page" "$(MANDIR)/man$${page##*.}/$${page##*/}"; done
 	$(INSTALL) -D -m 644 dist/grafana-netacc.json "$(SHARED)/grafana-netacc.json"
-	$(INSTALL) -D -m 644 -t "$(DESTDIR)$(BASHDIR)" $(PROGRAMS:%=$(COMPLETIONS)/bash/%)
-	$(INSTALL) -D -m 644 -t "$(DESTDIR)$(ZSHDIR)" $(PROGRAMS:%=$(COMPLETIONS)/zsh/_%)
-	$(INSTALL) -D -m 644 -t "$(DESTDIR)$(FISHDIR)" $(PROGRAMS:%=$(COMPLETIONS)/fish/%.fish)
+	$(INSTALL) -D -m 644 -t "$(DESTDIR)$(BASHDIR)" $(COMPLETED:%=$(COMPLETIONS)/bash/%)
+	$(INSTALL) -D -m 644 -t "$(DESTDIR)$(ZSHDIR)" $(COMPLETED:%=$(COMPLETIONS)/zsh/_%)
+	$(INSTALL) -D -m 644 -t "$(DESTDIR)$(FISHDIR)" $(COMPLETED:%=$(COMPLETIONS)/fish/%.fish)
 	$(INSTALL) -D -m 644 -t "$(DOCDIR)" $(DOCS)
 	$(INSTALL) -D -m 644 -t "$(DOCDIR)/examples" $(wildcard dist/examples/*)
 	@$(LDCONFIG)
@@ -104,8 +105,8 @@ uninstall:
 	rm -f "$(SHARED)/grafana-netacc.json"
 	@rmdir "$(SHARED)" 2>/dev/null || true
 	@for page in $(PAGES); do rm -f "$(MANDIR)/man$${page##*.}/$${page##*/}"; done
-	rm -f $(PROGRAMS:%="$(DESTDIR)$(BASHDIR)/%") $(PROGRAMS:%="$(DESTDIR)$(ZSHDIR)/_%") \
-		$(PROGRAMS:%="$(DESTDIR)$(FISHDIR)/%.fish")
+	rm -f $(COMPLETED:%="$(DESTDIR)$(BASHDIR)/%") $(COMPLETED:%="$(DESTDIR)$(ZSHDIR)/_%") \
+		$(COMPLETED:%="$(DESTDIR)$(FISHDIR)/%.fish")
 	rm -rf "$(DOCDIR)"
 	@if cmp -s dist/netacc.conf "$(CONFIG)"; then rm -f "$(CONFIG)"; \
 	elif test -e "$(CONFIG)"; then echo "kept, because it was changed: $(CONFIG)"; fi

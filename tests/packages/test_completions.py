@@ -63,11 +63,15 @@ def in_bash(ctx):
     command = ctx.file("bin/netacc-test-command", b"#!/bin/sh\n")
     command.chmod(0o755)
     ctx.file("settings-of-mine.conf", b"")
+    ctx.file("bin/netacc_ctl", b"""#!/bin/sh
+printf 'Pid   Program    State\\n4321  a-service  on\\n4322  $(touch${IFS}wrong)  on\\n4323  `touch\\twrong`  on\\n'
+""").chmod(0o755)
     bash = Bash(ctx)
     try:
         press_the_key(bash)
     finally:
         bash.end()
+    check(not (ctx.dir / "wrong").exists(), "the name of a process was executed")
 
 
 def press_the_key(bash):
@@ -79,6 +83,13 @@ def press_the_key(bash):
     bash.completed("netacc_ss --js", "on ")
     bash.completed("netacc_ss -s so", "ck")
     bash.completed("netacc_check --fail-on fa", "on fail")
+    bash.completed("netacc_ctl stat", "us ")
+    bash.completed("run_with_netacc netacc-test-c", "ommand")
+    bash.completed("netacc_ss -s sock state li", "sten")
+    # netacc_ctl as it may answer on a host with other users: a name is a name, and never a command.
+    for line in ("netacc_ctl off a-serv", "netacc_ss a-serv", "netacc_ss -p a-serv"):
+        check("wrong" not in bash.completed(line, "ice"), line)
+    bash.completed("netacc_ctl -w 3 status 43", "21")
     bash.completed("netacc_check netacc-test-c", "ommand")
 
 
@@ -89,7 +100,9 @@ def in_fish(ctx):
     command = ctx.file("bin/netacc-test-command", b"#!/bin/sh\n")
     command.chmod(0o755)
     for line, wanted in (("netacc_ss --js", "--json"), ("netacc_run -p 4 netacc-test-c", "netacc-test-command"),
-                         ("netacc_run netacc_ss --js", "--json"), ("netacc_check --fail-on fa", "fail")):
+                         ("netacc_run netacc_ss --js", "--json"), ("netacc_check --fail-on fa", "fail"),
+                         ("netacc_ctl of", "off"), ("netacc_ctl off al", "all"), ("netacc_ss -s sock state li", "listen"),
+                         ("run_with_netacc netacc-test-c", "netacc-test-command")):
         script = "".join(f"source {p};" for p in sorted((FOLDER / "fish").iterdir())) + f"complete -C '{line}'"
         done = subprocess.run([need("fish"), "--no-config", "-c", script], capture_output=True, text=True,
                               cwd=ctx.dir, env=os.environ | {"HOME": str(ctx.dir), "PATH": f"{ctx.dir}/bin:{os.environ['PATH']}"})
@@ -100,9 +113,9 @@ def in_fish(ctx):
 @case(modes=made.ONE)
 def in_zsh(ctx):
     """zsh takes them as completions of our programs, and finds no mistake in them."""
-    for program in made.programs():
+    for program in made.programs() + made.scripts():
         done = subprocess.run([need("zsh"), "-f", "-n", FOLDER / "zsh" / f"_{program}"], capture_output=True, text=True)
         equal((done.returncode, done.stderr), (0, ""), program)
-    script = f"fpath=({FOLDER}/zsh $fpath); autoload -Uz compinit; compinit -D -u; print -l ${{(k)_comps[(I)netacc*]}}"
+    script = f"fpath=({FOLDER}/zsh $fpath); autoload -Uz compinit; compinit -D -u; print -l ${{(k)_comps[(I)*netacc*]}}"
     done = subprocess.run([need("zsh"), "-f", "-c", script], capture_output=True, text=True, cwd=ctx.dir)
-    equal(sorted(done.stdout.split()), sorted(made.programs()), f"programs that zsh completes {done.stderr}")
+    equal(sorted(done.stdout.split()), sorted(made.programs() + made.scripts()), f"programs that zsh completes {done.stderr}")

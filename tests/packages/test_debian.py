@@ -61,7 +61,7 @@ def what_is_in_it(ctx):
     found = {name.removeprefix(".") for name in names.splitlines() if not name.endswith("/")}
     wanted = {f"/usr/bin/{p}" for p in made.programs() + made.scripts()}
     wanted |= {f"/usr/share/man/{page}.gz" for page in made.pages()}
-    for p in made.programs():
+    for p in made.programs() + made.scripts():
         wanted |= {f"/usr/share/bash-completion/completions/{p}", f"/usr/share/zsh/vendor-completions/_{p}",
                    f"/usr/share/fish/vendor_completions.d/{p}.fish"}
     wanted |= {f"/usr/lib/{triplet()}/libnetacc-preload.so", "/usr/lib64/libnetacc-preload.so", "/etc/netacc.conf", "/usr/share/doc/netacc/DEPLOY.md",
@@ -79,6 +79,7 @@ def install_use_upgrade_remove_purge(ctx):
     root, before = installed(ctx)
     equal(root.run("dpkg", "--verify", "netacc"), "", "what dpkg finds changed")
     equal(root.attempt("true", env={"LD_PRELOAD": "libnetacc-preload.so"}).stderr, "", "the linker on the bare name")
+    check("libnetacc-preload.so" in root.run("ldconfig", "-p"), "the linker's cache after the installation")
     for program in made.programs():
         check(root.run(program, "--version").startswith(program), program)
     redis_inside.by_the_manual(root)
@@ -107,6 +108,7 @@ def install_use_upgrade_remove_purge(ctx):
     equal(root.text("/etc/netacc.conf"), mine, "the configuration after a removal")
     gone = ["/usr/bin/netacc_run", f"/usr/lib/{triplet()}/libnetacc-preload.so"]
     equal([path for path in gone if root.there(path)], [], "left after a removal")
+    check("libnetacc-preload.so" not in root.run("ldconfig", "-p"), "the linker's cache after the removal")
     redis_inside.load(root)
     check(redis_inside.counters(root, server, "/tmp/netacc_ss")["accepts_tcp"] >= 16, "plain clients of the redis that runs on")
     # A program whose environment still names the library gets the linker's word about it, and runs.

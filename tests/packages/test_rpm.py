@@ -23,7 +23,7 @@ def what_is_in_it(ctx):
     """What every RPM has at the places that RPMs have; the documentation is marked as such, the configuration too."""
     found = set(rpm("-qpl", made.rpm()))
     wanted = {f"/usr/bin/{p}" for p in made.programs() + made.scripts()} | {f"/usr/share/man/{page}" for page in made.pages()}
-    for p in made.programs():
+    for p in made.programs() + made.scripts():
         wanted |= {f"/usr/share/bash-completion/completions/{p}", f"/usr/share/zsh/site-functions/_{p}",
                    f"/usr/share/fish/vendor_completions.d/{p}.fish"}
     wanted |= {"/usr/lib64/libnetacc-preload.so", "/etc/netacc.conf", "/usr/share/netacc/grafana-netacc.json"}

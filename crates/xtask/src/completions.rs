@@ -1,6 +1,6 @@
 //! The completions of a tool, generated from the definition of its command line.
 
-use clap::{Command, ValueHint};
+use clap::{Arg, Command, ValueHint};
 use clap_complete::{Shell, generate};
 
 /// A command line as completions should offer it. From the definition itself clap would also offer hidden subcommands,
@@ -35,9 +35,144 @@ pub(crate) fn text(tool: &Command, shell: Shell) -> Vec<u8> {
     match shell {
         Shell::Bash if runs_another(&command) => out.extend(bash_command(&command, &name).into_bytes()),
         Shell::Fish if runs_another(&command) => out.extend(fish_command(&command, &name).into_bytes()),
+        Shell::Bash if names_processes(&command) => out.extend(bash_processes(&command, &name).into_bytes()),
+        Shell::Fish if names_processes(&command) => out.extend(fish_processes(&command, &name).into_bytes()),
+        Shell::Zsh => out = zsh_processes(&String::from_utf8_lossy(&out)).into_bytes(),
         _ => {}
     }
     out
+}
+
+/// Whether an argument stands for processes.
+fn is_process(arg: &Arg) -> bool {
+    arg.get_value_names().into_iter().flatten().any(|name| name.starts_with("PID"))
+}
+
+fn names_processes(command: &Command) -> bool {
+    command.get_positionals().any(is_process)
+}
+
+/// A command that prints the numbers and names of the processes that have NetACC. The names are those of other users'
+/// programs as well: only what no shell takes for anything else is offered.
+const PROCESSES: &str =
+    r#"netacc_ctl status 2>/dev/null | awk 'NR > 1 { print $1; if ($2 ~ /^[A-Za-z0-9._+-]+$/) print $2 }' | sort -u"#;
+
+/// The words that come first: those of `netacc_ctl`.
+fn verbs(command: &Command) -> Vec<String> {
+    let first = command.get_positionals().find(|arg| !is_process(arg));
+    first
+        .map(|arg| arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect())
+        .unwrap_or_default()
+}
+
+/// The words of a filter with the words that may follow each; none for tools without.
+fn filter(name: &str) -> Vec<(&'static str, Vec<&'static str>)> {
+    if name == "netacc_ss" { netacc_tools::filter::words() } else { Vec::new() }
+}
+
+/// A completion for bash of the words that are processes, and of those of a filter.
+fn bash_processes(command: &Command, name: &str) -> String {
+    let options = |wanted: bool| {
+        let those = command.get_arguments().filter(|arg| is_process(arg) == wanted).cloned();
+        with_value(&Command::new("some").args(those.filter(|arg| !arg.is_positional()))).join("|")
+    };
+    let (others, processes) = (options(false), options(true));
+    let processes = if processes.is_empty() { String::new() } else { format!("\n        {processes}) ;;") };
+    let filter = filter(name);
+    let follow: String = filter
+        .iter()
+        .filter(|(_, values)| !values.is_empty())
+        .map(|(word, values)| format!("\n        {word}) words=\"{}\" ;;", values.join(" ")))
+        .collect();
+    let begin: Vec<&str> = filter.iter().map(|(word, _)| *word).collect();
+    let verbs = verbs(command);
+    let verb = if verbs.is_empty() {
+        String::new()
+    } else {
+        format!(
+            r#"
+    if [[ " ${{COMP_WORDS[*]:1:COMP_CWORD-1}} " != *" "@({})" "* ]]; then
+        _{name} "$@"
+        return
+    fi"#,
+            verbs.join("|")
+        )
+    };
+    format!(
+        r#"
+_{name}_processes() {{
+    local cur="${{COMP_WORDS[COMP_CWORD]}}" prev="${{COMP_WORDS[COMP_CWORD - 1]}}" words=
+    case "$prev" in{processes}
+        {others}) _{name} "$@"; return ;;{follow}
+    esac
+    if [[ "$cur" == -* ]]; then
+        _{name} "$@"
+        return
+    fi{verb}
+    [[ "$words" ]] || words="all {} $({PROCESSES})"
+    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")
+}}
+
+complete -F _{name}_processes {name}
+"#,
+        begin.join(" ")
+    )
+}
+
+/// The same for fish.
+fn fish_processes(command: &Command, name: &str) -> String {
+    let processes = format!("({PROCESSES})").replace('\\', "\\\\").replace('"', "\\\"").replace('$', "\\$");
+    let verbs = verbs(command).join(" ");
+    let mut lines = String::new();
+    let mut when = String::new();
+    if !verbs.is_empty() {
+        lines.push_str(&format!(
+            "complete -c {name} -f -n \"not __fish_seen_subcommand_from {verbs}\" -a \"{verbs}\"\n"
+        ));
+        when = format!(" -n \"__fish_seen_subcommand_from {verbs}\"");
+    }
+    for (word, values) in filter(name) {
+        lines.push_str(&format!("complete -c {name} -f -a {word}\n"));
+        if !values.is_empty() {
+            let values = values.join(" ");
+            lines.push_str(&format!("complete -c {name} -f -n \"__fish_prev_arg_in {word}\" -a \"{values}\"\n"));
+        }
+    }
+    lines.push_str(&format!("complete -c {name} -f{when} -a \"all {processes}\"\n"));
+    for arg in command.get_opts().filter(|arg| is_process(arg)) {
+        let long = arg.get_long().unwrap_or_default();
+        lines.push_str(&format!("complete -c {name} -l {long} -x -a \"{processes}\"\n"));
+    }
+    lines
+}
+
+/// For zsh, clap's text with a completion at the places of processes, and without colons in the names of values.
+fn zsh_processes(text: &str) -> String {
+    const FUNCTION: &str = "_netacc_processes";
+    let mut found = false;
+    let mut out = String::new();
+    for line in text.lines() {
+        let line = line.replace(":ADDR:PORT:'", ":ADDR\\:PORT:'").replace(":PID[:FD]:'", ":PID:'");
+        let is_words = ["'*::who -- ", "'*::words -- "].iter().any(|begin| line.starts_with(begin));
+        let is_value = [":PID:' \\", ":PID|NAME:' \\"].iter().any(|end| line.ends_with(end));
+        let place = line.strip_suffix(":' \\").filter(|_| is_words || is_value);
+        match place {
+            Some(before) => {
+                found = true;
+                out.push_str(&format!("{before}:{FUNCTION}' \\"));
+            }
+            None => out.push_str(&line),
+        }
+        out.push('\n');
+    }
+    if !found {
+        return out;
+    }
+    let function = format!(
+        "\n(( $+functions[{FUNCTION}] )) ||\n{FUNCTION}() {{\n    local -a found\n    \
+         found=(all ${{(f)\"$({PROCESSES})\"}})\n    compadd -a found\n}}\n\nif [ \"$funcstack"
+    );
+    out.replacen("\nif [ \"$funcstack", &function, 1)
 }
 
 /// Whether the last argument is another command with arguments of its own.
@@ -60,14 +195,15 @@ fn with_value(command: &Command) -> Vec<String> {
 /// option on, it leaves the completion to that command.
 fn bash_command(command: &Command, name: &str) -> String {
     let valued = with_value(command).join("|");
+    // A branch without a pattern would be a mistake.
+    let valued = if valued.is_empty() { String::new() } else { format!("            {valued}) ((i += 2)) ;;\n") };
     format!(
         r#"
 _{name}_command() {{
     local i=1
     while ((i < COMP_CWORD)); do
         case "${{COMP_WORDS[i]}}" in
-            {valued}) ((i += 2)) ;;
-            -*) ((i += 1)) ;;
+{valued}            -*) ((i += 1)) ;;
             *) break ;;
         esac
     done
@@ -94,7 +230,7 @@ fn fish_command(command: &Command, name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::{Arg, ValueEnum};
+    use clap::ValueEnum;
 
     fn tool() -> Command {
         Command::new("tool")
@@ -133,7 +269,23 @@ mod tests {
     fn only_what_has_a_value_is_skipped_with_it() {
         assert_eq!(with_value(&tool()), ["-f", "--file"]);
         assert!(bash_command(&tool(), "tool").contains("            -f|--file) ((i += 2)) ;;"));
+        let plain = Command::new("plain").arg(Arg::new("what").value_hint(ValueHint::CommandWithArguments));
+        assert!(bash_command(&plain, "plain").contains(" in\n            -*) ((i += 1)) ;;"), "no empty pattern");
         assert!(fish_command(&tool(), "tool").ends_with("__fish_complete_subcommand -f --file)\"\n"));
+    }
+
+    #[test]
+    fn processes_are_offered_where_they_are_meant() {
+        let verb = Arg::new("action").value_parser(["off", "on"]);
+        let who = Arg::new("who").value_name("PID|NAME|all").num_args(0..).help("whom").value_hint(ValueHint::Other);
+        let tool = Command::new("tool").arg(verb).arg(who).arg(Arg::new("pid").long("pid").value_name("PID"));
+        let bash = String::from_utf8(text(&tool, Shell::Bash)).unwrap();
+        assert!(bash.contains("        --pid) ;;") && bash.contains("@(off|on)"), "{bash}");
+        assert!(bash.ends_with("complete -F _tool_processes tool\n"), "{bash}");
+        let zsh = String::from_utf8(text(&tool, Shell::Zsh)).unwrap();
+        assert_eq!(zsh.matches(":_netacc_processes' \\").count(), 2, "{zsh}");
+        let fish = String::from_utf8(text(&tool, Shell::Fish)).unwrap();
+        assert!(fish.contains("-n \"not __fish_seen_subcommand_from off on\" -a \"off on\""), "{fish}");
     }
 
     #[test]

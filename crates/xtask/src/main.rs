@@ -7,7 +7,7 @@ mod manual;
 use std::path::Path;
 use std::{fs, io};
 
-use clap::{Command, CommandFactory};
+use clap::{Arg, Command, CommandFactory, ValueHint};
 use clap_complete::Shell;
 use netacc_tools::args::{bench, check, ctl, run, ss};
 
@@ -21,7 +21,7 @@ fn main() -> io::Result<()> {
         ctl::Args::command(),
         bench::Args::command(),
     ];
-    for tool in &tools {
+    for tool in tools.iter().chain([&script()]) {
         write_completions(tool, &folder.join("completions"))?;
     }
     let pages = folder.join("man");
@@ -34,6 +34,12 @@ fn main() -> io::Result<()> {
         fs::write(pages.join(source.file_name()), page)?;
     }
     Ok(())
+}
+
+/// The script `run_with_netacc`, which takes a command and no options.
+fn script() -> Command {
+    let words = Arg::new("command").value_hint(ValueHint::CommandWithArguments).trailing_var_arg(true).num_args(1..);
+    Command::new("run_with_netacc").disable_help_flag(true).disable_version_flag(true).arg(words)
 }
 
 /// Writes the completions of a tool for each shell, under the name by which the shell looks for them.
