@@ -425,13 +425,8 @@ pub fn is_due() -> bool {
 /// after its delivery (SA_RESTART).
 #[cold]
 pub fn restarts() -> bool {
-    may_be_made_anew() && oldest_due(this_thread()).is_some_and(|place| place.restarts.load(Ordering::Relaxed))
-}
-
-/// Whether a kept signal is delivered if the calling thread makes its call anew. In a call inside another one nothing is
-/// delivered between the two attempts.
-pub fn may_be_made_anew() -> bool {
-    thread_state::entered().is_some_and(|line| line.is_due() && line.visits().wrapping_sub(line.open_at()) == 1)
+    let anew = thread_state::entered().is_some_and(Count::may_be_made_anew);
+    anew && oldest_due(this_thread()).is_some_and(|place| place.restarts.load(Ordering::Relaxed))
 }
 
 /// Has the kept signals of this thread delivered under `mask`, which the call admits (ppoll(2)).

@@ -9,7 +9,6 @@
 //! handler's frame, which its caller has from the kernel.
 #![allow(unsafe_code)]
 
-use crate::delivery;
 use crate::errno::{Errno, Result};
 use crate::raw;
 use crate::thread_state::{self, Count};
@@ -170,8 +169,9 @@ pub fn epoll_wait(
 /// # Safety
 /// As for the system call.
 unsafe fn whole_call(number: i64, args: [usize; 6]) -> Result<usize> {
+    let may_be_made_anew = || thread_state::entered().is_some_and(Count::may_be_made_anew);
     // SAFETY: the caller's contract.
-    unsafe { sleeping_call(number, args) }.map_err(|e| if delivery::may_be_made_anew() { e } else { interrupted(e) })
+    unsafe { sleeping_call(number, args) }.map_err(|e| if may_be_made_anew() { e } else { interrupted(e) })
 }
 
 /// The error of a call that is part of a larger one, and is not made anew alone.

@@ -120,6 +120,12 @@ impl Count {
         self.signals.load(Ordering::Relaxed) & DUE != 0
     }
 
+    /// Whether a kept signal is delivered if the thread makes its call anew. In a call inside another one nothing is
+    /// delivered between the two attempts.
+    pub(crate) fn may_be_made_anew(&self) -> bool {
+        self.is_due() && self.visits().wrapping_sub(self.open_at()) == 1
+    }
+
     /// Whether a signal was kept, be it due or asked for.
     #[inline(always)]
     pub(crate) fn has_kept(&self) -> bool {
