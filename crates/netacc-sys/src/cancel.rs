@@ -200,7 +200,13 @@ pub fn wake(thread: usize, tid: u32) {
             return;
         }
         // Another thread may have the `pthread_t` by now; the number is that of the one which is meant.
-        raw::tgkill(raw::getpid(), tid, SIGCANCEL);
+        if !raw::tgkill(raw::getpid(), tid, SIGCANCEL) {
+            // It has ended in its sleep, by asynchronous cancellation, and left its place.
+            for place in places(thread) {
+                let _ = place.thread.compare_exchange(thread, 0, Ordering::Relaxed, Ordering::Relaxed);
+            }
+            return;
+        }
         // The thread may have been just about to sleep, and miss the signal.
         if turn < 10 { raw::sched_yield() } else { time::pause() }
     }

@@ -400,8 +400,11 @@ fn forget_ignored(line: &'static Count, me: usize, set: u64) {
     let asked = |place: &&Kept| place.is(me, Phase::Asked) && set & signals::bit(place.signal()) != 0;
     let mut any = false;
     for place in KEPT.iter().filter(asked) {
-        place.owner.store(0, Ordering::Relaxed);
-        any = true;
+        // A mark may still be on its way where marks were merged, or a handler has blocked its signal.
+        if !signals::has_handler(signals::bit(place.signal())) && place.change(me, Phase::Asked, Phase::Busy) {
+            place.owner.store(0, Ordering::Relaxed);
+            any = true;
+        }
     }
     if any {
         note(line, me);
@@ -425,8 +428,12 @@ pub fn is_due() -> bool {
 /// after its delivery (SA_RESTART).
 #[cold]
 pub fn restarts() -> bool {
-    let anew = thread_state::entered().is_some_and(Count::may_be_made_anew);
-    anew && oldest_due(this_thread()).is_some_and(|place| place.restarts.load(Ordering::Relaxed))
+    let me = this_thread();
+    let mut due = KEPT.iter().filter(|place| place.is(me, Phase::Due)).peekable();
+    // Where several have come it is not known by which the kernel would have decided, and a call that ends harms nobody.
+    thread_state::entered().is_some_and(Count::may_be_made_anew)
+        && due.peek().is_some()
+        && due.all(|place| place.restarts.load(Ordering::Relaxed))
 }
 
 /// Has the kept signals of this thread delivered under `mask`, which the call admits (ppoll(2)).

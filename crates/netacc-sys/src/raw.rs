@@ -337,9 +337,9 @@ pub fn raise(sig: i32) {
     }
 }
 
-/// A signal for one thread (tgkill(2)).
-pub fn tgkill(pid: u32, tid: u32, signal: i32) {
-    let _ = call(libc::SYS_tgkill, [pid as usize, tid as usize, signal as usize, 0, 0, 0]);
+/// A signal for one thread (tgkill(2)). False: there is no such thread.
+pub fn tgkill(pid: u32, tid: u32, signal: i32) -> bool {
+    call(libc::SYS_tgkill, [pid as usize, tid as usize, signal as usize, 0, 0, 0]) != Err(Errno(libc::ESRCH))
 }
 
 /// `sched_yield(2)`.

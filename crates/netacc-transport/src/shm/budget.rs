@@ -177,7 +177,9 @@ pub fn large() -> u64 {
 fn budget() -> u64 {
     let now = time::coarse();
     let due = READ_AGAIN.load(Ordering::Relaxed);
-    if now < due {
+    // One thread reads, and the others go on with what was read before.
+    let next = now.saturating_add(time::ns(timeouts::MEMORY_LEFT_BELIEVED));
+    if now < due || READ_AGAIN.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_err() {
         return BUDGET.load(Ordering::Relaxed);
     }
     let (budget, believed) = match CONFIGURED.load(Ordering::Relaxed) {

@@ -1,18 +1,15 @@
 //! How much memory this process may use: the smallest limit that holds for it, of its control groups (cgroups(7)), of its
 //! address space and of the host; and what is left of it.
 
-extern crate alloc;
-
 use crate::shm::procfs;
-use alloc::vec;
 use rustix::process::{Resource, getrlimit};
 use rustix::system::sysinfo;
 
 /// Number of bytes of the list of a process's control groups that are looked at, of the longest path of a limit, and of a
 /// list of numbers.
 const LIST: usize = 4096;
-const PATH: usize = 1024;
-const NUMBERS: usize = 2048;
+const PATH: usize = 512;
+const NUMBERS: usize = 1024;
 /// Number of control groups, each the parent of the one before, whose limits are read.
 const DEEPEST: usize = 32;
 
@@ -45,7 +42,7 @@ impl Limits {
 
 /// What the host could give to a program (proc_meminfo(5)).
 fn left_on_host() -> Option<u64> {
-    let mut text = vec![0; NUMBERS];
+    let mut text = [0; NUMBERS];
     let read = procfs::read_start(b"/proc/meminfo", &mut text).and_then(|n| text.get(..n))?;
     number(read, b"MemAvailable:").map(|kib| kib.saturating_mul(1024))
 }
@@ -53,7 +50,7 @@ fn left_on_host() -> Option<u64> {
 /// The smallest limit of the control groups and the least that is left of one; `None`: the list of them cannot be read, or
 /// none of their files, which is so where nothing is mounted and where no descriptor is free.
 fn of_groups() -> Option<(u64, u64)> {
-    let mut list = vec![0; LIST];
+    let mut list = [0; LIST];
     let read = procfs::read_start(b"/proc/self/cgroup", &mut list).and_then(|n| list.get(..n))?;
     let lines = read.split(|b| *b == b'\n');
     lines.filter_map(group).filter_map(|group| group.smallest()).reduce(least)
@@ -123,7 +120,7 @@ impl Group<'_> {
     /// What is left of the limit of the group at `path`. Files that are in memory can be dropped, and do not count.
     fn left(&self, path: &[u8], limit_there: u64) -> u64 {
         let Some(used) = limit(&[self.mount, path, b"/", self.usage]) else { return u64::MAX };
-        let mut text = vec![0; NUMBERS];
+        let mut text = [0; NUMBERS];
         let read = read(&[self.mount, path, b"/memory.stat"], &mut text).unwrap_or_default();
         let [files, unwritten] = self.cache.map(|name| number(read, name).unwrap_or(0));
         limit_there.saturating_sub(used.saturating_sub(files.saturating_sub(unwritten)))
@@ -167,7 +164,7 @@ mod tests {
     #[test]
     fn limits_that_cannot_be_read_do_not_count() {
         assert_eq!(limit(&[b"/nowhere", b"/", b"memory.max"]), None);
-        assert_eq!(limit(&[&[b'/'; PATH]]), None);
+        assert_eq!(limit(&[&[b'/'; PATH + 1]]), None);
         let limits = Limits::read();
         assert!(limits.smallest > 0 && limits.smallest < u64::MAX, "{limits:?}");
         assert!(limits.left > 0 && limits.left <= limits.smallest, "{limits:?}");
