@@ -140,6 +140,10 @@ def config_missing(ctx):
     code = "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); print('ran')"
     for path in (ctx.dir / "not-there.conf", ctx.dir):
         done = run(ctx, "-f", path, *python(code))
+        equal((done.returncode, done.stdout), (2, ""), f"-f {path}")
+        check(str(path) in done.stderr, f"nothing is said about {path}: {done.stderr!r}")
+        # A variable may be set for programs for which the file is not there.
+        done = run(ctx, *python(code), env={"NACC_CONFIG_FILE": path})
         equal((done.returncode, done.stdout), (0, "ran\n"), f"the program under configuration {path}")
         check(str(path) in said(ctx, done), f"nothing is said about {path}: {said(ctx, done)!r}")
 
