@@ -252,8 +252,7 @@ fn remedy(reason: Reason, pid: u32) -> String {
     if reason == Reason::Operator { remedy.replace("PID", &pid.to_string()) } else { remedy.to_owned() }
 }
 
-/// What a process has to do with a reason: the settings behind it, as sentences that begin with a space. Empty if there
-/// are none.
+/// The settings of a process that led to a reason, as sentences that begin with a space; empty if no setting did.
 #[must_use]
 pub fn facts(page: &Snapshot, socket: &Sock, reason: Reason) -> String {
     match reason {

@@ -119,7 +119,7 @@ complete -F _{name}_processes {name}
     )
 }
 
-/// The same for fish.
+/// Fish's completion of processes, and of the verbs before them.
 fn fish_processes(command: &Command, name: &str) -> String {
     let processes = format!("({PROCESSES})").replace('\\', "\\\\").replace('"', "\\\"").replace('$', "\\$");
     let verbs = verbs(command).join(" ");
