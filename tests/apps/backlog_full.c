@@ -1,6 +1,7 @@
 // A listener's queue takes one connect more than its backlog (listen(2)); further connects stay pending until others
 // are accepted.
 #include "t.h"
+#include <sys/syscall.h>
 static int l, port;
 static int try_connect(void)
 {
@@ -107,8 +108,10 @@ static void given_up(int how)
 	EQ(ready(l, POLLIN, 20), 0);
 	close(l);
 }
+static volatile pid_t blocks_in;
 static void *blocks(void *arg)
 {
+	blocks_in = (pid_t)syscall(SYS_gettid);
 	*(int *)arg = connect_to(port);
 	return arg;
 }
@@ -123,7 +126,9 @@ static void waits(void)
 	close(fd);
 	pthread_t t;
 	EQ(pthread_create(&t, NULL, blocks, &late), 0);
-	let_it_block(getpid(), 0);
+	while (!blocks_in)
+		usleep(100);
+	let_it_block(getpid(), blocks_in);
 	EQ(late, -1);
 	close(accepted());
 	EQ(pthread_join(t, NULL), 0);
