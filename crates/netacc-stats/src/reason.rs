@@ -97,6 +97,8 @@ numbered! {
         Memory = 44, "memory";
         /// The process has the connection by a fork, and gave up rights.
         FewerRights = 45, "fewer-rights";
+        /// Several processes had the socket before it was connected.
+        SharedSocket = 46, "shared-socket";
     }
 }
 
@@ -279,6 +281,10 @@ impl Reason {
                 "The process has the connection by a fork, and became another user or confined itself (setuid, chroot, a \
                  filter on system calls), after which it shares no memory with its parent's clients; the connections that it \
                  makes itself are accelerated."
+            }
+            Self::SharedSocket => {
+                "Several processes had the socket before it was connected, by a fork or a message, and only the kernel can \
+                 show all of them that it is connected; make the socket in the process that connects it."
             }
             Self::NoTimeStamps => {
                 "A connection between containers is recognised by TCP's time stamps, which the kernel does not give here or \

@@ -64,13 +64,8 @@ pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
             }
             by_kernel(s, done)
         }
-        Path::Tcp | Path::Listener => Outcome::Pass,
-        // Other processes share the socket, and only the kernel can show them that it is connected.
-        Path::New if s.is_inherited() => match to_kernel(fd, s) {
-            Ok(()) => Outcome::Pass,
-            Err(e) => Outcome::Failed(e),
-        },
-        Path::New => match addr::read(p, len) {
+        Path::Tcp | Path::Listener if !s.is_inherited() => Outcome::Pass,
+        Path::New | Path::Tcp | Path::Listener => match addr::read(p, len) {
             Some(dest) if family_fits(s, dest) => begin(fd, r, dest, p, len),
             // AF_UNSPEC, and addresses that are too short or of another family, are answered by the kernel.
             _ => match materialize(fd, s) {
@@ -186,6 +181,7 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
     let done = sleeping::connect(fd, p, len);
     match done {
         Ok(()) | Err(Errno::INPROGRESS) => {
+            s.end_inheritance();
             kernel_queue::note_connect(dest, reason);
             if let Some(e) = s.stats() {
                 e.open(State::Established, Transport::Tcp, reason, time::realtime());
@@ -282,6 +278,10 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
     }
     if kernel_options::matter(s, fd) {
         return Err(Reason::Packets);
+    }
+    if s.is_inherited() {
+        // Other processes may have the socket, and only the kernel can show them that it is connected.
+        return Err(Reason::SharedSocket);
     }
     if rt.conf.conn_tcp_first {
         // The destination is not known before the connect is made, and cannot be determined afterwards.
@@ -440,7 +440,14 @@ fn occupy(
     // endpoint, since other calls wait for the locks. The claim holds the pool's lock, which comes after these two in
     // the order. But a call that has the locks of a socket which is not connected does not look for a link.
     let locks = (s.rx.lock_out_of_order(), s.tx.lock_out_of_order());
-    take_state(s, ConnState::Shm);
+    if !connects(s) {
+        ep.side.never_mind(generation);
+        s.detach();
+        if let Some(engine) = engine {
+            order::withdraw(engine, target);
+        }
+        return Err(Reason::SharedSocket);
+    }
     let pushed = claim.push();
     let goes_elsewhere = pushed == Pushed::Left || !link.accepting();
     if pushed == Pushed::Full || (goes_elsewhere && ep.side.withdraw()) {
@@ -449,7 +456,7 @@ fn occupy(
         if pushed == Pushed::Full {
             ep.side.never_mind(generation);
         }
-        take_state(s, ConnState::New);
+        s.set_state(ConnState::New);
         s.detach();
         if let Some(engine) = engine {
             order::withdraw(engine, target);
@@ -462,10 +469,11 @@ fn occupy(
     Ok(())
 }
 
-fn take_state(s: &Socket, state: ConnState) {
+/// Makes the socket a connection in a ring. False: it has become one that a child of this process has, too.
+fn connects(s: &Socket) -> bool {
     // A forking thread may be about to put a real socket under the number: see `materialize`.
     let _g = s.meta.lock();
-    s.set_state(state);
+    s.change(ConnState::New, ConnState::Shm)
 }
 
 /// Whether the destination is link-local. Such an address is ambiguous without its interface, so the connect is left to

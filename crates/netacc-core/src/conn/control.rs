@@ -8,7 +8,7 @@ use crate::fd::create::dup_with;
 use crate::fd::placeholder::{materialize, status_flags};
 use crate::fd::{create, table};
 use crate::listen::opening;
-use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, Path, Socket};
+use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, PLACEHOLDER, Path, Socket};
 use crate::outcome::Outcome;
 use crate::switch::{comeback, demote};
 use core::ffi::c_void;
@@ -79,13 +79,14 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
     let s = r.obj;
     if cmd == F_GETFL {
         return match s.path() {
-            Path::Shm | Path::New => Outcome::Done(status_flags(s) as isize),
+            Path::Shm => Outcome::Done(status_flags(s) as isize),
+            Path::New if s.has(PLACEHOLDER) => Outcome::Done(status_flags(s) as isize),
             Path::Listener => match raw::fcntl(fd, F_GETFL, 0) {
                 // The kernel's listener is always non-blocking; the program's own setting is a flag of the object.
                 Ok(f) => Outcome::Done(((f & !O_NONBLOCK) | (status_flags(s) & O_NONBLOCK)) as isize),
                 Err(e) => Outcome::Failed(e),
             },
-            Path::Tcp => Outcome::Pass,
+            Path::New | Path::Tcp => Outcome::Pass,
         };
     }
     s.set(NONBLOCK, arg as i32 & O_NONBLOCK != 0);
@@ -103,7 +104,7 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
         }
         // The flags of a placeholder would apply to all duplicates of the template; they are set when it is
         // materialized.
-        Path::New if s.has(crate::object::socket::PLACEHOLDER) => Outcome::Done(0),
+        Path::New if s.has(PLACEHOLDER) => Outcome::Done(0),
         Path::Listener => raw::fcntl(fd, F_SETFL, arg | O_NONBLOCK as usize).map(|_| ()).into(),
         Path::New | Path::Tcp => Outcome::Pass,
     }
@@ -162,7 +163,7 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
             Path::Shm => Outcome::Done(0),
             // The kernel's listener stays non-blocking, whatever the application sets.
             Path::Listener if !on => Outcome::Done(0),
-            Path::New if s.has(crate::object::socket::PLACEHOLDER) => Outcome::Done(0),
+            Path::New if s.has(PLACEHOLDER) => Outcome::Done(0),
             _ => Outcome::Pass,
         };
     }

@@ -31,8 +31,10 @@ pub fn before_exec(spawns: bool, named: impl Fn(i32) -> bool) {
         if stays && r.obj.path() == Path::Listener {
             crate::engine::note_unknown_sharer();
         }
+        // A socket without a connection costs little, and its placeholder must not be connected by that program.
+        let is_cheap = r.obj.path() == Path::New;
         if stays
-            && (handed_over(r.obj, spawns) || is_stdio(fd) || named(fd))
+            && (is_cheap || handed_over(r.obj, spawns) || is_stdio(fd) || named(fd))
             && let Err(e) = demote(fd, r, Reason::Exec)
         {
             netacc_log::log!(
@@ -46,12 +48,11 @@ pub fn before_exec(spawns: bool, named: impl Fn(i32) -> bool) {
 fn handed_over(s: &Socket, spawns: bool) -> bool {
     let elsewhere = spawns
         || match s.path() {
-            Path::New => false,
             // A listener on which this process never accepted will be served by the new program.
             Path::Listener => s
                 .listener()
                 .is_some_and(|l| l.many.load(Ordering::Relaxed) != 0 && l.served.load(Ordering::Relaxed) != 0),
-            Path::Tcp | Path::Shm => s.endpoint().is_some_and(|ep| ep.side.link().is_inherited()),
+            Path::New | Path::Tcp | Path::Shm => s.endpoint().is_some_and(|ep| ep.side.link().is_inherited()),
         };
     s.has(HANDED) || !elsewhere
 }

@@ -206,6 +206,18 @@ pub fn to_kernel(fd: i32, s: &'static Socket) -> Result<()> {
     Ok(())
 }
 
+/// To be called before another process gets an unconnected socket, by a fork or a message: materializes it, and leaves to
+/// the kernel to whom it is connected, or that it listens, since each of the processes may decide that.
+///
+/// A listener that was left to the kernel stays what it is: all of them have the kernel's queue.
+pub fn share(fd: i32, s: &'static Socket) -> Result<()> {
+    materialize(fd, s)?;
+    if raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) != Ok(1) {
+        s.let_others_have();
+    }
+    Ok(())
+}
+
 /// Whether the number is one of the standard streams, which libc reads and writes internally: a connection there stays
 /// with the kernel.
 pub fn is_stdio(fd: i32) -> bool {

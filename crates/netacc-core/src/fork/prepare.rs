@@ -1,10 +1,11 @@
 //! The parent's work before a fork, so that parent and child can share their objects, and after it.
 
-use crate::conn::neighbours;
+use crate::conn::{abort, neighbours};
 use crate::fd::table::Entry;
 use crate::fd::{placeholder, table};
 use crate::fork::descendants::{CONNECTED, FORKING, Tracked, WAITING};
 use crate::fork::{namespace, ownership};
+use crate::listen::withdrawal;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, KEEPABLE, NONBLOCK, Path, SHARED, SHARED_HERE, Socket, Upgrade};
 use crate::switch::{demote, promote, queued_connects};
@@ -114,6 +115,10 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     let in_handler = lock::interrupted();
     // After the fork several processes would have such a connect, and could not agree which of them makes it again.
     queued_connects::await_queue_pairs();
+    queued_connects::leave_before_fork();
+    if !in_handler {
+        table::each_socket(leave_queue);
+    }
     // Counted before any object is marked as shared: another thread must not end the sharing before the child is
     // tracked.
     FORKING.fetch_add(1, Ordering::SeqCst);
@@ -128,10 +133,9 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
         if r.obj.is_shm() && *splits.get_or_insert_with(namespace::splits_sharers) {
             let _ = demote::demote(fd, r, Reason::Fork);
         }
+        share_unconnected(fd, r.obj);
         match r.obj.path() {
-            Path::New => {
-                let _ = placeholder::materialize(fd, r.obj);
-            }
+            Path::New => {}
             Path::Shm => {
                 shared = true;
                 share(fd, r, &counting, &timeout);
@@ -168,6 +172,30 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     // Done last: the engine is the peer of its connections, and first has to read the liveness sockets that they sent.
     forking.engines = netacc_transport::rdma::engine::before_fork(in_handler);
     forking
+}
+
+/// Passes the connects on that wait at a listener which the child may be the one to serve.
+fn leave_queue(fd: i32, r: Ref<Socket>) {
+    let Some(l) = r.obj.listener().filter(|_| r.obj.path() == Path::Listener) else { return };
+    l.note_sharers(crate::engine::share_companions());
+    l.servers.before_fork();
+    if l.may_leave_to_child() {
+        withdrawal::leave_to_heirs(fd, r.obj, l);
+    }
+}
+
+/// Leaves it to the kernel to whom an unconnected socket is connected, or that it listens: parent and child have it from
+/// here on, and either may connect it or call listen(2).
+fn share_unconnected(fd: i32, s: &'static Socket) {
+    if s.change(ConnState::Aborted, ConnState::New) {
+        // As before a connect: the kernel socket still shows the port of the previous connection.
+        abort::bind_anew(fd, s);
+    }
+    if s.path() == Path::New
+        && let Err(e) = placeholder::share(fd, s)
+    {
+        netacc_log::log!(Warn, "fd {fd}: no kernel socket for it ({e}); parent and child do not have it in common");
+    }
 }
 
 /// Leaves a candidate to the kernel, unless the child may go on with it. Returns whether it may.

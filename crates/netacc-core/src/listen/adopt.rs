@@ -1,8 +1,10 @@
-//! Listeners that the program did not make: inherited over exec (systemd's socket activation, a server that replaces
-//! itself), or received by SCM_RIGHTS; and sockets that another program bound, on which this one calls listen(2).
+//! Sockets that other processes may have before they are connected or listen. The program did not make them: it inherited
+//! them over exec (systemd's socket activation, a server that replaces itself) or received them by SCM_RIGHTS. Or it has
+//! forked, or passed them on, before it called listen(2) itself.
 //!
-//! Such a listener is noted when it is received and gets its rendezvous when the program first waits on it: a shell
-//! that only passes it on must not have one. Other processes may have the listener too, with or without rendezvous of
+//! Each of the processes may call listen(2), and each may accept. Such a listener gets its rendezvous in a process when the
+//! program first waits on it there: a shell that only passes it on must not have one, and neither must the process that
+//! calls listen(2) and leaves it to others to accept. Other processes may have the listener too, with or without rendezvous of
 //! their own, so it counts as served by several from the start, and each rendezvous takes a free place of the name.
 
 use crate::fd::create::enter;
@@ -86,16 +88,19 @@ pub(crate) fn listens(fd: i32) -> bool {
     !is_stdio(fd) && raw::getsockopt_int(fd, SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1)
 }
 
-/// Whether `fd` is a TCP socket that has a port and neither listens nor is connected.
-fn is_bound(fd: i32) -> bool {
+/// Whether `fd` is a TCP socket that neither listens nor is connected or about to be.
+fn is_unconnected(fd: i32) -> bool {
     const CLOSED: u8 = 7;
     let mut state = 0u8;
     let mut len = 1;
-    !is_stdio(fd)
-        && raw::getsockopt_int(fd, SOL_SOCKET, libc::SO_PROTOCOL) == Ok(IPPROTO_TCP)
+    raw::getsockopt_int(fd, SOL_SOCKET, libc::SO_PROTOCOL) == Ok(IPPROTO_TCP)
         && raw::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, (&raw mut state).cast(), &raw mut len).is_ok()
         && state == CLOSED
-        && addr::local_of(fd).is_some_and(|a| a.port() != 0)
+}
+
+/// Whether `fd` is a TCP socket that has a port and neither listens nor is connected.
+fn is_bound(fd: i32) -> bool {
+    !is_stdio(fd) && is_unconnected(fd) && addr::local_of(fd).is_some_and(|a| a.port() != 0)
 }
 
 /// Whether the kernel's socket under the number listens, or is bound and may do so later.
@@ -103,9 +108,10 @@ pub(crate) fn may_listen(fd: i32) -> bool {
     listens(fd) || is_bound(fd)
 }
 
-/// Notes a descriptor that was received from another process, or from another copy of the library.
+/// Notes a descriptor that was received from another process, or from another copy of the library. One that is not even
+/// bound yet may be used by any of the processes that have it.
 pub fn received(fd: i32) {
-    if may_listen(fd) {
+    if listens(fd) || (!is_stdio(fd) && is_unconnected(fd)) {
         note(fd);
     }
 }
@@ -142,8 +148,16 @@ pub fn wake(fd: i32, r: Ref<Socket>) -> bool {
         if raw::getsockopt_int(fd, SOL_SOCKET, libc::SO_KEEPALIVE) == Ok(1) {
             remember::remember(s, fd, SOL_SOCKET, libc::SO_KEEPALIVE);
         }
+        // Any of the processes may have changed the mode of the file that they have in common.
+        if let Ok(flags) = raw::fcntl(fd, libc::F_GETFL, 0) {
+            s.set(NONBLOCK, flags & libc::O_NONBLOCK != 0);
+        }
         opening::adopt(fd, s, backlog(fd));
         // Without a rendezvous the socket is an ordinary one.
+        s.end_inheritance();
+    } else if s.is_inherited() && !is_unconnected(fd) {
+        // Another process has connected it.
+        s.leave_to_kernel();
         s.end_inheritance();
     }
     opening::wake(s);

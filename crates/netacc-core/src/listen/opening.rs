@@ -8,7 +8,7 @@ use crate::fd::table::Entry;
 use crate::listen::entrance;
 use crate::object::listener::{LISTENERS, SHARED_BY_FORK, remote_names};
 pub use crate::object::listener::{Listener, tcp_ready};
-use crate::object::socket::{ConnState, ListenState, NONBLOCK, Path, Socket};
+use crate::object::socket::{ConnState, ListenState, NONBLOCK, PLACEHOLDER, Path, Socket};
 use crate::operator::requests;
 use crate::options::{kernel_options, remember};
 use crate::outcome::Outcome;
@@ -43,12 +43,18 @@ pub fn listen(fd: i32, backlog: i32) -> Outcome {
         }
         Path::New | Path::Tcp => {}
     }
+    // A socket that listens already was left to the kernel, and other processes may have it too.
+    let listens = !s.has(PLACEHOLDER) && raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1);
     if let Err(e) = materialize(fd, s).and_then(|()| raw::listen(fd, backlog)) {
         return Outcome::Failed(e);
     }
     s.leave_to_kernel();
-    // Other processes may also have a listener that was inherited or received.
-    let places = 0..if s.end_inheritance() { rendezvous::PLACES } else { 1 };
+    // Any of the processes that have the socket may accept, and not this one, which only has called listen(2): until its
+    // program waits on the listener, nobody would serve a rendezvous of its own.
+    if s.is_inherited() && s.registrations.load(Ordering::Acquire).is_null() {
+        return Outcome::Done(0);
+    }
+    let places = 0..if s.end_inheritance() || listens { rendezvous::PLACES } else { 1 };
     open(fd, s, backlog, places);
     Outcome::Done(0)
 }

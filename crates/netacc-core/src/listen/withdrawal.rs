@@ -16,7 +16,7 @@ use crate::object::socket::{NONBLOCK, Socket};
 use crate::switch::{by_tcp, pair, relay};
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{addr, raw};
 use netacc_transport::Endpoint;
@@ -110,24 +110,48 @@ pub(crate) fn leave_to_siblings(s: &Socket, l: &'static Listener) {
     if !l.queued() {
         return;
     }
+    // A client finds that nobody takes its connect, and makes it once more.
+    pass_on(s, l, |_, _| ());
+}
+
+/// To be called before a fork whose child may be the one to accept what waits at the listener `fd`. Passes these connects on to
+/// the kernel's queue, where either process can accept them. Their clients may make no call before that.
+pub(crate) fn leave_to_heirs(fd: i32, s: &Socket, l: &'static Listener) {
+    l.announce_servers();
+    // A client queues its connect and then looks how many processes serve the listener; this thread has told it, and then
+    // looks at the queues. One of the two sees the other, so a connect that stays here is watched by its client.
+    fence(Ordering::SeqCst);
+    if !l.queued() {
+        return;
+    }
+    l.note_all_filled();
+    pass_on(s, l, |link, ep| {
+        // Its client did not know that it has to watch the connect, and is told to make it once more.
+        hand_on(core::iter::once(link));
+        ep.stir_peer();
+    });
+    l.kernel_turn.count_now(l.kernel_fd(fd));
+}
+
+/// Passes the connects that wait at this process on to the kernel's queue, as many as that has room for. If one cannot be
+/// passed on, which is in no queue any more then, calls `failed` with it and ends.
+fn pass_on(s: &Socket, l: &'static Listener, failed: impl FnOnce(&'static Link, &'static ShmEndpoint)) {
     let Some(local) = s.local.get() else { return };
-    let mut room = None;
+    let address = if local.ip().is_unspecified() { loopback(local) } else { local };
+    let room = kernel_queue::listener(address).map_or(0, |found| found.room());
     let passable = |link: &'static Link, seg: Segment| link.trust_is_mutual() && !seg.front_is_remote();
-    for _ in 0..SLOTS {
-        let address = if local.ip().is_unspecified() { loopback(local) } else { local };
-        let left = room.get_or_insert_with(|| kernel_queue::listener(address).map_or(0, |found| found.room()));
-        if *left == 0 {
-            return;
-        }
-        *left -= 1;
+    for _ in 0..(room as usize).min(SLOTS) {
         let Some((link, slot)) = pop_oldest(l, passable) else { return };
         let ep = link.endpoint(slot as usize).filter(|ep| slot != 0 && !ep.side.is_live());
         let done = ep.map_or(Err(Errno::NOTCONN), |ep| to_kernel(link, ep));
-        link.put();
         if done.is_err() {
-            // Its client finds that nobody takes it, and makes it once more.
+            if let Some(ep) = ep {
+                failed(link, ep);
+            }
+            link.put();
             return;
         }
+        link.put();
         netacc_log::log!(Debug, "listener: a connect that waited here goes to the kernel's queue, for an idle process");
     }
 }

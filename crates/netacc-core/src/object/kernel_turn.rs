@@ -60,6 +60,11 @@ impl KernelTurn {
         self.count(fd)
     }
 
+    /// Counts the connections that wait at the kernel's listener `fd`, whenever that was done last.
+    pub(crate) fn count_now(&self, fd: i32) {
+        self.count(fd);
+    }
+
     #[cold]
     fn count(&self, fd: i32) -> KernelQueue {
         let waiting = waiting_at(fd).unwrap_or(0);

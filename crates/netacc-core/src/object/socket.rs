@@ -217,7 +217,8 @@ impl Socket {
         self.word() & (state::PATH | state::CANDIDATE) == Path::Tcp as u32
     }
 
-    /// Whether another program made the socket, and this one has not waited on it.
+    /// Whether other processes may have the socket, which is neither connected nor known to listen: another program made
+    /// it, or this one has forked or passed it on, and this one has not waited on it.
     #[inline]
     pub fn is_inherited(&self) -> bool {
         self.word() & state::INHERITED != 0
@@ -264,6 +265,13 @@ impl Socket {
         };
         // If this fails, another thread has connected the socket or left it to the kernel.
         self.change(from, to);
+    }
+
+    /// Notes that other processes may have an unconnected socket from here on, so that the kernel connects it and shows its
+    /// state to all of them. Its descriptor already is a real kernel socket.
+    pub fn let_others_have(&self) {
+        // If this fails, another thread has connected the socket, or it was noted before.
+        self.change(ConnState::New, ConnState::InheritedNew);
     }
 
     /// Makes an inherited socket this program's own. False: it was that already.

@@ -26,10 +26,11 @@ pub enum ConnState {
     New,
     /// Unconnected after a connection was dissolved: its kernel socket shows a port that it does not hold.
     Aborted,
-    /// Unconnected, but another program made and bound the socket, and other processes may have it.
+    /// Unconnected, and other processes may have the socket: another program made it, or this one has forked or passed it
+    /// on. Only the kernel can connect it, since only the kernel can show all of them that it is connected.
     InheritedNew,
-    /// A kernel socket that another program made and bound. Once it listens and this program waits on it, it gets a
-    /// rendezvous ([`crate::listen::adopt`]).
+    /// A kernel socket that other processes may have. Once it listens and this program waits on it, it gets a rendezvous
+    /// ([`crate::listen::adopt`]).
     InheritedTcp,
     /// A kernel socket, which stays one if it is connected.
     Tcp,
@@ -104,16 +105,21 @@ const CONNECTION: &[Edge<Kind>] = &[
     (None, Some(Kind::Tcp), "accept(2) by TCP"),
     (None, Some(Kind::Candidate), "accept(2) by TCP, the client may go over"),
     (None, Some(Kind::Demoted), "the library before this one had demoted it"),
-    (None, Some(Kind::InheritedNew), "a bound socket came from another program"),
+    (None, Some(Kind::InheritedNew), "an unconnected socket came from another program"),
     (None, Some(Kind::InheritedTcp), "a listener came from another program"),
     (Some(Kind::New), Some(Kind::Shm), "connect(2) or accept(2) in shared memory"),
     (Some(Kind::New), Some(Kind::Tcp), "a call that only the kernel can serve"),
+    (Some(Kind::New), Some(Kind::InheritedNew), "a fork, or another process gets it"),
     (Some(Kind::Aborted), Some(Kind::New), "connect(2) again"),
     (Some(Kind::Aborted), Some(Kind::Tcp), "a call that only the kernel can serve"),
-    (Some(Kind::InheritedNew), Some(Kind::InheritedTcp), "listen(2), or a call that only the kernel can serve"),
+    (
+        Some(Kind::InheritedNew),
+        Some(Kind::InheritedTcp),
+        "listen(2), connect(2), or a call that only the kernel can serve",
+    ),
     (Some(Kind::InheritedNew), Some(Kind::Listener), "the program waits on it, and it listens"),
     (Some(Kind::InheritedNew), Some(Kind::New), "the program waits on it, and there is no rendezvous"),
-    (Some(Kind::InheritedTcp), Some(Kind::Tcp), "listen(2), or there is no rendezvous"),
+    (Some(Kind::InheritedTcp), Some(Kind::Tcp), "it is connected, or there is no rendezvous"),
     (Some(Kind::InheritedTcp), Some(Kind::Listener), "the program waits on it, and it listens"),
     (Some(Kind::Tcp), Some(Kind::New), "connect(2) is refused"),
     (Some(Kind::Tcp), Some(Kind::Candidate), "connect(2) by TCP first"),

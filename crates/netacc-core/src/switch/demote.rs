@@ -6,7 +6,7 @@
 //! is lost. If the two sides do not trust each other, the ring stays, and a process of our own relays between it and the
 //! socket ([`ring_relay`]).
 
-use crate::fd::placeholder::to_kernel;
+use crate::fd::placeholder::{share, to_kernel};
 use crate::fd::table;
 use crate::object::reference::Ref;
 use crate::object::socket::{Path, Socket};
@@ -67,6 +67,7 @@ fn demote_once(tries: usize, fd: i32, r: Ref<Socket>, why: Reason) -> Result<()>
     match s.path() {
         // A thread that is just making an offer is not waited for; the caller tries again.
         Path::Tcp if why == Reason::Operator && comeback::may_rest(s) && !promote::rest(fd, r) => Ok(()),
+        Path::New if matches!(why, Reason::Passed | Reason::Exec) => share(fd, s),
         Path::New => to_kernel(fd, s),
         Path::Listener => {
             crate::listen::opening::abandon(fd, s);

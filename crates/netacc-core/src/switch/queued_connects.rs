@@ -10,17 +10,20 @@
 //! watched in the same way: if the engine thread does not get to connect their queue pair, no other thread would make
 //! them again.
 
+use crate::fd::table;
 use crate::object::reference::Ref;
-use crate::object::socket::Socket;
+use crate::object::socket::{SHARED, Socket};
 use crate::switch::queued::{ANY, LOCK, PART, QueuedConnect, are_there_any, parts, with_endpoint};
 use crate::switch::{full_queue, queued, redispatch};
 use crate::timeouts;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
+use netacc_stats::Reason;
 use netacc_sys::time::Deadline;
-use netacc_sys::{lock, time};
+use netacc_sys::{lock, raw, time};
 use netacc_transport::rdma::engine;
-use netacc_transport::shm::{Link, redial};
+use netacc_transport::shm::segment::{Segment, ServedBy};
+use netacc_transport::shm::{Link, ServerState, ShmEndpoint, redial};
 
 const QUEUED_CONNECT: u64 = time::ns(timeouts::QUEUED_CONNECT);
 const MOVES: u64 = time::ns(timeouts::QUEUED_CONNECT_MOVES);
@@ -133,6 +136,43 @@ pub fn await_queue_pairs() {
     }
 }
 
+/// To be called before a fork, without any lock: makes the connects of this process by TCP that wait at a process which
+/// may not be the one that accepts them. After the fork this process and its child have the connect, and could not agree
+/// which of them makes it again. Memory is allocated only for a connect that goes by TCP.
+pub fn leave_before_fork() {
+    if lock::interrupted() {
+        return;
+    }
+    let mut found: Vec<(&'static Link, u64, Ref<Socket>)> = Vec::new();
+    table::each_socket(|_, r| {
+        if r.obj.is_shm() && !r.obj.has(SHARED) {
+            let waits =
+                |ep: &'static ShmEndpoint| may_stay_behind(ep).then(|| (ep.side.link(), queued::made_at(ep), r));
+            found.extend(with_endpoint(r, waits).flatten());
+        }
+    });
+    found.sort_unstable_by_key(|(_, when, _)| *when);
+    while let Some((link, ..)) = found.first().copied() {
+        let (mut queue, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|(l, ..)| core::ptr::eq(*l, link));
+        // A socket with several numbers is found several times.
+        queue.dedup_by_key(|(.., r)| core::ptr::from_ref(r.obj));
+        redispatch::bypass(&queue.into_iter().map(|(.., r)| r).collect::<Vec<_>>(), Reason::Fork);
+        found = others;
+    }
+}
+
+/// Whether the connect waits in the queue of one process, while another one may accept: at a listener of several processes,
+/// or at one of this process, which its child will have, too. Which process takes a new link up is not decided yet.
+fn may_stay_behind(ep: &'static ShmEndpoint) -> bool {
+    let link = ep.side.link();
+    let several = |s: Segment| matches!(s.served_by(), ServedBy::Several | ServedBy::Acceptors);
+    ep.side.is_queued()
+        && !ep.side.is_remote()
+        && link
+            .segment()
+            .is_some_and(|s| s.server() != ServerState::Pending && (several(s) || link.peer_pid() == raw::getpid()))
+}
+
 /// To be called in each call that a program makes in a loop in which it may never sleep, without any lock: makes the due
 /// connects again.
 #[inline]
@@ -193,7 +233,7 @@ fn serve(deadline: Deadline) -> Deadline {
             && !bypassed.iter().any(|l| core::ptr::eq(*l, link))
         {
             bypassed.push(link);
-            redispatch::bypass(&queued_at_link(link));
+            redispatch::bypass(&queued_at_link(link), Reason::NotTaken);
         }
     }
     let left = deadline.left();

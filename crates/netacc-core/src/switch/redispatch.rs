@@ -295,8 +295,10 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
 /// can accept them. `queue` has all connects of this process that wait there, oldest first. Where some of them cannot
 /// go, neither do older ones, since a process takes what remains in its queue before what comes by TCP; so the order in
 /// which connects are accepted stays that in which they were made. Takes both direction locks of each.
+///
+/// `why` is the reason that is shown: `NotTaken`, or `Fork` for connects that two processes are about to have.
 #[cold]
-pub fn bypass(queue: &[Ref<Socket>]) {
+pub fn bypass(queue: &[Ref<Socket>], why: Reason) {
     let Some(target) = queue.first().and_then(|r| r.obj.peer.get()) else { return };
     let has_room = |found: Owned| found.room() as usize >= queue.len();
     if is_kernel_full() || !kernel_queue::listener(target).is_none_or(has_room) {
@@ -305,12 +307,12 @@ pub fn bypass(queue: &[Ref<Socket>]) {
     let _moving = Moving::begin();
     // The connects are withdrawn first, the youngest before all others: the server would also accept a TCP connection
     // that turns out not to be needed.
-    let mut leaving: Vec<Leaving> = queue.iter().rev().map_while(|r| Leaving::begin(*r)).collect();
+    let mut leaving: Vec<Leaving> = queue.iter().rev().map_while(|r| Leaving::begin(*r, why)).collect();
     leaving.reverse();
     let mut any = false;
     let mut refused = false;
     for connect in leaving {
-        refused = refused || connect.go_by_tcp(target).is_err();
+        refused = refused || connect.go_by_tcp(target, why).is_err();
         if refused {
             move_on(connect.r, connect.old, Reason::LinkLost);
         }
@@ -332,18 +334,18 @@ struct Leaving {
 impl Leaving {
     /// `None`: the connect was just accepted, or has to wait where it is. The locks are only tried, since another
     /// thread that has one of them may wait for one that this thread has taken for an earlier connect.
-    fn begin(r: Ref<Socket>) -> Option<Leaving> {
+    fn begin(r: Ref<Socket>, why: Reason) -> Option<Leaving> {
         let s = r.obj;
         let locks = (s.rx.try_lock()?, s.tx.try_lock()?);
         let old = s.endpoint().filter(|e| r.valid() && s.is_shm() && e.side.is_queued())?;
         let stays = s.has(SHARED)
             || descendants::under_way()
-            || !old.side.link().segment().is_some_and(Segment::served_by_many);
+            || (why == Reason::NotTaken && !old.side.link().segment().is_some_and(Segment::served_by_many));
         (!stays && old.side.withdraw()).then_some(Leaving { r, old, locks })
     }
 
     /// Fails if the kernel does not connect at once.
-    fn go_by_tcp(&self, target: SocketAddr) -> Result<()> {
+    fn go_by_tcp(&self, target: SocketAddr, why: Reason) -> Result<()> {
         let (s, old) = (self.r.obj, self.old);
         let real = raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
         s.apply_options(real);
@@ -353,14 +355,15 @@ impl Leaving {
             let done = send_drained(s, real, &bytes, old.side.ended(), Deadline::within(timeouts::REDISPATCH_LOCAL));
             netacc_log::log!(
                 Info,
-                "fd {}: its server takes nothing, by TCP with {} bytes: {done:?}",
+                "fd {}: its server has not taken it ({}), by TCP with {} bytes: {done:?}",
                 s.first_fd(),
+                why.name(),
                 bytes.len()
             );
             if done.and_then(|()| replace_everywhere(s, real)).is_ok() {
                 s.set(PLACEHOLDER, false);
                 old.side.link().queue.stuck.store(1, Ordering::Relaxed);
-                now_tcp(s, old, Reason::NotTaken);
+                now_tcp(s, old, why);
             } else {
                 old.fail(Errno::CONNRESET);
             }
