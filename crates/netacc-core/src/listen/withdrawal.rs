@@ -11,7 +11,7 @@
 
 use crate::conn::kernel_queue;
 use crate::object::kernel_turn::precedes_count;
-use crate::object::listener::{Listener, tcp_ready};
+use crate::object::listener::{Listener, announce_servers, note_all_filled, tcp_ready};
 use crate::object::socket::{NONBLOCK, Socket};
 use crate::switch::{by_tcp, pair, relay};
 use alloc::vec::Vec;
@@ -117,14 +117,14 @@ pub(crate) fn leave_to_siblings(s: &Socket, l: &'static Listener) {
 /// To be called before a fork whose child may be the one to accept what waits at the listener `fd`. Passes these connects on to
 /// the kernel's queue, where either process can accept them. Their clients may make no call before that.
 pub(crate) fn leave_to_heirs(fd: i32, s: &Socket, l: &'static Listener) {
-    l.announce_servers();
+    announce_servers(l);
     // A client queues its connect and then looks how many processes serve the listener; this thread has told it, and then
     // looks at the queues. One of the two sees the other, so a connect that stays here is watched by its client.
     fence(Ordering::SeqCst);
     if !l.queued() {
         return;
     }
-    l.note_all_filled();
+    note_all_filled(l);
     pass_on(s, l, |link, ep| {
         // Its client did not know that it has to watch the connect, and is told to make it once more.
         hand_on(core::iter::once(link));

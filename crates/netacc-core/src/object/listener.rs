@@ -32,9 +32,6 @@ const MOST: u32 = 4096;
 pub const SHARED_BY_FORK: u32 = 1;
 /// Value of [`Listener::many`]: unrelated processes may share the listener.
 const SHARED_BEYOND: u32 = 2;
-/// A process that accepts and has forked more often is taken for one that forks for each connection, and accepts the next one
-/// itself.
-const FORKS_WATCHED: u32 = 8;
 /// Largest number of links that are handled when the process ends.
 pub(crate) const HELD: usize = 64;
 
@@ -73,8 +70,6 @@ pub struct Listener {
     pub(crate) passed_on: AtomicU32,
     /// Not 0 if clients were left at the rendezvous since the last connect was taken, because others can take them up.
     pub(crate) passed_over: AtomicU32,
-    /// Number of forks since the program began to accept, up to [`FORKS_WATCHED`].
-    forks: AtomicU32,
     /// Not 0 when several processes serve this listener: [`SHARED_BY_FORK`], with `SHARED_BEYOND` if unrelated ones may
     /// do so.
     pub many: AtomicU32,
@@ -115,7 +110,7 @@ impl Listener {
         for n in [&self.many, &self.served, &self.polled, &self.shut, &self.inherited] {
             n.store(0, Ordering::Relaxed);
         }
-        for n in [&self.passed_over, &self.accepted, &self.passed_on, &self.forks] {
+        for n in [&self.passed_over, &self.accepted, &self.passed_on] {
             n.store(0, Ordering::Relaxed);
         }
         self.servers.begin();
@@ -150,18 +145,6 @@ impl Listener {
         self.many.fetch_max(if by_fork { SHARED_BY_FORK } else { SHARED_BEYOND }, Ordering::Relaxed);
     }
 
-    /// Notes a fork whose child has the listener, too. Returns whether the program may leave it to the child to accept what
-    /// waits now.
-    pub(crate) fn may_leave_to_child(&self) -> bool {
-        if self.served.load(Ordering::Relaxed) == 0 {
-            return true;
-        }
-        // Relaxed: two threads that fork at once may count one fork, which makes no difference.
-        let forks = self.forks.load(Ordering::Relaxed);
-        self.forks.store((forks + 1).min(FORKS_WATCHED), Ordering::Relaxed);
-        forks < FORKS_WATCHED
-    }
-
     /// Whether other processes may serve the listener as well, so that this one leaves to them what it cannot take at
     /// once.
     pub(crate) fn has_siblings(&self) -> bool {
@@ -174,22 +157,8 @@ impl Listener {
     pub(crate) fn serve(&self) {
         self.servers.serve();
         if self.servers.has_changed() {
-            self.announce_servers();
+            announce_servers(self);
         }
-    }
-
-    /// Tells the clients which processes serve the listener.
-    pub(crate) fn announce_servers(&self) {
-        let by = served_by(self);
-        let _g = self.lock.lock();
-        self.links().filter_map(Link::segment).for_each(|segment| segment.set_served_by(by));
-    }
-
-    /// Notes how far the queues of all links are filled: the connects up to there come before the connections that the kernel
-    /// is about to [count](KernelTurn::count_now).
-    pub(crate) fn note_all_filled(&self) {
-        let _g = self.lock.lock();
-        self.links().for_each(note_filled);
     }
 
     /// Notes that the program waits for the listener by poll(2) or a similar call.
@@ -396,6 +365,20 @@ pub(crate) fn served_by(l: &Listener) -> ServedBy {
         _ if l.servers.number().is_some() && blocks() => ServedBy::Acceptors,
         _ => ServedBy::Several,
     }
+}
+
+/// Tells the clients which processes serve the listener.
+pub(crate) fn announce_servers(l: &Listener) {
+    let by = served_by(l);
+    let _g = l.lock.lock();
+    l.links().filter_map(Link::segment).for_each(|segment| segment.set_served_by(by));
+}
+
+/// Notes how far the queues of all links are filled: the connects up to there come before the connections that the kernel
+/// is about to [count](KernelTurn::count_now).
+pub(crate) fn note_all_filled(l: &Listener) {
+    let _g = l.lock.lock();
+    l.links().for_each(note_filled);
 }
 
 /// Notes how far the link's queue is filled, for a link that is there when the kernel has counted its connections, or

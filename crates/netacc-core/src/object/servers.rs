@@ -11,6 +11,10 @@ use netacc_sys::mem;
 /// Number of words in the shared memory: the first one says how many of the others are in use.
 const WORDS: usize = 1024;
 
+/// A process that accepts and has forked so often is taken for one that forks for each connection, and accepts the next one
+/// itself.
+const FORKS_WATCHED: u32 = 8;
+
 /// The words. A process that goes astray in its memory can only harm processes of its own program there.
 static SHARED: AtomicPtr<[AtomicU32; WORDS]> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -23,6 +27,8 @@ pub struct Servers {
     counted: AtomicU32,
     /// The number when this process last told its clients.
     announced: AtomicU32,
+    /// Number of forks since the program began to accept, up to [`FORKS_WATCHED`].
+    forks: AtomicU32,
     /// Not 0 if processes that do not descend from this one may serve the listener, too.
     unknown: AtomicU32,
 }
@@ -45,6 +51,7 @@ impl Servers {
         self.count.store(core::ptr::null_mut(), Ordering::Relaxed);
         self.counted.store(0, Ordering::Relaxed);
         self.announced.store(0, Ordering::Relaxed);
+        self.forks.store(0, Ordering::Relaxed);
         self.unknown.store(0, Ordering::Relaxed);
     }
 
@@ -74,6 +81,15 @@ impl Servers {
             // counted here, which matters as little as a process that has ended.
             self.count.store(core::ptr::from_ref(cell).cast_mut(), Ordering::Release);
         }
+    }
+
+    /// To be called before a fork of a process that accepts. Returns whether the child may begin to serve the listener in its
+    /// place.
+    pub(crate) fn may_begin_to_serve(&self) -> bool {
+        // Relaxed: two threads that fork at once may count one fork, which makes no difference.
+        let forks = self.forks.load(Ordering::Relaxed);
+        self.forks.store((forks + 1).min(FORKS_WATCHED), Ordering::Relaxed);
+        forks < FORKS_WATCHED
     }
 
     /// In the child of a fork: it has not served the listener.
@@ -129,6 +145,7 @@ mod tests {
             count: AtomicPtr::new(core::ptr::null_mut()),
             counted: AtomicU32::new(0),
             announced: AtomicU32::new(0),
+            forks: AtomicU32::new(0),
             unknown: AtomicU32::new(0),
         }
     }
@@ -154,6 +171,15 @@ mod tests {
         assert_eq!((parent.number(), second.number()), (Some(1), Some(1)));
         second.serve();
         assert_eq!(first.number(), Some(2));
+    }
+
+    #[test]
+    fn a_process_that_forks_again_and_again_goes_on_serving() {
+        let parent = new();
+        assert!((0..FORKS_WATCHED).all(|_| parent.may_begin_to_serve()));
+        assert!(!parent.may_begin_to_serve() && !parent.may_begin_to_serve());
+        parent.begin();
+        assert!(parent.may_begin_to_serve(), "another listener");
     }
 
     #[test]
