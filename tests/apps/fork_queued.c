@@ -136,11 +136,52 @@ static void of_another(int how, int child_leaves)
 	for (int i = 0; i < 2; i++)
 		close(up[i]), close(down[i]);
 }
+// The client has closed its end, or its process has ended, before the fork.
+static void of_one_that_left(int own, int how)
+{
+	int port, l = listen_on(&port), c;
+	char b;
+	if (how & ACCEPTED)
+		accept_one(l, port);
+	if (how & FORKED)
+		fork_once();
+	if (own) {
+		c = connect_to(port);
+		ask(c, 1);
+		close(c);
+	} else {
+		pid_t client = fork_child();
+		if (!client) {
+			c = connect_to(port);
+			ask(c, 1);
+			_exit(0);
+		}
+		CHECK(ready(l, POLLIN, 10000) & POLLIN);
+		reap(client);
+	}
+	pid_t kid = fork_child();
+	if (!kid) {
+		CHECK(ready(l, POLLIN, 10000) & POLLIN);
+		int s = accept(l, NULL, NULL);
+		recv_all(s, &b, 1);
+		EQ(b, '1');
+		recv_all(s, bulk, BULK);
+		pat_check(bulk, BULK, 0, 7);
+		EQ(recv(s, &b, 1, 0), 0);
+		_exit(0);
+	}
+	reap(kid);
+	close(l);
+}
 int main(void)
 {
 	t_init();
 	for (int how = 0; how < 8; how++)
 		own(how);
+	for (int how = 0; how < 4 && !by_network(); how++) {
+		of_one_that_left(1, how);
+		of_one_that_left(0, how);
+	}
 	if (!by_network()) // an engine makes the connect of a client on another host
 		for (int leaves = 0; leaves < 2; leaves++) {
 			of_another(0, leaves);

@@ -209,11 +209,12 @@ pub fn to_kernel(fd: i32, s: &'static Socket) -> Result<()> {
 /// To be called before another process gets an unconnected socket, by a fork or a message: materializes it, and leaves to
 /// the kernel to whom it is connected, or that it listens, since each of the processes may decide that.
 ///
-/// A listener that was left to the kernel stays what it is: all of them have the kernel's queue.
+/// A listener that was left to the kernel stays the kernel's: all of them have its queue.
 pub fn share(fd: i32, s: &'static Socket) -> Result<()> {
     materialize(fd, s)?;
-    if raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) != Ok(1) {
-        s.let_others_have();
+    let listens = raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1);
+    if listens || !s.let_others_have() {
+        s.leave_to_kernel();
     }
     Ok(())
 }

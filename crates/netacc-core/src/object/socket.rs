@@ -268,10 +268,10 @@ impl Socket {
     }
 
     /// Notes that other processes may have an unconnected socket from here on, so that the kernel connects it and shows its
-    /// state to all of them. Its descriptor already is a real kernel socket.
-    pub fn let_others_have(&self) {
-        // If this fails, another thread has connected the socket, or it was noted before.
-        self.change(ConnState::New, ConnState::InheritedNew);
+    /// state to all of them. Its descriptor already is a real kernel socket. False: a connection was dissolved there, or
+    /// another thread has connected it.
+    pub fn let_others_have(&self) -> bool {
+        self.is_inherited() || self.change(ConnState::New, ConnState::InheritedNew)
     }
 
     /// Makes an inherited socket this program's own. False: it was that already.
