@@ -55,7 +55,7 @@ fn of(fd: i32, r: Ref<Socket>) -> Option<Ours> {
             }
             Some(Ours::Listener(r.obj))
         }
-        Path::New | Path::Tcp if r.obj.is_inherited() && adopt::wake(fd, r) => Some(Ours::Listener(r.obj)),
+        Path::Tcp if r.obj.is_inherited() && adopt::wake(fd, r) => Some(Ours::Listener(r.obj)),
         Path::New | Path::Tcp => None,
     }
 }
