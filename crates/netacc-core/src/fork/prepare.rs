@@ -12,7 +12,7 @@ use crate::switch::{demote, promote, queued_connects};
 use crate::timeouts;
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::{Counter, Reason, page};
-use netacc_sys::errno::Result;
+use netacc_sys::errno::{Errno, Result};
 use netacc_sys::signals::Blocked;
 use netacc_sys::{Guard, Lock, lock, lock_rank, raw, reserved_fds, time};
 use netacc_transport::shm::unread::Unread;
@@ -193,6 +193,8 @@ fn share_unconnected(fd: i32, s: &'static Socket) {
     }
     if s.path() == Path::New
         && let Err(e) = placeholder::share(fd, s)
+        // Another thread may have closed the number just now.
+        && e != Errno::BADF
     {
         netacc_log::log!(Warn, "fd {fd}: no kernel socket for it ({e}); parent and child do not have it in common");
     }

@@ -126,8 +126,11 @@ pub(crate) fn leave_to_heirs(fd: i32, s: &Socket, l: &'static Listener) {
     }
     note_all_filled(l);
     pass_on(s, l, |link, ep| {
-        // Its client did not know that it has to watch the connect, and is told to make it once more.
-        hand_on(core::iter::once(link));
+        // Its client did not know that it has to watch the connect, and is told to make it once more. Other threads take
+        // connects of this link meanwhile, and the outcome of each decides who has it.
+        if let Some(seg) = link.segment() {
+            seg.set_server(ServerState::HandedOn);
+        }
         ep.stir_peer();
     });
     l.kernel_turn.count_now(l.kernel_fd(fd));
