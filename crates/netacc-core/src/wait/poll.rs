@@ -14,7 +14,7 @@ use crate::wait::call_signals::CallSignals;
 use crate::wait::poll_entries::{Fds, is_candidate, ours};
 use crate::wait::sleep;
 use core::ffi::c_void;
-use libc::pollfd;
+use libc::{POLLNVAL, pollfd};
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Answer, Fail};
 use netacc_sys::time::Deadline;
@@ -56,6 +56,21 @@ pub unsafe fn poll(
     deadline: impl FnOnce() -> Option<Deadline>,
     sigmask: *const c_void,
 ) -> Outcome {
+    // SAFETY: the caller's promise.
+    unsafe { poll_with(p, n, deadline, sigmask, POLLNVAL) }
+}
+
+/// As [`poll`], where `closed` is what an entry has whose number another thread has closed during the call.
+///
+/// # Safety
+/// `p` points to `n` valid entries.
+pub(super) unsafe fn poll_with(
+    p: *mut pollfd,
+    n: usize,
+    deadline: impl FnOnce() -> Option<Deadline>,
+    sigmask: *const c_void,
+    closed: i16,
+) -> Outcome {
     later::close_later();
     // The kernel reports memory that cannot be accessed.
     let there = user::writable(p, n.saturating_mul(ENTRY)) && (sigmask.is_null() || user::readable(sigmask, SIGSET));
@@ -74,7 +89,7 @@ pub unsafe fn poll(
     let Some(deadline) = deadline() else { return Outcome::Pass };
     requests::check();
     queued_connects::check();
-    run(&mut fds, deadline, sigmask).into()
+    run(&mut fds, deadline, sigmask).map(|n| fds.after_closes(n, closed)).into()
 }
 
 fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usize> {

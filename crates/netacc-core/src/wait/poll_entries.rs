@@ -443,6 +443,30 @@ impl Fds {
         self.fill_in(&set, seen).map_or_else(|| self.at_once(), Ok)
     }
 
+    /// To be called before the poll returns with `n` entries that have events: gives those whose numbers another thread has
+    /// closed meanwhile the events of what lies there now, and `closed` where nothing does. As in the kernel, which looks
+    /// the numbers up again whenever it wakes, such a close alone wakes nobody.
+    pub(super) fn after_closes(&self, mut n: usize, closed: i16) -> usize {
+        for (i, pin) in self.held.iter().enumerate().take(self.n) {
+            let fd = self.number(i);
+            if pin.as_ref().is_none_or(|pin| table::get(fd).is_some_and(|e| e.is(pin.sock()))) {
+                continue;
+            }
+            // SAFETY: i < n (the module's safety note).
+            let entry = unsafe { &mut *self.p.add(i) };
+            n = n.saturating_sub(usize::from(entry.revents != 0));
+            entry.revents = match ours(fd) {
+                Some(o) => look(o, fd, entry.events).unwrap_or(0),
+                None => raw::events_now(fd, entry.events),
+            };
+            if entry.revents & POLLNVAL != 0 {
+                entry.revents = closed;
+            }
+            n += usize::from(entry.revents != 0);
+        }
+        n
+    }
+
     fn number(&self, i: usize) -> i32 {
         // SAFETY: i < n (the module's safety note).
         if i < self.n { unsafe { (*self.p.add(i)).fd } } else { -1 }

@@ -14,6 +14,10 @@ use netacc_sys::errno::Errno;
 use netacc_sys::time::Deadline;
 use netacc_sys::user;
 
+/// What the entry of a number has that another thread has closed meanwhile: for the kernel's select(2) it is ready for
+/// everything.
+const CLOSED: i16 = POLLNVAL | POLLIN | POLLOUT | POLLPRI;
+
 const BITS: usize = usize::BITS as usize;
 
 /// One of the three sets, which may be null.
@@ -112,11 +116,11 @@ pub unsafe fn select(nfds: i32, sets: [*mut c_void; 3], deadline: Deadline, sigm
         }
     }
     // SAFETY: the pointer and the length are those of our own vector.
-    match unsafe { poll::poll(fds.as_mut_ptr(), fds.len(), || Some(deadline), sigmask) } {
+    match unsafe { poll::poll_with(fds.as_mut_ptr(), fds.len(), || Some(deadline), sigmask, CLOSED) } {
         Outcome::Done(_) => {}
         other => return other,
     }
-    if fds.iter().any(|p| p.revents & POLLNVAL != 0) {
+    if fds.iter().any(|p| p.revents & CLOSED == POLLNVAL) {
         return Outcome::Failed(Errno::BADF);
     }
     let mut count = 0;
