@@ -154,6 +154,10 @@ pub const BYPASS_CONNECT: Duration = Duration::from_millis(100);
 /// full, and the kernel would try again only after a second. Until then connects wait for their process.
 pub const KERNEL_QUEUE_FULL: Duration = Duration::from_secs(1);
 
+/// How long both ends of a connection write without a byte being read before it goes to the kernel, whose buffers hold
+/// more. Longer than a program that is about to read is kept from it by others on a busy host.
+pub const STANDSTILL: Duration = Duration::from_millis(20);
+
 /// How long one call of the program goes on taking connections to the kernel for an operator.
 /// The rest is done by the next calls, so that no call is held up much longer than this.
 pub const OPERATOR_SLICE: Duration = Duration::from_millis(5);

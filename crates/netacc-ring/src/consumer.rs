@@ -131,6 +131,15 @@ impl Consumer {
         used <= eased(size.min(bound))
     }
 
+    /// Whether the producer has the room that [`Consumer::room_to_announce`] asks for, from the published words only: for a
+    /// thread that does not read.
+    pub fn has_room_by(own: &ConsumerLine, peer: &ProducerLine) -> bool {
+        // Relaxed: a layout that the consumer has not adopted counts as the one before it, which is no larger than the bytes
+        // in it.
+        let size = Layout::unpack(own.layout.load(Ordering::Relaxed)).size() as u64;
+        Self::available_by(own, peer) <= eased(size.min(bound(peer.limit.load(Ordering::Relaxed).into(), &own.window)))
+    }
+
     /// Number of bytes that can be read, from the published words only: for a side that several processes share.
     pub fn available_by(own: &ConsumerLine, peer: &ProducerLine) -> u64 {
         let n = peer.head.load(Ordering::SeqCst).wrapping_sub(own.tail.load(Ordering::Acquire));

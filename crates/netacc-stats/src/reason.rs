@@ -99,6 +99,8 @@ numbered! {
         FewerRights = 45, "fewer-rights";
         /// Several processes had the socket before it was connected.
         SharedSocket = 46, "shared-socket";
+        /// Both ends wrote, neither read, and the rings were full.
+        Standstill = 47, "standstill";
     }
 }
 
@@ -200,7 +202,7 @@ impl Reason {
             }
             Self::PeerMoved => {
                 "The program at the other end needed a kernel socket (exec, a passed descriptor, stdio, \
-                 a call that the fast path does not carry, netacc_ctl off); netacc_ss of that program says which."
+                 a call that the fast path does not carry, netacc_ctl off, two writers of which neither reads); netacc_ss of that program says which."
             }
             Self::ProtocolError => {
                 "The peer sent something invalid over the fast path, so it was given up; \
@@ -285,6 +287,10 @@ impl Reason {
             Self::SharedSocket => {
                 "Several processes had the socket before it was connected, by a fork or a message, and only the kernel can \
                  show all of them that it is connected; make the socket in the process that connects it."
+            }
+            Self::Standstill => {
+                "Both ends wrote more than shared memory holds before either of them read, and TCP's buffers hold more; \
+                 a program that reads what has come before it writes on stays in shared memory."
             }
             Self::NoTimeStamps => {
                 "A connection between containers is recognised by TCP's time stamps, which the kernel does not give here or \

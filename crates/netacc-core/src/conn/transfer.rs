@@ -7,7 +7,7 @@ use crate::fork::ownership;
 use crate::object::reference::Ref;
 use crate::object::socket::{NONBLOCK, Socket};
 use crate::operator::requests;
-use crate::switch::{demote, promote, queued_connects, redispatch};
+use crate::switch::{demote, promote, queued_connects, redispatch, standstill};
 use crate::wait::{connection, idle_windows, sleep};
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
@@ -366,6 +366,7 @@ pub(super) fn transmit(
             }
             Err(Errno::AGAIN) if switched => redispatch::complete_switch(r),
             Err(Errno::AGAIN) if nonblock => {
+                standstill::check();
                 return if sent > 0 { Ok(sent) } else { Err(Fail::AGAIN) };
             }
             Err(Errno::AGAIN) => {

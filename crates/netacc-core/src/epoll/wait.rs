@@ -14,7 +14,7 @@ use crate::fd::{later, table};
 use crate::object::instance::Epoll;
 use crate::operator::requests;
 use crate::outcome::Outcome;
-use crate::switch::queued_connects;
+use crate::switch::{queued_connects, standstill};
 use crate::wait::call_signals::CallSignals;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
@@ -160,6 +160,7 @@ fn run(e: &'static Epoll, call: &Call) -> Answer<usize> {
         progress::progress();
         requests::check();
         queued_connects::check();
+        standstill::check();
         let n = stashed + poll_round(e, call, stashed);
         if n > 0 {
             let now = cpu::ticks();
@@ -227,7 +228,7 @@ fn is_unheard(e: &Epoll) -> bool {
 
 /// Sleeps in the kernel. `None`: the caller has to check again. `steps` is the number of such sleeps so far.
 fn sleep(e: &'static Epoll, call: &Call, steps: u32, signals: &mut CallSignals) -> Answer<Option<usize>> {
-    let until = queued_connects::within(call.deadline);
+    let until = standstill::within(queued_connects::within(call.deadline));
     // Counted before the last check, so that a thread that queues a registration later kicks this one.
     e.sleepers.fetch_add(1, Ordering::SeqCst);
     let announced = shared::announce(e);

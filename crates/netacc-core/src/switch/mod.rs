@@ -14,6 +14,7 @@ pub mod redispatch;
 pub mod relay;
 pub mod ring_relay;
 pub mod shed;
+pub mod standstill;
 pub mod syn_stamp;
 pub mod to_kernel;
 pub mod to_ring;

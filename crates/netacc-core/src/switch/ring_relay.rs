@@ -114,6 +114,8 @@ fn live(ep: &'static ShmEndpoint, peer_end: i32, others: Others, heir: &Heir) {
     // A file system could not be unmounted while the relay's current directory is on it.
     let _ = rustix::process::chdir(c"/");
     ep.set_lowat(1);
+    // The relay has no kernel socket to give, and need not wake to look.
+    ep.standstill.give_up();
     ep.side.become_relay();
     shed_memory(ep);
     match Relay::new(ep, peer_end, others) {

@@ -4,7 +4,7 @@ use crate::fd::table;
 use crate::fork::ownership;
 use crate::object::reference::Ref;
 use crate::object::socket::Socket;
-use crate::switch::queued_connects;
+use crate::switch::{queued_connects, standstill};
 use crate::wait::call_signals::CallSignals;
 use crate::wait::sleep::sleep_before;
 use netacc_stats::{Counter, page};
@@ -80,7 +80,7 @@ pub fn until_done(
     }
     let mut steps = 0u32;
     loop {
-        let until = queued_connects::within(deadline);
+        let until = standstill::within(queued_connects::within(deadline));
         ownership::settle(s);
         let numbers = [ep.liveness.fd(), ep.old_subflow.fd()];
         let mut set = WaitSet::new();

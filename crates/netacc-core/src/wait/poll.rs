@@ -8,7 +8,7 @@ use crate::fd::{later, table};
 use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::process_mode;
-use crate::switch::queued_connects;
+use crate::switch::{queued_connects, standstill};
 use crate::wait::bell::Bell;
 use crate::wait::call_signals::CallSignals;
 use crate::wait::poll_entries::{Fds, is_candidate, ours};
@@ -89,6 +89,7 @@ pub(super) unsafe fn poll_with(
     let Some(deadline) = deadline() else { return Outcome::Pass };
     requests::check();
     queued_connects::check();
+    standstill::check();
     run(&mut fds, deadline, sigmask).map(|n| fds.after_closes(n, closed)).into()
 }
 
@@ -133,7 +134,7 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usiz
                 continue;
             }
         }
-        let until = queued_connects::within(deadline);
+        let until = standstill::within(queued_connects::within(deadline));
         let armed = fds.arm(&mut set);
         bell.iter().for_each(|b| b.watch(&mut set));
         let slept = if armed {

@@ -11,6 +11,7 @@ use crate::shm::sharers::poll_liveness_after;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{PEER_GONE, RX_SHUT};
 use crate::shm::slot_side::View;
+use crate::shm::standstill;
 use crate::shm::waiters::{READS, WRITES, register_liveness};
 use crate::shm::windows::{self, give_back_windows};
 use crate::wait::{WaitOn, WaitSet};
@@ -144,6 +145,12 @@ impl Endpoint for ShmEndpoint {
         }
         if self.is_pending() {
             set.wake_at(QueuedConnect::next_look());
+        }
+        if interest.write && !r.writable() {
+            self.standstill.note(self, &v);
+            if self.standstill.is_noted() {
+                set.wake_at(standstill::next_look());
+            }
         }
         // A process may have left the rings, or a thread may have switched the connection, before the registration.
         (interest.read && r.readable())

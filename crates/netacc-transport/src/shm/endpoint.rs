@@ -13,6 +13,7 @@ use crate::shm::side::Side;
 use crate::shm::side_machines::{Ends, EndsEvent, Switch, SwitchEvent};
 use crate::shm::side_state::SideState;
 use crate::shm::slot_side::{SlotSide, View};
+use crate::shm::standstill::Standstill;
 use crate::shm::waiters::Waiters;
 use crate::shm::windows::{self, WindowCharge};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -50,6 +51,8 @@ pub struct ShmEndpoint {
     pub(super) delays: Delays,
     /// What the connection's windows cost this process.
     pub(super) charge: WindowCharge,
+    /// Since when both ends write and neither reads.
+    pub standstill: Standstill,
 }
 
 impl ShmEndpoint {
@@ -121,6 +124,7 @@ impl ShmEndpoint {
         self.ready_set.store(0, Ordering::Relaxed);
         self.connect.begin();
         self.edges.begin();
+        self.standstill.begin();
         self.side.state.begin(v.place());
         v.link.stats.slot_taken();
         true

@@ -83,6 +83,7 @@ mod side_state;
 mod slot_side;
 pub mod slots;
 mod sockets;
+pub mod standstill;
 mod state;
 mod stats;
 pub mod strangers;

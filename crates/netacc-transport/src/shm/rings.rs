@@ -58,6 +58,11 @@ impl Rings {
         self.tx.writable(peer, can_open).unwrap_or(true)
     }
 
+    /// Whether the peer's writer would find room, from the published words only.
+    pub(super) fn peer_has_room(v: &View) -> bool {
+        Consumer::has_room_by(line!(v, consumer, v.me), line!(v, producer, v.me.other()))
+    }
+
     /// Number of bytes in the ring that can be read.
     pub(super) fn waiting_in(&self, side: &SlotSide, v: &View) -> u64 {
         let peer = line!(v, producer, v.me.other());

@@ -125,6 +125,10 @@ impl ShmEndpoint {
         let there = self.readiness().writable();
         if !there {
             self.edges.want_room();
+            if self.standstill.note(self, &v) {
+                // Threads that sleep for the connection already wake for the next look, too.
+                self.poke_self();
+            }
         }
         there
     }
