@@ -114,6 +114,19 @@ impl View {
         self.several && (self.count < SPREAD.div_ceil(self.known().max(1)) || later) && self.count < MOST_LINKS
     }
 
+    /// Whether as many connects wait on all links to a listener of one process together as its backlog allows: a link has
+    /// fewer slots than some backlogs.
+    fn is_full_in_all(&self, t: &'static Target, member: u64) -> bool {
+        let segments = || links_to(t, member).filter_map(|l| Some((l, l.segment()?)));
+        let waiting = |exact| segments().map(|(l, seg)| l.queue.waiting(seg, exact)).fold(0, u64::saturating_add);
+        let limit = || segments().map(|(_, seg)| seg.backlog()).max().map_or(0, u64::from);
+        // What the server has taken is loaded only if that matters, since its words are in its cache.
+        !self.shared && links_to(t, member).nth(1).is_some() && {
+            let limit = limit();
+            limit != 0 && waiting(false) >= limit && waiting(true) >= limit
+        }
+    }
+
     fn avoids(&self, link: &'static Link) -> bool {
         if self.untold && !link.peer.is_trusted() {
             return true;
@@ -291,7 +304,8 @@ fn attempt(
     // Tells the server to take up this link before it serves later connects of another one.
     links_to(t, link.listener.member.load(Ordering::Relaxed)).filter_map(Link::segment).for_each(Segment::set_more);
     add(t, link);
-    claim_on(link, order).map(Some).map_err(|_| Reason::NoMemory)
+    let pending = what != ClaimFor::Late && view.is_full_in_all(t, link.listener.member.load(Ordering::Relaxed));
+    claim_on(link, order).map(|claim| Some(Claim { pending, ..claim })).map_err(|_| Reason::NoMemory)
 }
 
 /// Claims a slot on `link` to `dest`, a server on another host, or, unless `only` that link may be used, on an earlier
@@ -426,12 +440,13 @@ fn claim_known(
         }
     }
     let mut late_and_full = false;
+    let full_in_all = !late && view.is_full_in_all(t, member);
     for link in links_to(t, member) {
         check_liveness(link);
         if !link.accepting() || view.avoids(link) {
             continue;
         }
-        let full = link.segment().is_some_and(|s| link.queue.is_full(s));
+        let full = link.segment().is_some_and(|s| link.queue.is_full(s)) || full_in_all;
         if full && !late && (view.shared || link.is_remote()) {
             return Err(Reason::BacklogFull);
         }

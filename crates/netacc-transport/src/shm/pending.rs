@@ -5,16 +5,45 @@
 //! accepted in order whatever the client is doing then, and the client determines how many connects are still before
 //! it.
 
-use crate::shm::ShmEndpoint;
 use crate::shm::queued_connect::QueuedConnect;
 use crate::shm::segment::CONNECT_QUEUED;
 use crate::shm::side_machines::{Life, LifeEvent};
 use crate::shm::slot_side::{SlotSide, View};
+use crate::shm::{Link, ShmEndpoint, registry};
 use core::sync::atomic::Ordering;
 use netacc_sys::time;
 
 /// Interval (ns) at which a client checks whether there is room in the queue, since no wake-up comes for that.
 const STEP: u64 = 1_000_000;
+
+/// The connects of this client that wait at one listener, on all of its links there: a link has fewer slots than a backlog
+/// may allow.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waiting {
+    /// Number of connects that were ever queued, and of those that the server has taken.
+    pushed: u64,
+    popped: u64,
+    /// Number of links, and the number of the newest.
+    links: u32,
+    newest: u32,
+}
+
+impl Waiting {
+    /// Counts on the links to the listener of `link` with numbers up to `newest`.
+    fn at_listener(link: &'static Link, newest: u32) -> Waiting {
+        let mut waiting = Waiting::default();
+        for l in registry::to_listener_of(link).filter(|l| l.id() <= newest) {
+            let Some(h) = l.segment().map(|seg| seg.header()) else { continue };
+            // The server's position comes first: it is never past the client's that is loaded after it.
+            let popped = h.popped.load(Ordering::Acquire);
+            waiting.pushed = waiting.pushed.wrapping_add(h.pushed.load(Ordering::Acquire));
+            waiting.popped = waiting.popped.wrapping_add(popped);
+            waiting.links += 1;
+            waiting.newest = waiting.newest.max(l.id());
+        }
+        waiting
+    }
+}
 
 impl QueuedConnect {
     /// Marks a connect that is about to be queued as pending. Called under the lock that orders connects.
@@ -22,6 +51,10 @@ impl QueuedConnect {
         if let Some(v) = side.view() {
             // Relaxed: `pushed` is only written under the lock that the caller holds.
             self.queued_at.store(v.seg.header().pushed.load(Ordering::Relaxed), Ordering::Relaxed);
+            let before = Waiting::at_listener(v.link, u32::MAX);
+            self.queued_in_all.store(before.pushed, Ordering::Relaxed);
+            self.links.store(before.links, Ordering::Relaxed);
+            self.newest.store(before.newest, Ordering::Relaxed);
             side.on::<Life>(LifeEvent::FindNoRoom);
         }
     }
@@ -31,12 +64,24 @@ impl QueuedConnect {
         let h = v.seg.header();
         let (popped, at) = (h.popped.load(Ordering::Acquire), self.queued_at.load(Ordering::Relaxed));
         let limit = u64::from(h.backlog.load(Ordering::Relaxed));
-        let before = at.saturating_sub(popped);
+        let before = self.before_on_all(v).unwrap_or_else(|| at.saturating_sub(popped));
         // Connects before it that the server has accepted, or that their clients have withdrawn, make room for this
         // one.
         v.slot.open.outcome.load(Ordering::Acquire) == CONNECT_QUEUED
             && before >= limit
             && before - v.seg.withdrawn_between(popped, at).min(before) >= limit
+    }
+
+    /// Number of connects that wait before it if there were several links to the listener; `None`: there was one, or one
+    /// of them has ended since.
+    fn before_on_all(&self, v: &View) -> Option<u64> {
+        let links = self.links.load(Ordering::Relaxed);
+        if links < 2 {
+            return None;
+        }
+        let now = Waiting::at_listener(v.link, self.newest.load(Ordering::Relaxed));
+        let at = self.queued_in_all.load(Ordering::Relaxed);
+        (now.links == links).then(|| at.saturating_sub(now.popped))
     }
 
     /// Time ([`time::now`]) of the next check of a pending connect.

@@ -56,6 +56,11 @@ impl ConnectQueue {
         seg.backlog_full(&self.seen)
     }
 
+    /// Number of connects that wait (client): exact, or else at least as many.
+    pub fn waiting(&self, seg: Segment, exact: bool) -> u64 {
+        seg.waiting(if exact { 0 } else { u64::MAX }, &self.seen)
+    }
+
     /// Client: whether the process at the other end has left a connect waiting, and connects still wait there.
     pub fn is_stuck(&self, seg: Option<Segment>) -> bool {
         if self.stuck.load(Ordering::Relaxed) == 0 {

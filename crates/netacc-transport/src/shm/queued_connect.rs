@@ -6,7 +6,7 @@ use crate::shm::segment::{CONNECT_QUEUED, CONNECT_REFUSED, CONNECT_TAKEN, CONNEC
 use crate::shm::server_state::is_handing_on;
 use crate::shm::side::Side;
 use crate::shm::slot_side::{SlotSide, View};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_sys::time;
 
 /// What a client notes of a connect in the queue.
@@ -14,6 +14,11 @@ use netacc_sys::time;
 pub struct QueuedConnect {
     /// Position of a pending connect in the connect queue; see [`super::pending`].
     pub(super) queued_at: AtomicU64,
+    /// The same in the order of all connects to the listener, on [`QueuedConnect::links`] links.
+    pub(super) queued_in_all: AtomicU64,
+    /// Number of links to the listener when it was queued, and the number of the newest of them.
+    pub(super) links: AtomicU32,
+    pub(super) newest: AtomicU32,
     /// Time before which a queued connect whose server has died is not made again; see [`QueuedConnect::queue_again`].
     kept_until: AtomicU64,
 }

@@ -1,6 +1,7 @@
 //! The list of all links of this process, for operations on all of them or on the other side of one.
 
 use crate::shm::Link;
+use crate::shm::side::Side;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
@@ -32,6 +33,17 @@ impl Link {
             }
         }
     }
+}
+
+/// The links of this process, as a client, to the listener that `link` leads to, `link` among them. The caller has a
+/// reference to `link` alone, and takes what it reads of the others for a hint: one without a user has no segment.
+pub(super) fn to_listener_of(link: &'static Link) -> impl Iterator<Item = &'static Link> {
+    let cookie = link.listener.cookie.load(Ordering::Relaxed);
+    let all = core::iter::successors(at(&ALL), |l| at(&l.next_listed));
+    all.filter(move |l| {
+        let same = cookie != 0 && l.listener.cookie.load(Ordering::Relaxed) == cookie;
+        core::ptr::eq(*l, link) || (same && l.side() == Side::Client && !l.is_lost() && !l.is_inherited())
+    })
 }
 
 /// Calls `f` with each link that has a user, and holds a reference to the link during the call.

@@ -278,7 +278,7 @@ impl Segment {
 
     /// An upper bound of the number of connects that wait: exact when that would be more than `limit`. `seen` is what
     /// the client last saw of the server's position.
-    fn waiting(&self, limit: u64, seen: &AtomicU64) -> u64 {
+    pub(super) fn waiting(&self, limit: u64, seen: &AtomicU64) -> u64 {
         let h = self.header();
         let at = h.pushed.load(Ordering::Relaxed);
         let guess = at.wrapping_sub(seen.load(Ordering::Relaxed));

@@ -57,6 +57,11 @@ impl Segment {
         self.header().server.store(to as u32, Ordering::SeqCst);
     }
 
+    /// Largest number of connects that may wait at the listener; 0: not known.
+    pub fn backlog(self) -> u32 {
+        self.header().backlog.load(Ordering::Relaxed)
+    }
+
     /// Sets the largest number of connects that may wait at the listener, one more than its backlog.
     pub fn set_backlog(self, most: u32) {
         // Relaxed: the number stands for itself.
