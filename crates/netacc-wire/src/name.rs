@@ -1,6 +1,6 @@
 //! Names of rendezvous sockets in the abstract UNIX namespace (unix(7)), one per network namespace.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 
 /// Which destinations a listener's rendezvous serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,10 +18,13 @@ pub enum Scope {
     One(u64),
 }
 
+/// Length of the longest name, which is that of two IPv6 addresses with their ports. A name may have 107 bytes (unix(7)).
+const LONGEST: usize = 100;
+
 /// An abstract socket name, without the leading NUL byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
-    buf: [u8; 64],
+    buf: [u8; LONGEST],
     len: usize,
 }
 
@@ -39,7 +42,7 @@ impl Name {
     /// The name in a given version of the protocol. The names of all versions begin with "netacc", the version, the
     /// scope and the port.
     pub fn of_version(version: u16, scope: Scope, port: u16, place: u16) -> Name {
-        let mut n = Name { buf: [0; 64], len: 0 };
+        let mut n = Name { buf: [0; LONGEST], len: 0 };
         n.put(b"netacc/");
         n.decimal(version);
         n.put(b"/");
@@ -60,6 +63,24 @@ impl Name {
         n
     }
 
+    /// The name that the client of a connection with this pair of addresses holds, so that no second one has the pair.
+    pub fn pair(local: SocketAddr, peer: SocketAddr) -> Name {
+        let mut n = Name { buf: [0; LONGEST], len: 0 };
+        n.put(b"netacc/");
+        n.decimal(crate::VERSION);
+        n.put(b"/pair");
+        for end in [local, peer] {
+            n.put(b"/");
+            match end.ip() {
+                IpAddr::V4(a) => n.hex(&a.octets()),
+                IpAddr::V6(a) => n.hex(&a.octets()),
+            }
+            n.put(b":");
+            n.hex(&end.port().to_be_bytes());
+        }
+        n
+    }
+
     /// The name of a liveness socket that listens ([`crate::Message::Liveness`]).
     pub fn liveness(token: u64) -> Name {
         Name::of_token(b"/alive/", token)
@@ -73,7 +94,7 @@ impl Name {
     /// The name of a socket that one peer is told of by a token. Every process can see the name, so the lower half of the
     /// token, which proves the peer ([`proof`]), is not part of it.
     fn of_token(purpose: &[u8], token: u64) -> Name {
-        let mut n = Name { buf: [0; 64], len: 0 };
+        let mut n = Name { buf: [0; LONGEST], len: 0 };
         n.put(b"netacc/");
         n.decimal(crate::VERSION);
         n.put(purpose);
@@ -142,6 +163,10 @@ mod tests {
             Name::waker(0x0102_0304_0506_0708).as_bytes(),
             format!("netacc/{}/waker/01020304", crate::VERSION).as_bytes()
         );
+        let (a, b) = (SocketAddr::from(([127, 0, 0, 1], 80)), SocketAddr::from((Ipv6Addr::LOCALHOST, 443)));
+        let pair = format!("netacc/{}/pair/7f000001:0050/00000000000000000000000000000001:01bb", crate::VERSION);
+        assert_eq!(Name::pair(a, b).as_bytes(), pair.as_bytes());
+        assert!(Name::pair(b, b).as_bytes().ends_with(b":01bb"));
         assert_eq!(proof(0x0102_0304_0506_0708), [5, 6, 7, 8]);
         assert_eq!(n(Scope::One(0x4_0b0c), 443), "0000000000040b0c/443");
         assert_eq!(n(Scope::Addr(Ipv6Addr::LOCALHOST.into()), 1), "00000000000000000000000000000001/1");

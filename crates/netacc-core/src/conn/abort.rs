@@ -43,6 +43,7 @@ pub fn abort(s: &'static Socket, ep: &'static ShmEndpoint) -> Result<()> {
     // Threads that sleep on the connection wake, check it again, and find the kernel socket.
     ep.poke_self();
     ep.close(alive);
+    s.pair_name.release();
     drop(guards);
     raw::close(real)
 }

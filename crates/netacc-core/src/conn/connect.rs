@@ -1,7 +1,7 @@
 //! connect(2): shared memory if the destination is this host and a rendezvous is there, else TCP.
 
 use crate::conn::pool::ClaimFor;
-use crate::conn::source_port::{bound_to, choose, is_taken, no_port, reserve, shares_port};
+use crate::conn::source_port::{bound_to, choose, narrow, no_port, reserve, shares_port, take_pair};
 use crate::conn::{abort, candidate, kernel_queue, neighbours, pool, ports, shown, transfer};
 use crate::epoll::paths;
 use crate::fd::create::note_connect;
@@ -133,7 +133,7 @@ fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) 
         // The kernel socket still shows the port of the previous connection, which is no longer reserved.
         abort::bind_anew(fd, s);
     }
-    if is_taken(fd, s, dest) {
+    if !take_pair(fd, s, dest) {
         return Outcome::Failed(Errno::ADDRNOTAVAIL);
     }
     match accelerate(fd, r, dest) {
@@ -159,7 +159,10 @@ fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) 
             }
             if s.endpoint().is_some_and(ShmEndpoint::is_pending) { established(r).into() } else { Outcome::Done(0) }
         }
-        Err(reason) => plain(fd, r, dest, p, len, reason),
+        Err(reason) => {
+            s.pair_name.release();
+            plain(fd, r, dest, p, len, reason)
+        }
     }
 }
 
@@ -417,6 +420,11 @@ fn occupy(
         },
     };
     let local = SocketAddr::new(ip, port);
+    // A socket that was bound has taken its pair already (`take_pair`).
+    if bound.is_none_or(|b| b.port() == 0) && shares_port(s) && !s.pair_name.take(local, target) {
+        link.slots.closed(slot);
+        return Err(Reason::NoPort);
+    }
     let Some(ep) = link.endpoint(slot).filter(|ep| ep.begin(generation)) else {
         // The endpoint is in use although its slot was free, which is inconsistent. Its user will close it, and the
         // slot is never claimed again.
@@ -447,6 +455,9 @@ fn occupy(
             order::withdraw(engine, target);
         }
         return Err(Reason::SharedSocket);
+    }
+    if bound.is_some_and(|b| b.port() != 0 && b.ip().is_unspecified()) {
+        narrow(fd, s, local);
     }
     let pushed = claim.push();
     let goes_elsewhere = pushed == Pushed::Left || !link.accepting();

@@ -69,6 +69,7 @@ fn retire(s: &'static Socket) -> bool {
     s.holders.leave();
     drop((rx, tx));
     s.kept.release();
+    s.pair_name.release();
     if s.has(HOLDS_PORT) {
         held_port::left(s);
     }

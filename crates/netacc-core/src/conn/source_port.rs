@@ -1,14 +1,15 @@
 //! The source port of an accelerated connection: a real one of the kernel's, which no other socket gets while the
 //! connection lives, so that getsockname(2) and the peer show what they would show over TCP.
 
-use crate::fd::placeholder::materialize;
-use crate::fd::table;
-use crate::object::socket::{PLACEHOLDER, Socket};
+use crate::conn::ports;
+use crate::fd::placeholder::{materialize, replace_everywhere, status_flags};
+use crate::object::address::with_address;
+use crate::object::socket::{PLACEHOLDER, SHARED, Socket};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{addr, raw, reserved_fds};
+use netacc_sys::{addr, raw, reserved_fds, time};
 use netacc_transport::shm::{Link, owner, rendezvous};
 
 /// Largest number of ports per link that sockets of our own reserve, as far as descriptors allow. Further connections
@@ -42,22 +43,57 @@ pub(super) fn shares_port(s: &Socket) -> bool {
     s.opts.get(libc::SOL_SOCKET, libc::SO_REUSEADDR).is_some_and(|on| on != 0)
 }
 
-/// Whether a connection of this process to `dest` has the address to which the socket is bound, as SO_REUSEADDR on both
-/// allows: two connections would have one pair of addresses, which the kernel refuses. It knows nothing of a connection
-/// that is not its own.
-pub(super) fn is_taken(fd: i32, s: &Socket, dest: SocketAddr) -> bool {
+/// Takes the pair of addresses that a connection of the socket to `dest` would have, if other sockets may be bound to its
+/// port. False: a connection in shared memory has that pair, here or in another process.
+pub(super) fn take_pair(fd: i32, s: &Socket, dest: SocketAddr) -> bool {
     if s.has(PLACEHOLDER) || !shares_port(s) {
-        return false;
+        return true;
     }
-    let Some(bound) = bound_to(fd, s).filter(|b| b.port() != 0) else { return false };
-    let (own, target) =
-        (rendezvous::destination(bound.ip()), SocketAddr::new(rendezvous::destination(dest.ip()), dest.port()));
-    let mut taken = false;
-    table::each_socket(|_, r| {
-        let is_its = |a: SocketAddr| a.port() == bound.port() && (own.is_unspecified() || a.ip() == own);
-        taken |= r.obj.is_shm() && r.obj.local.get().is_some_and(is_its) && r.obj.peer.get() == Some(target);
-    });
-    taken
+    let Some(bound) = bound_to(fd, s).filter(|b| b.port() != 0) else { return true };
+    let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
+    let own = match bound.ip() {
+        any if any.is_unspecified() => ports::local_source(target.ip(), time::coarse()),
+        own => Some(rendezvous::destination(own)),
+    };
+    own.is_none_or(|own| s.pair_name.take(SocketAddr::new(own, bound.port()), target))
+}
+
+/// Gives a socket that is bound to a port on all addresses the one that its connection has, `local`: connect(2) does so,
+/// after which the port is free on the other addresses. The kernel does not know of the connection, so a socket that is
+/// bound to that address replaces the other one. If it cannot be made, the port stays taken on all of them. The caller
+/// holds both direction locks.
+pub(super) fn narrow(fd: i32, s: &Socket, local: SocketAddr) {
+    // The processes that had the socket before a fork share the one that they have.
+    if s.has(SHARED) {
+        return;
+    }
+    let Ok(real) = raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) else { return };
+    // A bind to one address of IPv6 sets IPV6_V6ONLY, which connect(2) leaves as it was.
+    let only = raw::getsockopt_int(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
+    let done = bind_beside(fd, s, real, local).and_then(|()| replace_everywhere(s, real)).and(only);
+    let _ = raw::close(real);
+    if let Ok(only) = done {
+        let _g = s.meta.lock();
+        s.opts.set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, only);
+    }
+}
+
+/// Binds the socket `real` to `local` beside the socket `fd`, which has the port on all addresses, and gives it the options
+/// of `s`.
+fn bind_beside(fd: i32, s: &Socket, real: i32, local: SocketAddr) -> Result<()> {
+    s.apply_options(real);
+    raw::fcntl(real, libc::F_SETFL, status_flags(s) as usize)?;
+    let get = |name| raw::getsockopt_int(fd, libc::SOL_SOCKET, name);
+    let (port, own) = (get(libc::SO_REUSEPORT)?, get(libc::SO_REUSEADDR)?);
+    let set = |fd, name, on| raw::setsockopt_int(fd, libc::SOL_SOCKET, name, on);
+    set(real, libc::SO_REUSEPORT, port)?;
+    // Two sockets that both allow it may have one port (socket(7)). It is never free meanwhile.
+    set(real, libc::SO_REUSEADDR, 1)?;
+    set(fd, libc::SO_REUSEADDR, 1)?;
+    let bound = with_address(local, s.domain(), |p, n| raw::bind(real, p, n));
+    set(fd, libc::SO_REUSEADDR, own)?;
+    set(real, libc::SO_REUSEADDR, own)?;
+    bound
 }
 
 /// Reserves a local port that no other socket gets while the connection lives. The slot keeps it for its next

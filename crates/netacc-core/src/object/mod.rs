@@ -12,6 +12,7 @@ pub mod kept;
 pub mod kernel_turn;
 pub mod listener;
 pub mod name;
+pub(crate) mod pair_name;
 pub mod reference;
 pub(crate) mod servers;
 pub mod socket;

@@ -10,6 +10,7 @@ use crate::object::holders::Holders;
 use crate::object::instance::Registration;
 use crate::object::kept::Kept;
 use crate::object::listener::Listener;
+use crate::object::pair_name::PairName;
 use crate::object::reference::Ref;
 use crate::object::state;
 pub use crate::object::state::{ConnState, ListenState, Path, Upgrade};
@@ -118,6 +119,8 @@ pub struct Socket {
     pub(crate) holders: Holders,
     /// The forks under way (a bit each, see `Counting`) that have counted their child as a holder.
     pub(crate) counted_by: AtomicU32,
+    /// The name of its pair of addresses, if other sockets may share the local port.
+    pub(crate) pair_name: PairName,
     /// SO_LINGER: on/off in the upper, seconds in the lower half.
     pub linger: AtomicU64,
     /// Record of how well spinning pays for this socket; see [`crate::wait::spin`].

@@ -41,6 +41,13 @@ pub fn listen_at(name: &Name, backlog: i32) -> Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Makes a socket that holds the name of a pair of addresses ([`Name::pair`]). `EADDRINUSE`: another one holds it.
+pub fn hold_pair(local: SocketAddr, peer: SocketAddr) -> Result<OwnedFd> {
+    let fd = socket_with(AddressFamily::UNIX, SocketType::DGRAM, FLAGS, None)?;
+    bind(&fd, &SocketAddrUnix::new_abstract_name(Name::pair(local, peer).as_bytes())?)?;
+    Ok(fd)
+}
+
 /// Result of an attempt to take up a link.
 pub enum Taken {
     /// The link was made.
