@@ -121,6 +121,8 @@ pub struct Socket {
     pub(crate) counted_by: AtomicU32,
     /// The name of its pair of addresses, if other sockets may share the local port.
     pub(crate) pair_name: PairName,
+    /// SO_COOKIE as the program has read it; 0: it has not.
+    pub(crate) cookie: AtomicU64,
     /// SO_LINGER: on/off in the upper, seconds in the lower half.
     pub linger: AtomicU64,
     /// Record of how well spinning pays for this socket; see [`crate::wait::spin`].
@@ -155,7 +157,7 @@ impl Socket {
         s.flags.store(flags, Ordering::Relaxed);
         s.fd.store(fd, Ordering::Relaxed);
         s.domain.store(domain as u32, Ordering::Relaxed);
-        for w in [&s.rcvtimeo, &s.sndtimeo, &s.linger, &s.kernel_sent, &s.kernel_read, &s.member] {
+        for w in [&s.rcvtimeo, &s.sndtimeo, &s.linger, &s.kernel_sent, &s.kernel_read, &s.member, &s.cookie] {
             w.store(0, Ordering::Relaxed);
         }
         s.calls.store(0, Ordering::Relaxed);

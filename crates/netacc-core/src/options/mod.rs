@@ -4,5 +4,6 @@ pub mod connected;
 pub mod cork;
 pub mod kernel_options;
 pub mod opts;
+mod own_answers;
 pub mod remember;
 pub mod remembered;

@@ -8,7 +8,7 @@ use crate::object::reference::Ref;
 use crate::object::socket::{LINGER_RESET, PLACEHOLDER, Path, Socket};
 use crate::options::connected::Connection;
 use crate::options::remember::remember;
-use crate::options::{connected, cork, kernel_options};
+use crate::options::{connected, cork, kernel_options, own_answers};
 use crate::outcome::Outcome;
 use crate::switch::{demote, promote};
 use core::ffi::c_void;
@@ -332,7 +332,7 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
         promote::advance(fd, r);
     }
     let shm = s.is_shm();
-    if !(shm || s.has(PLACEHOLDER)) {
+    if !(shm || s.has(PLACEHOLDER) || own_answers::has_cookie(s, level, name)) {
         return Outcome::Pass;
     }
     if !user::writable(len, size_of::<u32>()) {
@@ -341,6 +341,10 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
     // SAFETY: the application's length, in memory that can be written.
     if unsafe { core::ptr::read_unaligned(len) } > i32::MAX as u32 {
         return Outcome::Failed(Errno::INVAL);
+    }
+    // SAFETY: the caller guarantees pointers that are valid for the given lengths.
+    if let Some(done) = unsafe { answer_of_kernel_socket(fd, s, (level, name), val, len) } {
+        return done.into();
     }
     let int = match (level, name) {
         (SOL_SOCKET, libc::SO_ERROR) if shm => s.endpoint().map(|e| e.take_error()),
@@ -402,6 +406,33 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
         // The descriptor is a TCP socket of the right family, so the kernel answers.
         None => Outcome::Pass,
     }
+}
+
+/// Answers for an option that is about the kernel's socket of a connection. `None`: it is another option.
+///
+/// # Safety
+/// `val` and `len` are the application's, `len` in memory that can be written.
+#[allow(unsafe_code)]
+unsafe fn answer_of_kernel_socket(
+    fd: i32,
+    s: &Socket,
+    (level, name): (i32, i32),
+    val: *mut c_void,
+    len: *mut u32,
+) -> Option<Result<()>> {
+    if s.is_shm() && own_answers::is_about_packets(level, name) {
+        return Some(own_answers::packet_options(s, level, name, val, len));
+    }
+    own_answers::has_cookie(s, level, name).then(|| {
+        const SIZE: usize = size_of::<u64>();
+        // SAFETY: the caller guarantees pointers that are valid for the given lengths.
+        unsafe {
+            if (core::ptr::read_unaligned(len) as usize) < SIZE {
+                return Err(Errno::INVAL);
+            }
+            own_answers::cookie(fd, s).and_then(|cookie| give((&raw const cookie).cast(), SIZE, val, len))
+        }
+    })
 }
 
 /// Writes a value, truncated to the room of the caller's buffer.

@@ -1,0 +1,68 @@
+//! Options whose answer is that of a kernel socket of the connection's own, which it does not have: `SO_COOKIE`, and the
+//! control messages of `IP_PKTOPTIONS`.
+
+use crate::fd::placeholder::materialize;
+use crate::object::socket::{PLACEHOLDER, Socket};
+use crate::switch::pair;
+use core::ffi::c_void;
+use core::sync::atomic::Ordering;
+use libc::{IPPROTO_IP, IPPROTO_IPV6, SOCK_CLOEXEC, SOCK_STREAM, SOL_SOCKET};
+use netacc_sys::errno::Result;
+use netacc_sys::raw;
+use netacc_transport::shm::Side;
+use rustix::fd::AsRawFd;
+
+/// Whether the option is SO_COOKIE of a socket whose kernel socket may change, or has changed since the program has read
+/// it.
+pub(super) fn has_cookie(s: &Socket, level: i32, name: i32) -> bool {
+    (level, name) == (SOL_SOCKET, libc::SO_COOKIE) && (!s.is_kernels() || s.cookie.load(Ordering::Relaxed) != 0)
+}
+
+/// Whether the option gives control messages about packets.
+pub(super) fn is_about_packets(level: i32, name: i32) -> bool {
+    matches!((level, name), (IPPROTO_IP, libc::IP_PKTOPTIONS) | (IPPROTO_IPV6, libc::IPV6_2292PKTOPTIONS))
+}
+
+/// Returns the control messages that a TCP connection over loopback with the options of `s` has. They are those of its
+/// handshake: TOS and TTL, the address, the interface.
+#[cold]
+pub(super) fn packet_options(s: &Socket, level: i32, name: i32, val: *mut c_void, len: *mut u32) -> Result<()> {
+    let (connecting, accepted) = pair::connected(s)?;
+    let is_server = s.endpoint().is_some_and(|ep| ep.side.link().side() == Side::Server);
+    let like = if is_server { &accepted } else { &connecting };
+    s.apply_options(like.as_raw_fd());
+    let done = raw::getsockopt(like.as_raw_fd(), level, name, val, len);
+    pair::discard(connecting);
+    pair::discard(accepted);
+    done
+}
+
+/// The number by which the kernel tells the socket from all others (socket(7)). It stays the same when the connection
+/// changes its path. A socket whose numbers refer to a file that others refer to as well gets the number of a kernel
+/// socket that is made and closed: the kernel gives it to no other one.
+pub(super) fn cookie(fd: i32, s: &Socket) -> Result<u64> {
+    let known = s.cookie.load(Ordering::Relaxed);
+    if known != 0 {
+        return Ok(known);
+    }
+    if s.has(PLACEHOLDER) && !s.is_shm() {
+        materialize(fd, s)?;
+    }
+    let own = !s.has(PLACEHOLDER) && s.endpoint().is_none_or(|ep| ep.liveness.fd() < 0);
+    let fresh = if own { cookie_of(fd)? } else { fresh_cookie(s.domain())? };
+    // Relaxed: the word stands for itself. Of two threads that ask at once the first one decides.
+    Ok(s.cookie.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|first| first, |_| fresh))
+}
+
+fn fresh_cookie(domain: i32) -> Result<u64> {
+    let fd = raw::socket(domain, SOCK_STREAM | SOCK_CLOEXEC, 0)?;
+    let cookie = cookie_of(fd);
+    let _ = raw::close(fd);
+    cookie
+}
+
+fn cookie_of(fd: i32) -> Result<u64> {
+    let (mut cookie, mut len) = (0u64, size_of::<u64>() as u32);
+    raw::getsockopt(fd, SOL_SOCKET, libc::SO_COOKIE, (&raw mut cookie).cast(), &raw mut len)?;
+    Ok(cookie)
+}
