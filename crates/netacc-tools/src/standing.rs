@@ -145,6 +145,8 @@ pub fn is_own(reason: Reason) -> bool {
         | Reason::NoNeighbour
         | Reason::Unproven
         | Reason::NoTimeStamps
+        // About both ends of one connection.
+        | Reason::Standstill
         // These are about connections to other hosts.
         | Reason::Musl
         | Reason::GoOtherHost => false,
@@ -172,7 +174,8 @@ pub fn is_own(reason: Reason) -> bool {
         | Reason::Operator
         | Reason::Go
         | Reason::Memory
-        | Reason::FewerRights => true,
+        | Reason::FewerRights
+        | Reason::SharedSocket => true,
     }
 }
 
