@@ -15,6 +15,9 @@ pub enum ProcessMode {
     /// An operator has switched the process off. Its connections are kernel sockets or become such, until an operator
     /// switches it on.
     Off,
+    /// An operator switches the process on. New sockets may be accelerated, and listeners are on their way back: a thread
+    /// that waits on one of them has to hear of that.
+    Returning,
     /// New sockets are kernel sockets and listeners are left to the kernel, for good. Connections may stay.
     KernelOnly(Reason),
     /// An operator has switched a process off that is [`ProcessMode::KernelOnly`].
@@ -26,6 +29,7 @@ pub enum ProcessMode {
 enum Kind {
     Accelerated,
     Off,
+    Returning,
     KernelOnly,
     KernelOnlyOff,
 }
@@ -34,9 +38,12 @@ enum Kind {
 const TABLE: &[Edge<Kind>] = &[
     (None, Some(Kind::Accelerated), "the program starts"),
     (Some(Kind::Accelerated), Some(Kind::Off), "netacc_ctl off"),
-    (Some(Kind::Off), Some(Kind::Accelerated), "netacc_ctl on"),
+    (Some(Kind::Off), Some(Kind::Returning), "netacc_ctl on"),
+    (Some(Kind::Returning), Some(Kind::Accelerated), "its listeners are back"),
+    (Some(Kind::Returning), Some(Kind::Off), "netacc_ctl off"),
     (Some(Kind::Accelerated), Some(Kind::KernelOnly), "the process does what cannot be followed"),
     (Some(Kind::Off), Some(Kind::KernelOnlyOff), "the process does what cannot be followed"),
+    (Some(Kind::Returning), Some(Kind::KernelOnly), "the process does what cannot be followed"),
     (Some(Kind::KernelOnly), Some(Kind::KernelOnlyOff), "netacc_ctl off"),
     (Some(Kind::KernelOnlyOff), Some(Kind::KernelOnly), "netacc_ctl on"),
 ];
@@ -51,6 +58,8 @@ const OFF: u32 = 1 << 16;
 /// Bit that is set in the word while rules that an operator has loaded leave a listener to the kernel, or while a
 /// process that shares a listener has left it. It is here since calls on sockets of the kernel load one word only.
 const LISTENER: u32 = 1 << 17;
+/// Bit that is set in the word of a process that is [`ProcessMode::Returning`].
+const RETURNING: u32 = 1 << 18;
 
 impl ProcessMode {
     /// Encodes the mode in a word.
@@ -58,6 +67,7 @@ impl ProcessMode {
         match self {
             ProcessMode::Accelerated => 0,
             ProcessMode::Off => OFF,
+            ProcessMode::Returning => RETURNING,
             ProcessMode::KernelOnly(why) => why as u32,
             ProcessMode::KernelOnlyOff(why) => OFF | why as u32,
         }
@@ -67,6 +77,7 @@ impl ProcessMode {
     fn decode(word: u32) -> ProcessMode {
         let why = Reason::from_u32(word & REASON).filter(|why| *why != Reason::None);
         match (why, word & OFF != 0) {
+            (None, false) if word & RETURNING != 0 => ProcessMode::Returning,
             (None, false) => ProcessMode::Accelerated,
             (None, true) => ProcessMode::Off,
             (Some(why), false) => ProcessMode::KernelOnly(why),
@@ -78,6 +89,7 @@ impl ProcessMode {
         match self {
             ProcessMode::Accelerated => Kind::Accelerated,
             ProcessMode::Off => Kind::Off,
+            ProcessMode::Returning => Kind::Returning,
             ProcessMode::KernelOnly(_) => Kind::KernelOnly,
             ProcessMode::KernelOnlyOff(_) => Kind::KernelOnlyOff,
         }
@@ -86,7 +98,9 @@ impl ProcessMode {
     /// The mode of a process that is left to the kernel for good.
     const fn kernel_only(self, why: Reason) -> ProcessMode {
         match self {
-            ProcessMode::Accelerated | ProcessMode::KernelOnly(_) => ProcessMode::KernelOnly(why),
+            ProcessMode::Accelerated | ProcessMode::Returning | ProcessMode::KernelOnly(_) => {
+                ProcessMode::KernelOnly(why)
+            }
             ProcessMode::Off | ProcessMode::KernelOnlyOff(_) => ProcessMode::KernelOnlyOff(why),
         }
     }
@@ -94,7 +108,7 @@ impl ProcessMode {
     /// The mode of a process that an operator switches off.
     const fn off(self) -> ProcessMode {
         match self {
-            ProcessMode::Accelerated | ProcessMode::Off => ProcessMode::Off,
+            ProcessMode::Accelerated | ProcessMode::Off | ProcessMode::Returning => ProcessMode::Off,
             ProcessMode::KernelOnly(why) | ProcessMode::KernelOnlyOff(why) => ProcessMode::KernelOnlyOff(why),
         }
     }
@@ -102,15 +116,24 @@ impl ProcessMode {
     /// The mode of a process that an operator switches on.
     const fn on(self) -> ProcessMode {
         match self {
-            ProcessMode::Accelerated | ProcessMode::Off => ProcessMode::Accelerated,
+            ProcessMode::Accelerated => ProcessMode::Accelerated,
+            ProcessMode::Off | ProcessMode::Returning => ProcessMode::Returning,
             ProcessMode::KernelOnly(why) | ProcessMode::KernelOnlyOff(why) => ProcessMode::KernelOnly(why),
+        }
+    }
+
+    /// The mode of a process whose listeners are back.
+    const fn returned(self) -> ProcessMode {
+        match self {
+            ProcessMode::Returning => ProcessMode::Accelerated,
+            other => other,
         }
     }
 
     /// Why new sockets are kernel sockets, if they are.
     const fn reason(self) -> Option<Reason> {
         match self {
-            ProcessMode::Accelerated => None,
+            ProcessMode::Accelerated | ProcessMode::Returning => None,
             ProcessMode::Off => Some(Reason::Operator),
             ProcessMode::KernelOnly(why) | ProcessMode::KernelOnlyOff(why) => Some(why),
         }
@@ -143,7 +166,13 @@ pub(crate) fn is_off() -> bool {
 /// threads then sleep in calls of ours even where the kernel alone could serve them, so that they hear of that request.
 #[inline]
 pub(crate) fn is_awaited() -> bool {
-    word() & (OFF | LISTENER) != 0
+    // Acquire pairs with the Release in `change`: a thread that sees that the listeners are back then finds them.
+    WORD.load(Ordering::Acquire) & (OFF | RETURNING | LISTENER) != 0
+}
+
+/// Whether an operator is switching the process on, and its listeners are not back yet.
+pub(crate) fn is_returning() -> bool {
+    word() & RETURNING != 0
 }
 
 /// Notes whether there is a listener that was left to the kernel and that an operator may bring back.
@@ -165,15 +194,21 @@ pub(crate) fn switch_off() {
     change(ProcessMode::off);
 }
 
-/// An operator switches the process on.
+/// An operator switches the process on. [`listeners_are_back`] follows.
 pub(crate) fn switch_on() {
     change(ProcessMode::on);
+}
+
+/// The listeners of a process that an operator switches on are accelerated again.
+pub(crate) fn listeners_are_back() {
+    change(ProcessMode::returned);
 }
 
 /// Changes the mode, traces the change and asserts that it is allowed.
 fn change(to: impl Fn(ProcessMode) -> ProcessMode) {
     let next = |word: u32| Some(to(ProcessMode::decode(word)).encode() | word & LISTENER);
-    if let Ok(before) = WORD.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
+    // Release: see `is_awaited`.
+    if let Ok(before) = WORD.fetch_update(Ordering::Release, Ordering::Relaxed, next) {
         let before = ProcessMode::decode(before);
         let after = to(before);
         debug_assert!(allows(TABLE, &Some(before.kind()), &Some(after.kind())), "{before:?} does not become {after:?}");
@@ -187,7 +222,7 @@ mod tests {
     use crate::machine::tests::assert_shown;
 
     fn all() -> Vec<ProcessMode> {
-        let mut all = vec![ProcessMode::Accelerated, ProcessMode::Off];
+        let mut all = vec![ProcessMode::Accelerated, ProcessMode::Off, ProcessMode::Returning];
         for why in [Reason::Confined, Reason::OwnCalls, Reason::NoDescriptors] {
             all.extend([ProcessMode::KernelOnly(why), ProcessMode::KernelOnlyOff(why)]);
         }
@@ -204,7 +239,8 @@ mod tests {
         for mode in all() {
             assert_eq!(ProcessMode::decode(mode.encode()), mode);
             assert_eq!(ProcessMode::decode(mode.encode() | LISTENER), mode);
-            assert_eq!(mode.reason().is_none(), mode == ProcessMode::Accelerated);
+            let accelerated = matches!(mode, ProcessMode::Accelerated | ProcessMode::Returning);
+            assert_eq!(mode.reason().is_none(), accelerated);
         }
         assert!(Reason::ALL.len() <= REASON as usize);
     }
@@ -217,7 +253,7 @@ mod tests {
             }
             // Only an operator ends what an operator has begun.
             assert_eq!(mode.kernel_only(Reason::Confined).encode() & OFF, mode.encode() & OFF);
-            assert_eq!(mode.off().on(), mode.on());
+            assert_eq!(mode.off().on().returned(), mode.on().returned());
         }
     }
 }

@@ -1,7 +1,6 @@
 //! accept(2): takes whatever is ready first, a connection in shared memory or one of the kernel's.
 
-use crate::conn::pin::Pin;
-use crate::conn::transfer::{deadline, pinned};
+use crate::conn::pin::Waiting;
 use crate::conn::{candidate, ports, shown};
 use crate::fallback;
 use crate::fd::create::enter;
@@ -10,8 +9,11 @@ use crate::fd::{fd_cache, later, table};
 use crate::listen::{adopt, entrance, opening, withdrawal};
 use crate::object::listener::{Listener, tcp_ready};
 use crate::object::reference::Ref;
-use crate::object::socket::{ConnState, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, Upgrade};
+use crate::object::socket::{
+    ConnState, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, SLEPT_ON, Socket, Upgrade,
+};
 use crate::operator::requests;
+use crate::options::remember;
 use crate::outcome::Outcome;
 use crate::switch::{demote, offers, queued_connects, upgrade};
 use crate::wait::bell::Bell;
@@ -40,13 +42,13 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
     later::close_later();
     requests::check();
     // The call holds the listener to its end, also where another thread closes the number.
-    let mut pin = None;
+    let mut call = Waiting::default();
     // A loop, since an operator may switch the process off and on any number of times while the thread sleeps.
     loop {
-        let outcome = accept_while_switched(fd, p, len, flags, &mut pin);
-        match (outcome, pin.as_ref().map(Pin::sock).filter(|r| table::socket(fd) != Some(*r))) {
+        let outcome = accept_while_switched(fd, p, len, flags, &mut call);
+        match (outcome, call.held().filter(|r| table::socket(fd) != Some(*r))) {
             (None | Some(Outcome::Pass | Outcome::Anew), Some(r)) if r.obj.kept.fd() >= 0 => {
-                return accept_after_close(r, p, len, flags);
+                return accept_after_close(r, p, len, flags, call.until(&r.obj.rcvtimeo));
             }
             (None, _) => {}
             (Some(outcome), _) => return outcome,
@@ -56,8 +58,7 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
 
 /// Goes on with a call whose number another thread has closed, at a listener that was left to the kernel meanwhile.
 #[cold]
-fn accept_after_close(r: Ref<Socket>, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
-    let until = deadline(r.obj.rcvtimeo.load(Ordering::Relaxed));
+fn accept_after_close(r: Ref<Socket>, p: *mut c_void, len: *mut u32, flags: i32, until: Deadline) -> Outcome {
     let mut from = addr::Accepted::default();
     loop {
         let fd = r.obj.kept.fd();
@@ -81,7 +82,7 @@ fn accept_after_close(r: Ref<Socket>, p: *mut c_void, len: *mut u32, flags: i32)
 
 /// The call as long as the listener stays where it is. `None`: an operator has switched the process on, and the call
 /// begins again.
-fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32, pin: &mut Option<Pin>) -> Option<Outcome> {
+fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32, call: &mut Waiting) -> Option<Outcome> {
     let Some(r) = table::socket(fd) else {
         return Some(Outcome::Pass);
     };
@@ -91,7 +92,7 @@ fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32, pin
     let (s, Some(l)) = (r.obj, r.obj.listener()) else {
         return match r.obj.is_shm() {
             true => Some(Outcome::Failed(Errno::INVAL)),
-            false => accept_by_kernel(fd, r, pin),
+            false => accept_by_kernel(fd, r, (p, len, flags), call),
         };
     };
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
@@ -109,7 +110,7 @@ fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32, pin
     loop {
         match try_accept(fd, s, l, p, len, flags) {
             Err(Fail::AGAIN) if !s.has(NONBLOCK) => {}
-            Err(Fail::ToKernel) => return accept_by_kernel(fd, r, pin),
+            Err(Fail::ToKernel) => return accept_by_kernel(fd, r, (p, len, flags), call),
             Ok(new) => {
                 if l.has_siblings() {
                     withdrawal::leave_to_siblings(s, l);
@@ -119,14 +120,14 @@ fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32, pin
             Err(Fail::Errno(Errno::MFILE)) if fallback::give_back_descriptors() => return Some(Outcome::Pass),
             done => return Some(done.into()),
         }
-        if let Err(e) = pinned(r, pin) {
+        if let Err(e) = call.hold(r) {
             return Some(e.into());
         }
-        if let Err(e) = wait_for_connection(fd, r, l) {
+        if let Err(e) = wait_for_connection(fd, r, l, call.until(&s.rcvtimeo)) {
             return Some(e.into());
         }
         if is_left(s, l) {
-            return accept_by_kernel(fd, r, pin);
+            return accept_by_kernel(fd, r, (p, len, flags), call);
         }
     }
 }
@@ -134,18 +135,64 @@ fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32, pin
 /// The call at a listener that is the kernel's alone. If an operator may bring the listener back, the thread waits in a
 /// call of ours: it may be the only one that hears of the next request, or that goes on with what remains of this one.
 /// `None`: the listener has come back, or no longer may.
-fn accept_by_kernel(fd: i32, r: Ref<Socket>, pin: &mut Option<Pin>) -> Option<Outcome> {
-    if !process_mode::is_awaited() {
+fn accept_by_kernel(
+    fd: i32,
+    r: Ref<Socket>,
+    (p, len, flags): (*mut c_void, *mut u32, i32),
+    call: &mut Waiting,
+) -> Option<Outcome> {
+    // In this order: the mode says that nothing is awaited only when the listeners are back.
+    let awaited = process_mode::is_awaited();
+    if r.obj.path() == Path::Listener {
+        return None;
+    }
+    // What the kernel answers for an address that it cannot store, it answers itself.
+    let storable = p.is_null() || addr::check(p, len).is_ok();
+    if !awaited || !storable || !kernel_would_block(fd) {
         return Some(Outcome::Pass);
     }
-    if let Err(e) = pinned(r, pin) {
+    if let Err(e) = call.hold(r) {
         return Some(e.into());
     }
-    match sleep_while_kernels(fd, r) {
-        Ok(true) => None,
-        Ok(false) => Some(Outcome::Pass),
-        Err(e) => Some(e.into()),
+    // A thread that closes the number leaves the file under one of ours.
+    r.obj.set(SLEPT_ON, true);
+    // The time-out may have been set since the kernel alone serves the listener.
+    remember::read_back(r.obj, r.obj.kernel_fd(fd));
+    let until = call.until(&r.obj.rcvtimeo);
+    let mut from = addr::Accepted::default();
+    loop {
+        match sleep_while_kernels(fd, r, until) {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(e) => return Some(e.into()),
+        }
+        let number = r.obj.kernel_fd(fd);
+        match accept_alone(r.obj, number, || from.accept_sleeping(number, flags)) {
+            Ok(new) => {
+                from.give(p, len);
+                return Some(Outcome::Done(new as isize));
+            }
+            Err(Errno::AGAIN) => {}
+            // Another thread has closed the number just now.
+            Err(Errno::BADF) if number != r.obj.kernel_fd(fd) => {}
+            Err(e) => return Some(candidate::after_kernel(r.obj.rcvtimeo.load(Ordering::Relaxed), e)),
+        }
     }
+}
+
+/// Calls the kernel's accept(2) at a listener whose mode is the program's, so that the call may block. The threads of this
+/// process do so one at a time, each after a look: else all of them would be woken by one connection, and all but one would
+/// block where they hear neither of clients in shared memory nor of an operator. Only where another process takes the
+/// connection first, the thread blocks until the next one. `EAGAIN`: none waits, or another thread is about to take it.
+fn accept_alone(s: &Socket, fd: i32, accept: impl FnOnce() -> Result<i32>) -> Result<i32> {
+    let Some(_alone) = s.accepting.try_lock() else { return Err(Errno::AGAIN) };
+    if tcp_ready(fd) { accept() } else { Err(Errno::AGAIN) }
+}
+
+/// Whether the kernel's socket under the number is a listener at which its accept(2) blocks.
+fn kernel_would_block(fd: i32) -> bool {
+    let blocks = || raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0);
+    adopt::listens(fd) && blocks()
 }
 
 fn try_accept(
@@ -218,9 +265,9 @@ fn try_accept(
 /// before it finds that no connection waits, which takes ten times as long as these checks; a missing descriptor it
 /// reports before that.
 fn ask_kernel(fd: i32, s: &Socket, told: bool, from: &mut addr::Accepted, flags: i32) -> Result<i32> {
-    // A report of the listener's epoll instance is believed.
     if told || tcp_ready(fd) {
-        return from.accept(fd, flags);
+        // A report of the listener's epoll instance is believed where the kernel's accept(2) does not block.
+        return if s.has(NONBLOCK) { from.accept(fd, flags) } else { accept_alone(s, fd, || from.accept(fd, flags)) };
     }
     if !fd_cache::any() {
         raw::close(placeholder(s.domain(), true)?)?;
@@ -370,42 +417,43 @@ fn is_left(s: &Socket, l: &'static Listener) -> bool {
 }
 
 /// Waits for a connection at a listener of the kernel's that an operator may bring back: the kernel's own accept(2)
-/// would not hear of that. Returns whether to look at the listener again; otherwise the kernel makes the call.
+/// would not hear of that. Returns whether one waits there; if not, the listener is to be looked at again.
 #[cold]
-fn sleep_while_kernels(fd: i32, r: Ref<Socket>) -> Answer<bool> {
-    let blocks = || raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0);
-    // The kernel observes the time limit of a call that has one.
-    if r.obj.rcvtimeo.load(Ordering::Relaxed) != 0 || !adopt::listens(fd) || !blocks() {
-        return Ok(false);
-    }
+fn sleep_while_kernels(fd: i32, r: Ref<Socket>, until: Deadline) -> Answer<bool> {
     let bell = Bell::take();
     let mut signals = CallSignals::new(core::ptr::null());
     while process_mode::is_awaited() && r.obj.path() != Path::Listener {
         if visits::is_leaving() {
             return Err(Fail::Anew);
         }
+        if until.passed() {
+            return Err(Fail::AGAIN);
+        }
+        let number = r.obj.kernel_fd(fd);
+        let is_replaced = || r.obj.kept.fd() < 0 && table::is_replaced(r, fd);
+        if is_replaced() {
+            // The call ends with EINTR, as in `connection::until_done`.
+            return Err(Fail::INTR);
+        }
         let mut set = WaitSet::new();
-        let at = set.add(r.obj.kernel_fd(fd), libc::POLLIN);
+        let at = set.add(number, libc::POLLIN);
         bell.watch(&mut set);
         let all = progress::ProgressScope::All;
-        let until = queued_connects::within(Deadline::Never);
-        let slept = sleep::sleep(&mut set, all, until, &mut signals, |_| {});
+        let wake = queued_connects::within(until);
+        let slept = sleep::sleep(&mut set, all, wake, &mut signals, |_| {});
         bell.silence();
         match slept {
-            Ok(_) if set.revents(at) != 0 || table::is_replaced(r, fd) => return Ok(false),
+            Ok(_) if is_replaced() => {}
+            Ok(_) if set.revents(at) != 0 => return signals.leave(until).map(|()| true),
             Ok(_) => {}
-            Err(Fail::INTR) => signals.interrupted(Deadline::Never)?,
+            Err(Fail::INTR) => signals.interrupted(until)?,
             Err(e) => return Err(e),
         }
     }
-    Ok(true)
+    signals.leave(until).map(|()| false)
 }
 
-fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Answer<()> {
-    let deadline = match r.obj.rcvtimeo.load(Ordering::Relaxed) {
-        0 => Deadline::Never,
-        ns => Deadline::after(ns as i64),
-    };
+fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener, deadline: Deadline) -> Answer<()> {
     if deadline != Deadline::Now && table::is_replaced(r, fd) {
         // The call ends with EINTR, as in `wait::until_done`.
         return Err(Fail::INTR);

@@ -4,8 +4,7 @@
 //! number would lead to nothing then, or to another file. So it goes on with the object, which it pins, and by the number
 //! that was [kept](crate::object::kept).
 
-use crate::conn::pin::Pin;
-use crate::conn::transfer::deadline;
+use crate::conn::pin::Waiting;
 use crate::conn::{candidate, transfer};
 use crate::object::reference::Ref;
 use crate::object::socket::{NONBLOCK, Socket};
@@ -13,25 +12,26 @@ use crate::outcome::Outcome;
 use crate::wait::sleep;
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_sys::errno::{Answer, Errno, Result};
+use netacc_sys::time::Deadline;
 use netacc_transport::Iov;
 
 /// Whether the result of a call is that it is to be made anew or by the kernel, for which its number is no longer of use.
 #[inline]
-pub(super) fn is_due(done: Outcome, pin: &Option<Pin>) -> bool {
-    matches!(done, Outcome::Pass | Outcome::Anew) && pin.as_ref().is_some_and(|pin| pin.sock().obj.kept.fd() >= 0)
+pub(super) fn is_due(done: Outcome, call: &Waiting) -> bool {
+    matches!(done, Outcome::Pass | Outcome::Anew) && call.held().is_some_and(|r| r.obj.kept.fd() >= 0)
 }
 
 /// Goes on with a read-like call that has read nothing.
 #[cold]
-pub(super) fn receive(pin: &mut Option<Pin>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
+pub(super) fn receive(call: &mut Waiting, dst: &mut Iov<'_>, flags: i32) -> Outcome {
     let mut done = Outcome::Anew;
-    while is_due(done, pin)
-        && let Some((r, fd)) = pin.as_ref().map(|pin| (pin.sock(), pin.sock().obj.kept.fd()))
+    while is_due(done, call)
+        && let Some((r, fd)) = call.held().map(|r| (r, r.obj.kept.fd()))
     {
         done = match (r.obj.endpoint().filter(|_| r.obj.is_shm()), r.obj.is_candidate()) {
-            (Some(ep), _) => transfer::receive(r, ep, dst, flags, pin).into(),
-            (None, true) => candidate::receive(fd, r, dst, flags, pin),
-            (None, false) => match wait(r, fd, flags, libc::POLLIN, &r.obj.rcvtimeo) {
+            (Some(ep), _) => transfer::receive(r, ep, dst, flags, call).into(),
+            (None, true) => candidate::receive(fd, r, dst, flags, call),
+            (None, false) => match wait(r, fd, flags, libc::POLLIN, call.until(&r.obj.rcvtimeo)) {
                 Ok(()) => concluded(candidate::by_kernel(fd, dst, flags, false), &r.obj.rcvtimeo),
                 Err(fail) => fail.into(),
             },
@@ -42,15 +42,15 @@ pub(super) fn receive(pin: &mut Option<Pin>, dst: &mut Iov<'_>, flags: i32) -> O
 
 /// Goes on with a write-like call that has written nothing.
 #[cold]
-pub(super) fn transmit(pin: &mut Option<Pin>, src: &mut Iov<'_>, flags: i32) -> Outcome {
+pub(super) fn transmit(call: &mut Waiting, src: &mut Iov<'_>, flags: i32) -> Outcome {
     let mut done = Outcome::Anew;
-    while is_due(done, pin)
-        && let Some((r, fd)) = pin.as_ref().map(|pin| (pin.sock(), pin.sock().obj.kept.fd()))
+    while is_due(done, call)
+        && let Some((r, fd)) = call.held().map(|r| (r, r.obj.kept.fd()))
     {
         done = match (r.obj.endpoint().filter(|_| r.obj.is_shm()), r.obj.is_candidate()) {
-            (Some(ep), _) => transfer::transmit(r, ep, src, flags, pin).into(),
-            (None, true) => candidate::transmit(fd, r, src, flags, pin),
-            (None, false) => match wait(r, fd, flags, libc::POLLOUT, &r.obj.sndtimeo) {
+            (Some(ep), _) => transfer::transmit(r, ep, src, flags, call).into(),
+            (None, true) => candidate::transmit(fd, r, src, flags, call),
+            (None, false) => match wait(r, fd, flags, libc::POLLOUT, call.until(&r.obj.sndtimeo)) {
                 Ok(()) => concluded(candidate::by_kernel(fd, src, flags, true), &r.obj.sndtimeo),
                 Err(fail) => fail.into(),
             },
@@ -68,12 +68,12 @@ fn concluded(done: Result<usize>, limit: &AtomicU64) -> Outcome {
 
 /// Waits for what the call waits for, before the kernel makes it: a thread in a call of the kernel's would not hear of an
 /// operator. It does not come out of the library, since the call could not be made anew there.
-fn wait(r: Ref<Socket>, fd: i32, flags: i32, events: i16, limit: &AtomicU64) -> Answer<()> {
+fn wait(r: Ref<Socket>, fd: i32, flags: i32, events: i16, until: Deadline) -> Answer<()> {
     if !r.valid() {
         return Err(Errno::BADF.into());
     }
     if flags & libc::MSG_DONTWAIT != 0 || r.obj.has(NONBLOCK) {
         return Ok(());
     }
-    sleep::for_kernel(Some(fd), fd, events, deadline(limit.load(Ordering::Relaxed)), false).map(drop)
+    sleep::for_kernel(Some(fd), fd, events, until, false).map(drop)
 }

@@ -1,8 +1,8 @@
 //! Reads and writes of a connection on kernel TCP that may be promoted or upgraded (a *candidate*). They are made here
 //! and not passed to libc, so that the ring's first byte follows the last byte of the kernel's stream.
 
-use crate::conn::pin::Pin;
-use crate::conn::transfer::{deadline, leave_to_kernel, pinned};
+use crate::conn::pin::Waiting;
+use crate::conn::transfer::leave_to_kernel;
 use crate::conn::{neighbours, transfer};
 use crate::fd::table;
 use crate::limits::PROMOTION_TAIL;
@@ -56,26 +56,26 @@ pub(super) fn after_kernel(limit: u64, e: Errno) -> Outcome {
 }
 
 /// Makes a read-like call on a socket that is not in a ring: reads a candidate's bytes from the kernel, or passes.
-pub(super) fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32, pin: &mut Option<Pin>) -> Outcome {
+pub(super) fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32, call: &mut Waiting) -> Outcome {
     requests::check();
     let s = r.obj;
     let Some(upgrade) = s.candidate().filter(|upgrade| !expired(fd, r, *upgrade)) else {
         // Another thread may have promoted the connection since the caller looked it up.
-        return if s.is_shm() { reread(r, dst, flags, pin) } else { pass(s) };
+        return if s.is_shm() { reread(r, dst, flags, call) } else { pass(s) };
     };
     // The kernel makes calls with other flags, and the connection stays with it for good.
     if flags & !(libc::MSG_DONTWAIT | libc::MSG_PEEK | libc::MSG_NOSIGNAL) != 0 || dst.left() == 0 || dst.bad() {
-        return if cancel(fd, r) { reread(r, dst, flags, pin) } else { pass(s) };
+        return if cancel(fd, r) { reread(r, dst, flags, call) } else { pass(s) };
     }
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(NONBLOCK);
     let sleeps_here = !nonblock && (upgrade.is_client() || !upgrade.is_remote());
-    let to_kernel = || {
-        let until = (!nonblock).then(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
+    let to_kernel = |call: &mut Waiting| {
+        let until = (!nonblock).then(|| call.until(&s.rcvtimeo));
         leave_to_kernel(r, libc::POLLIN, until).into()
     };
     // It changes under both direction locks alone.
     let times_left_now = || s.upgrade.left.load(Ordering::Relaxed);
-    let (mut ours, mut until, mut times_left) = (None, None, None);
+    let (mut ours, mut times_left) = (None, None);
     loop {
         let res = {
             let _g = s.rx.lock();
@@ -84,20 +84,20 @@ pub(super) fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32, pi
             }
             if s.path() != Path::Tcp {
                 drop(_g);
-                return reread(r, dst, flags, pin);
+                return reread(r, dst, flags, call);
             }
             // Meanwhile the connection may have been in a ring, and have got another kernel socket.
             let other = times_left.replace(times_left_now()) != Some(times_left_now());
             if other && s.is(ConnState::Demoted) {
                 drop(_g);
-                return to_kernel();
+                return to_kernel(call);
             }
             if other {
                 ours = None;
             }
             if !s.upgrade.held_by.may_use() {
                 drop(_g);
-                return if cancel(fd, r) { reread(r, dst, flags, pin) } else { pass(s) };
+                return if cancel(fd, r) { reread(r, dst, flags, call) } else { pass(s) };
             }
             let ready = if upgrade.is_remote() { upgrade::before_read(fd, s) } else { Ok(()) };
             // Our own number for the file keeps this call going if another thread closes the program's number meanwhile.
@@ -119,9 +119,9 @@ pub(super) fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32, pi
         };
         match res {
             // The peer may have switched: then this 0 is not the end of the stream.
-            Ok(0) if advance(fd, r) => return reread(r, dst, flags, pin),
+            Ok(0) if advance(fd, r) => return reread(r, dst, flags, call),
             // The peer may even have been demoted again already, to another kernel socket.
-            Ok(0) if s.is(ConnState::Demoted) && times_left != Some(times_left_now()) => return to_kernel(),
+            Ok(0) if s.is(ConnState::Demoted) && times_left != Some(times_left_now()) => return to_kernel(call),
             Ok(n) => {
                 if flags & libc::MSG_PEEK == 0 {
                     if let Some(e) = s.stats() {
@@ -134,16 +134,16 @@ pub(super) fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32, pi
             Err(Errno::AGAIN) if !nonblock => {}
             Err(e) => return Outcome::Failed(e),
         }
-        if let Err(e) = pinned(r, pin) {
+        if let Err(e) = call.hold(r) {
             return e.into();
         }
         if !sleeps_here {
             return match upgrade::wait(fd, r) {
-                Ok(()) => receive(fd, r, dst, flags, pin),
+                Ok(()) => receive(fd, r, dst, flags, call),
                 Err(e) => e.into(),
             };
         }
-        let until = *until.get_or_insert_with(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
+        let until = call.until(&s.rcvtimeo);
         if let Err(e) = sleep::for_kernel(ours.as_ref().map(Held::fd), fd, libc::POLLIN, until, true) {
             return e.into();
         }
@@ -169,9 +169,9 @@ fn expired(fd: i32, r: Ref<Socket>, upgrade: Upgrade) -> bool {
 }
 
 /// Continues a read over shared memory. It uses the object, since the number may be closed.
-fn reread(r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32, pin: &mut Option<Pin>) -> Outcome {
+fn reread(r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32, call: &mut Waiting) -> Outcome {
     match r.obj.endpoint() {
-        Some(ep) => transfer::receive(r, ep, dst, flags, pin).into(),
+        Some(ep) => transfer::receive(r, ep, dst, flags, call).into(),
         // The connection has left shared memory again meanwhile, or has been closed.
         None if r.obj.path() == Path::Tcp => pass(r.obj),
         None => Outcome::Failed(Errno::BADF),
@@ -194,14 +194,14 @@ pub fn is_ours(s: &Socket) -> bool {
 }
 
 /// Makes a write-like call on a socket that is not in a ring.
-pub(super) fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, pin: &mut Option<Pin>) -> Outcome {
+pub(super) fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, call: &mut Waiting) -> Outcome {
     requests::check();
     let s = r.obj;
     let Some(upgrade) = s.candidate().filter(|upgrade| !expired(fd, r, *upgrade)) else {
-        return if s.is_shm() { rewrite(r, src, flags, 0, pin) } else { pass(s) };
+        return if s.is_shm() { rewrite(r, src, flags, 0, call) } else { pass(s) };
     };
     if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE) != 0 || src.left() == 0 || src.bad() {
-        return if cancel(fd, r) { rewrite(r, src, flags, 0, pin) } else { pass(s) };
+        return if cancel(fd, r) { rewrite(r, src, flags, 0, call) } else { pass(s) };
     }
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(NONBLOCK);
     if upgrade.is_remote() {
@@ -211,16 +211,16 @@ pub(super) fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, p
     if promote::is_watched(s) {
         watched = promote::before_send(fd, r, nonblock);
         if s.upgrade.search.is_on() && !nonblock && promote::await_neighbour(fd, r) {
-            return rewrite(r, src, flags, 0, pin);
+            return rewrite(r, src, flags, 0, call);
         }
     }
     // The kernel must not decide whether the application gets SIGPIPE.
     let flags_there = flags | libc::MSG_NOSIGNAL;
     let mut sent = 0usize;
-    let (mut ours, mut until, mut times_left) = (None, None, None);
+    let (mut ours, mut times_left) = (None, None);
     while src.left() > 0 {
         if sent > 0 && s.is(OFFERED) && advance(fd, r) {
-            return rewrite(r, src, flags, sent, pin);
+            return rewrite(r, src, flags, sent, call);
         }
         // The server may accept the offer at any moment, and few bytes may be in flight then.
         let most = if s.is(OFFERED) { PROMOTION_TAIL } else { usize::MAX };
@@ -235,12 +235,12 @@ pub(super) fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, p
             }
             if s.path() != Path::Tcp {
                 drop(_g);
-                return rewrite(r, src, flags, sent, pin);
+                return rewrite(r, src, flags, sent, call);
             }
             if !s.upgrade.held_by.may_use() {
                 drop(_g);
                 return match cancel(fd, r) {
-                    true => rewrite(r, src, flags, sent, pin),
+                    true => rewrite(r, src, flags, sent, call),
                     false if sent > 0 => Outcome::Done(sent as isize),
                     false => pass(s),
                 };
@@ -263,13 +263,13 @@ pub(super) fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, p
         };
         let counted = res.is_ok();
         if res == Err(Errno::AGAIN) && !nonblock {
-            if let Err(e) = pinned(r, pin) {
+            if let Err(e) = call.hold(r) {
                 return e.into();
             }
             // A connection that rests keeps no thread in a call that an operator's next request does not wake. What has
             // sent something cannot be made anew.
             if comeback::was_in_ring(s) {
-                let until = *until.get_or_insert_with(|| deadline(s.sndtimeo.load(Ordering::Relaxed)));
+                let until = call.until(&s.sndtimeo);
                 match sleep::for_kernel(ours.as_ref().map(Held::fd), fd, libc::POLLOUT, until, sent == 0) {
                     Ok(_) => continue,
                     Err(_) if sent > 0 => break,
@@ -285,7 +285,7 @@ pub(super) fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, p
             }
             res = send_by_kernel(fd, src, flags_there, most);
             if res == Err(Errno::PIPE) && advance(fd, r) {
-                return rewrite(r, src, flags, sent, pin);
+                return rewrite(r, src, flags, sent, call);
             }
             // Meanwhile the connection was in a ring, and has another kernel socket.
             if res == Err(Errno::PIPE) && s.upgrade.left.load(Ordering::Relaxed) != left {
@@ -329,8 +329,8 @@ pub(super) fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, p
     Outcome::Done(sent as isize)
 }
 
-fn rewrite(r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, sent: usize, pin: &mut Option<Pin>) -> Outcome {
-    match r.obj.endpoint().map(|ep| transfer::transmit(r, ep, src, flags, pin)) {
+fn rewrite(r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, sent: usize, call: &mut Waiting) -> Outcome {
+    match r.obj.endpoint().map(|ep| transfer::transmit(r, ep, src, flags, call)) {
         Some(Ok(n)) => Outcome::Done((sent + n) as isize),
         _ if sent > 0 => Outcome::Done(sent as isize),
         Some(Err(e)) => e.into(),

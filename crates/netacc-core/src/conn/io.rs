@@ -1,6 +1,6 @@
 //! The calls that send and receive.
 
-use crate::conn::pin::Pin;
+use crate::conn::pin::Waiting;
 use crate::conn::transfer::one;
 use crate::conn::{after_close, candidate, transfer};
 use crate::fd::table;
@@ -11,7 +11,7 @@ use crate::switch::promote;
 use core::ffi::c_void;
 use libc::MSG_DONTWAIT;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{addr, user};
+use netacc_sys::{addr, user, visits};
 use netacc_transport::Iov;
 use netacc_transport::shm::ShmEndpoint;
 
@@ -55,13 +55,28 @@ pub(super) fn receive(
     dst: &mut Iov<'_>,
     flags: i32,
 ) -> Outcome {
-    // The call holds it to its end, however often it is made anew.
-    let mut pin: Option<Pin> = None;
-    let done = match ep {
-        Some(ep) => transfer::receive(r, ep, dst, flags, &mut pin).into(),
-        None => candidate::receive(fd, r, dst, flags, &mut pin),
-    };
-    if after_close::is_due(done, &pin) { after_close::receive(&mut pin, dst, flags) } else { done }
+    let mut call = Waiting::default();
+    let mut ep = ep;
+    loop {
+        let done = match ep {
+            Some(ep) => transfer::receive(r, ep, dst, flags, &mut call).into(),
+            None => candidate::receive(fd, r, dst, flags, &mut call),
+        };
+        if after_close::is_due(done, &call) {
+            return after_close::receive(&mut call, dst, flags);
+        }
+        if !begins_anew(done, fd, r) {
+            return done;
+        }
+        ep = accelerated_of(fd, r);
+    }
+}
+
+/// Whether a call goes on here with the time-out that it has begun, since its connection has changed its path. A call
+/// that is to come out of the library is made anew by its hook.
+#[inline]
+fn begins_anew(done: Outcome, fd: i32, r: Ref<Socket>) -> bool {
+    done == Outcome::Anew && !visits::is_leaving() && table::socket(fd) == Some(r)
 }
 
 /// Makes a write-like call on a connection, with the endpoint that it had at the look-up.
@@ -73,13 +88,21 @@ pub(super) fn transmit(
     src: &mut Iov<'_>,
     flags: i32,
 ) -> Outcome {
-    // As in `receive`.
-    let mut pin: Option<Pin> = None;
-    let done = match ep {
-        Some(ep) => transfer::transmit(r, ep, src, flags, &mut pin).into(),
-        None => candidate::transmit(fd, r, src, flags, &mut pin),
-    };
-    if after_close::is_due(done, &pin) { after_close::transmit(&mut pin, src, flags) } else { done }
+    let mut call = Waiting::default();
+    let mut ep = ep;
+    loop {
+        let done = match ep {
+            Some(ep) => transfer::transmit(r, ep, src, flags, &mut call).into(),
+            None => candidate::transmit(fd, r, src, flags, &mut call),
+        };
+        if after_close::is_due(done, &call) {
+            return after_close::transmit(&mut call, src, flags);
+        }
+        if !begins_anew(done, fd, r) {
+            return done;
+        }
+        ep = accelerated_of(fd, r);
+    }
 }
 
 /// read(2), which differs from recv(2) in one point: with no room it returns 0 at once.

@@ -4,7 +4,9 @@ use crate::conn::held_port;
 use crate::listen::heirs;
 use crate::object::reference::Ref;
 use crate::object::socket::{HANDED, HOLDS_PORT, KEEPABLE, LINGER_RESET, ListenState, PLACEHOLDER, SHARED, Socket};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
+use netacc_sys::errno::{Answer, Fail};
+use netacc_sys::time::Deadline;
 use netacc_transport::Endpoint;
 
 /// A reference held by a sleeping call.
@@ -81,6 +83,38 @@ fn retire(s: &'static Socket) -> bool {
     }
     s.release();
     cached
+}
+
+/// What a call keeps from its first wait to its end, however often its connection changes the path meanwhile and the
+/// call is made anew there.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    pin: Option<Pin>,
+    until: Option<Deadline>,
+}
+
+impl Waiting {
+    /// Pins the socket: a close in another thread takes effect when the call returns.
+    #[cold]
+    pub(crate) fn hold(&mut self, r: Ref<Socket>) -> Answer<()> {
+        if self.pin.is_none() {
+            self.pin = r.pin();
+        }
+        if self.pin.is_some() { Ok(()) } else { Err(Fail::BADF) }
+    }
+
+    /// The socket, if it is pinned.
+    pub(crate) fn held(&self) -> Option<Ref<Socket>> {
+        self.pin.as_ref().map(Pin::sock)
+    }
+
+    /// The time at which the call ends: `limit` (SO_RCVTIMEO or SO_SNDTIMEO, in ns) after it first asked.
+    pub(crate) fn until(&mut self, limit: &AtomicU64) -> Deadline {
+        *self.until.get_or_insert_with(|| match limit.load(Ordering::Relaxed) {
+            0 => Deadline::Never,
+            ns => Deadline::after(ns as i64),
+        })
+    }
 }
 
 impl Ref<Socket> {

@@ -1,7 +1,7 @@
 //! Transfer of bytes on an accelerated connection: every read- and write-like call on one ends in [`receive`] or
 //! [`transmit`].
 
-use crate::conn::pin::Pin;
+use crate::conn::pin::Waiting;
 use crate::fd::table;
 use crate::fork::ownership;
 use crate::object::reference::Ref;
@@ -9,7 +9,6 @@ use crate::object::socket::{NONBLOCK, Socket};
 use crate::operator::requests;
 use crate::switch::{demote, promote, queued_connects, redispatch, standstill};
 use crate::wait::{connection, idle_windows, sleep};
-use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Answer, Errno, Fail, Result};
@@ -24,14 +23,14 @@ pub(crate) fn deadline(timeout_ns: u64) -> Deadline {
     if timeout_ns == 0 { Deadline::Never } else { Deadline::after(timeout_ns as i64) }
 }
 
-/// recv(2) and similar calls on an accelerated connection. A call that waits holds the connection by `pin`, which its caller
-/// keeps until it needs the connection no more.
+/// recv(2) and similar calls on an accelerated connection. Its caller keeps `call`, which holds the connection of a call that
+/// waits, until it needs the connection no more.
 pub(super) fn receive(
     r: Ref<Socket>,
     mut ep: &'static ShmEndpoint,
     dst: &mut Iov<'_>,
     flags: i32,
-    pin: &mut Option<Pin>,
+    call: &mut Waiting,
 ) -> Answer<usize> {
     if flags & MSG_OOB != 0 {
         // Urgent data is never received in a ring, so the call fails as tcp(7) says for this case.
@@ -56,10 +55,9 @@ pub(super) fn receive(
     let mut got = 0;
     let mut past = 0;
     let mut driven = false;
-    let mut until = None;
     if peek && flags & MSG_WAITALL != 0 && !nonblock {
-        let until = deadline(s.rcvtimeo.load(Ordering::Relaxed));
-        pinned(r, pin)?;
+        let until = call.until(&s.rcvtimeo);
+        call.hold(r)?;
         match wait_for_all(r, dst.left(), until) {
             // Unread bytes are returned, whatever ended the wait.
             Err(_) if ep.unread() > 0 => {}
@@ -83,10 +81,10 @@ pub(super) fn receive(
             let Some(here) = s.endpoint().filter(|_| s.is_shm()) else {
                 drop(_g);
                 let more = flags & MSG_WAITALL != 0 && !nonblock;
-                let until = (!nonblock).then(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
+                let until = (!nonblock).then(|| call.until(&s.rcvtimeo));
                 return match got {
                     0 => Err(leave_to_kernel(r, libc::POLLIN, until)),
-                    _ if more => Ok(go_on(r, dst, got, (flags, false), pin)),
+                    _ if more => Ok(go_on(r, dst, got, (flags, false), call)),
                     _ => Ok(got),
                 };
             };
@@ -136,9 +134,9 @@ pub(super) fn receive(
                 return if got > 0 { Ok(got) } else { Err(Fail::AGAIN) };
             }
             Err(Errno::AGAIN) => {
-                let until = *until.get_or_insert_with(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
+                let until = call.until(&s.rcvtimeo);
                 let read = Interest { read: true, write: false };
-                let waited = pinned(r, pin).and_then(|()| {
+                let waited = call.hold(r).and_then(|()| {
                     connection::until_done(r, read, 0, until, |ep| {
                         past = progress_for_reader(r, ep, dst, plain);
                         past > 0
@@ -180,7 +178,7 @@ pub(super) fn leave_to_kernel(r: Ref<Socket>, events: i16, until: Option<Deadlin
     if r.valid() && !r.obj.is_kernels() {
         return Fail::Anew;
     }
-    match until.map_or(Ok(()), |until| sleep::beside_operators_work(r, events, until)) {
+    match until.map_or(Ok(()), |until| sleep::before_kernels_call(r, events, until)) {
         Ok(()) => Fail::ToKernel,
         Err(fail) => fail,
     }
@@ -188,13 +186,7 @@ pub(super) fn leave_to_kernel(r: Ref<Socket>, events: i16, until: Option<Deadlin
 
 /// Continues a call that has transferred `done` bytes where the connection is by now, with the same meaning.
 #[cold]
-fn go_on(
-    r: Ref<Socket>,
-    iov: &mut Iov<'_>,
-    mut done: usize,
-    (flags, write): (i32, bool),
-    pin: &mut Option<Pin>,
-) -> usize {
+fn go_on(r: Ref<Socket>, iov: &mut Iov<'_>, mut done: usize, (flags, write): (i32, bool), call: &mut Waiting) -> usize {
     loop {
         let Some(fd) = table::reach(r) else { return done };
         // The call ends by the kernel's means alone, unless the connection is back in a ring already.
@@ -202,7 +194,7 @@ fn go_on(
             promote::cancel(fd, r);
         }
         if let Some(ep) = r.obj.endpoint().filter(|_| r.obj.is_shm()) {
-            match if write { transmit(r, ep, iov, flags, pin) } else { receive(r, ep, iov, flags, pin) } {
+            match if write { transmit(r, ep, iov, flags, call) } else { receive(r, ep, iov, flags, call) } {
                 Ok(n) => return done + n,
                 Err(Fail::ToKernel | Fail::Anew) => continue,
                 Err(_) => return done,
@@ -254,23 +246,13 @@ fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Answer<()> {
     }
 }
 
-/// Pins the socket for a call that waits, until the call ends: a close in another thread takes effect when the call
-/// returns.
-#[cold]
-pub(super) fn pinned(r: Ref<Socket>, pin: &mut Option<Pin>) -> Answer<()> {
-    if pin.is_none() {
-        *pin = r.pin();
-    }
-    if pin.is_some() { Ok(()) } else { Err(Fail::BADF) }
-}
-
-/// send(2) and similar calls on an accelerated connection, with a pin as [`receive`] has it.
+/// send(2) and similar calls on an accelerated connection, with `call` as [`receive`] has it.
 pub(super) fn transmit(
     r: Ref<Socket>,
     mut ep: &'static ShmEndpoint,
     src: &mut Iov<'_>,
     flags: i32,
-    pin: &mut Option<Pin>,
+    call: &mut Waiting,
 ) -> Answer<usize> {
     if flags & MSG_OOB != 0 {
         if ep.side.is_remote() {
@@ -291,7 +273,6 @@ pub(super) fn transmit(
     ownership::settle(s);
     let nonblock = flags & MSG_DONTWAIT != 0 || s.has(NONBLOCK);
     let mut sent = 0;
-    let mut until = None;
     loop {
         if ep.side.is_remote() && src.left() > 0 {
             let n = ring_bypass::send(r.token(), ep, src);
@@ -314,10 +295,10 @@ pub(super) fn transmit(
             // While the lock was free, another thread may have switched the connection.
             let Some(here) = s.endpoint().filter(|_| s.is_shm()) else {
                 drop(_g);
-                let until = (!nonblock).then(|| deadline(s.sndtimeo.load(Ordering::Relaxed)));
+                let until = (!nonblock).then(|| call.until(&s.sndtimeo));
                 return match sent {
                     0 => Err(leave_to_kernel(r, libc::POLLOUT, until)),
-                    _ => Ok(go_on(r, src, sent, (flags | MSG_NOSIGNAL, true), pin)),
+                    _ => Ok(go_on(r, src, sent, (flags | MSG_NOSIGNAL, true), call)),
                 };
             };
             // The following calls use this endpoint; the previous one may belong to another connection by now.
@@ -370,9 +351,9 @@ pub(super) fn transmit(
                 return if sent > 0 { Ok(sent) } else { Err(Fail::AGAIN) };
             }
             Err(Errno::AGAIN) => {
-                let until = *until.get_or_insert_with(|| deadline(s.sndtimeo.load(Ordering::Relaxed)));
+                let until = call.until(&s.sndtimeo);
                 let write = Interest { read: false, write: true };
-                match pinned(r, pin).and_then(|()| connection::ready(r, write, until)) {
+                match call.hold(r).and_then(|()| connection::ready(r, write, until)) {
                     Ok(()) => {}
                     Err(_) if sent > 0 => return Ok(sent),
                     Err(e) => return Err(e),

@@ -139,15 +139,7 @@ pub fn wake(fd: i32, r: Ref<Socket>) -> bool {
     let _g = WAKING.lock();
     // A socket that was only bound before may have become a listener by a call of another process.
     if s.is_inherited() && listens(fd) {
-        // Accepted connections get these options from the listener.
-        for name in [libc::TCP_NODELAY, libc::TCP_USER_TIMEOUT] {
-            if raw::getsockopt_int(fd, IPPROTO_TCP, name).is_ok_and(|v| v != 0) {
-                remember::remember(s, fd, IPPROTO_TCP, name);
-            }
-        }
-        if raw::getsockopt_int(fd, SOL_SOCKET, libc::SO_KEEPALIVE) == Ok(1) {
-            remember::remember(s, fd, SOL_SOCKET, libc::SO_KEEPALIVE);
-        }
+        remember::read_back(s, fd);
         // Any of the processes may have changed the mode of the file that they have in common.
         if let Ok(flags) = raw::fcntl(fd, libc::F_GETFL, 0) {
             s.set(NONBLOCK, flags & libc::O_NONBLOCK != 0);
@@ -171,6 +163,7 @@ pub(crate) fn reopen(fd: i32, s: &'static Socket) {
     let _g = WAKING.lock();
     if is_kernels_listener(fd, s) {
         s.leave_to_kernel();
+        remember::read_back(s, fd);
         opening::reopen(fd, s, backlog(fd));
     }
 }

@@ -62,7 +62,7 @@ netacc_sys::flags! { SocketFlag:
     /// Flag: an option about the connection's packets was set, such as a signature, which the kernel cannot be asked
     /// about.
     pub const SIGNED;
-    /// Flag: a poll(2) of ours has slept on it although the kernel served it, and may do so still.
+    /// Flag: a poll(2) or accept(2) of ours has slept on it although the kernel served it, and may do so still.
     pub const SLEPT_ON;
 }
 
@@ -87,6 +87,8 @@ pub struct Socket {
     /// Encoded [`ConnState`], which only [`Socket::set_state`] and [`Socket::change`] change.
     state: AtomicU32,
     flags: AtomicU32,
+    /// Held by the thread that is in the kernel's accept(2) at a listener where that may block. It is only tried.
+    pub(crate) accepting: Lock<{ lock_rank::NONE }>,
     ep: AtomicPtr<ShmEndpoint>,
     listener: AtomicPtr<Listener>,
     /// Registrations with epoll instances; see [`crate::epoll`] for the lock.

@@ -47,8 +47,9 @@ pub(crate) fn after_fork() {
     if has_page && runtime::get().is_some() && !Runtime::shows_rules() {
         requests::reload_here();
     }
-    if to_be_replaced {
-        // Its parent was going to the kernel only to have the library replaced, which nobody has asked the child for.
+    if to_be_replaced || process_mode::is_returning() {
+        // Its parent was going to the kernel only to have the library replaced, which nobody has asked the child for; or
+        // the thread that was switching it on is the parent's.
         on();
     }
     if !process_mode::is_off() {
@@ -158,6 +159,8 @@ pub(super) fn on() {
             }
         });
     }
+    process_mode::listeners_are_back();
+    bell::ring_all();
     page().control().set_state(ControlState::On, 0);
     netacc_log::log!(
         Info,

@@ -1,6 +1,7 @@
 //! Reads options back from the kernel, so that they can be set again on another socket.
 
-use crate::object::socket::{INQ, Socket};
+use crate::object::socket::{INQ, LINGER_RESET, Socket};
+use core::sync::atomic::Ordering;
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use netacc_sys::raw;
 
@@ -50,4 +51,42 @@ pub(crate) fn remember(s: &Socket, fd: i32, level: i32, name: i32) {
         }
         s.opts.bound(ep);
     }
+}
+
+/// Reads back the options of the kernel's listener `fd` that concern calls on it or connections that it accepts: they may
+/// have been set by another program, or while the kernel alone served the listener.
+pub(crate) fn read_back(s: &Socket, fd: i32) {
+    for (level, name) in
+        [(IPPROTO_TCP, libc::TCP_NODELAY), (IPPROTO_TCP, libc::TCP_USER_TIMEOUT), (SOL_SOCKET, libc::SO_KEEPALIVE)]
+    {
+        let known = {
+            let _g = s.meta.lock();
+            s.opts.get(level, name).is_some()
+        };
+        if raw::getsockopt_int(fd, level, name).is_ok_and(|v| v != 0 || known) {
+            remember(s, fd, level, name);
+        }
+    }
+    for (name, cell) in [(libc::SO_RCVTIMEO, &s.rcvtimeo), (libc::SO_SNDTIMEO, &s.sndtimeo)] {
+        // A `struct timeval`: seconds and microseconds.
+        if let Some([seconds, micros]) = pair::<i64>(fd, name) {
+            let ns = seconds.saturating_mul(1_000_000_000).saturating_add(micros * 1000).max(0).cast_unsigned();
+            // The kernel tells of no time-out where a negative one was set, which is 1 ns here (see `opts`).
+            if ns != 0 || cell.load(Ordering::Relaxed) != 1 {
+                cell.store(ns, Ordering::Relaxed);
+            }
+        }
+    }
+    if let Some([on, seconds]) = pair::<i32>(fd, libc::SO_LINGER) {
+        s.linger.store(u64::from(on != 0) << 32 | u64::from(seconds.cast_unsigned()), Ordering::Relaxed);
+        s.set(LINGER_RESET, on != 0 && seconds == 0);
+    }
+}
+
+/// The value of an option of socket(7) that consists of two numbers.
+fn pair<T: Default + Copy>(fd: i32, name: i32) -> Option<[T; 2]> {
+    let mut value = [T::default(); 2];
+    let mut len = size_of_val(&value) as u32;
+    raw::getsockopt(fd, SOL_SOCKET, name, value.as_mut_ptr().cast(), &raw mut len).ok()?;
+    (len as usize == size_of_val(&value)).then_some(value)
 }

@@ -116,9 +116,10 @@ pub(crate) fn for_kernel(
 }
 
 /// To be called before a call that blocks is left to the kernel: as long as something remains of an operator's request,
-/// the thread waits here for what the call waits for (`events`), since it may be the only one that goes on with that.
-pub(crate) fn beside_operators_work(r: Ref<Socket>, events: i16, deadline: Deadline) -> Answer<()> {
-    while requests::due().is_some()
+/// the thread waits here for what the call waits for (`events`), since it may be the only one that goes on with that. So
+/// does a call with a time-out that has begun, since the kernel would begin it anew.
+pub(crate) fn before_kernels_call(r: Ref<Socket>, events: i16, deadline: Deadline) -> Answer<()> {
+    while (deadline != Deadline::Never || requests::due().is_some())
         && let Some(fd) = table::reach(r)
         && for_kernel(None, fd, events, deadline, true)? == KernelWait::LookAgain
     {}
