@@ -114,14 +114,23 @@ class Suite:
 
 
 class Programs(Suite):
-    """The suite of the C programs."""
+    """The suite of the C programs. Of those that an operator disturbs each run has a part, which the seed chooses."""
+
+    part = 0.5
 
     def has(self, path):
         return path.suffix == ".c"
 
     @functools.cached_property
     def cases(self):
-        return {name: [(programs.Program(name), mode, f"{name}[{mode}]") for mode in self.modes] for name in programs.names()}
+        def cases(name):
+            modes = [mode for mode in self.modes if name in programs.OPERATED.get(mode, (name,))]
+            return [(programs.Program(name), mode, f"{name}[{mode}]") for mode in modes]
+        return {name: cases(name) for name in programs.names()}
+
+    def turn(self, items, chance):
+        operated = [item for item in items if item.mode in programs.OPERATED]
+        return [item for item in items if item not in operated] + chance.sample(operated, round(len(operated) * self.part))
 
     def run(self, item, seed):
         return matrix.run_one(programs.World, item.entry, item.mode, self.enter, seed)
@@ -218,8 +227,8 @@ SUITES = {suite.name: suite for suite in (
     Suite("layers", "which part of the library knows which, and how large its objects are", modes=ONE, enter=shared),
     Suite("budget", "instructions that the library adds to calls that are not accelerated", modes=ONE),
     Suite("diff", "random sequences of calls, accelerated against kernel", together=False),
-    Programs("apps", "small programs on kernel TCP, accelerated, promoted while they run", modes=programs.MODES, enter=shared,
-             together=False),
+    Programs("apps", "small programs on kernel TCP, accelerated, promoted while they run, with an operator who never rests",
+             modes=programs.MODES + tuple(programs.OPERATED), enter=shared, together=False),
 )}
 
 
