@@ -33,6 +33,9 @@ use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::shm::slots::SLOTS;
 use netacc_transport::{Endpoint, WaitSet};
 
+/// The flags that accept4(2) has.
+const ACCEPT_FLAGS: i32 = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+
 /// Time (ticks, some 50 microseconds) for which the kernel's answer "no connection" is believed by a non-blocking
 /// accept that follows an accelerated one. The caller's next wait asks the kernel again.
 const BELIEVED: u64 = 150_000;
@@ -95,7 +98,7 @@ fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32, cal
             false => accept_by_kernel(fd, r, (p, len, flags), call),
         };
     };
-    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+    if flags & !ACCEPT_FLAGS != 0 {
         return Some(Outcome::Failed(Errno::INVAL));
     }
     if !p.is_null()
@@ -146,8 +149,8 @@ fn accept_by_kernel(
     if r.obj.path() == Path::Listener {
         return None;
     }
-    // What the kernel answers for an address that it cannot store, it answers itself.
-    let storable = p.is_null() || addr::check(p, len).is_ok();
+    // What the kernel answers for an address that it cannot store, or for flags that there are not, it answers itself.
+    let storable = (p.is_null() || addr::check(p, len).is_ok()) && flags & !ACCEPT_FLAGS == 0;
     if !awaited || !storable || !kernel_would_block(fd) {
         return Some(Outcome::Pass);
     }
@@ -182,10 +185,14 @@ fn accept_by_kernel(
 
 /// Calls the kernel's accept(2) at a listener whose mode is the program's, so that the call may block. The threads of this
 /// process do so one at a time, each after a look: else all of them would be woken by one connection, and all but one would
-/// block where they hear neither of clients in shared memory nor of an operator. Only where another process takes the
-/// connection first, the thread blocks until the next one. `EAGAIN`: none waits, or another thread is about to take it.
+/// block where they hear neither of clients in shared memory nor of an operator. Only where another process, or a thread in
+/// libc's accept(2), takes the connection first, the thread blocks until the next one. `EAGAIN`: none waits, or another thread is about to take it.
 fn accept_alone(s: &Socket, fd: i32, accept: impl FnOnce() -> Result<i32>) -> Result<i32> {
-    let Some(_alone) = s.accepting.try_lock() else { return Err(Errno::AGAIN) };
+    let Some(_alone) = s.accepting.try_lock() else {
+        // The caller looks once more. The other thread may need this CPU.
+        raw::sched_yield();
+        return Err(Errno::AGAIN);
+    };
     if tcp_ready(fd) { accept() } else { Err(Errno::AGAIN) }
 }
 
@@ -256,8 +263,16 @@ fn try_accept(
             // Another thread has closed the number just now. This call began before that, so it continues on the
             // kernel's listener.
             Err(Errno::BADF) if kernel != l.kernel_fd(fd) => {}
-            Err(e) => return Err(e.into()),
+            Err(e) => return Err(failed(s, e)),
         }
+    }
+}
+
+/// What follows for a call whose accept4(2) in the kernel has failed.
+fn failed(s: &Socket, e: Errno) -> Fail {
+    match candidate::after_kernel(s.rcvtimeo.load(Ordering::Relaxed), e) {
+        Outcome::Restart => Fail::Restart,
+        _ => e.into(),
     }
 }
 
@@ -267,7 +282,10 @@ fn try_accept(
 fn ask_kernel(fd: i32, s: &Socket, told: bool, from: &mut addr::Accepted, flags: i32) -> Result<i32> {
     if told || tcp_ready(fd) {
         // A report of the listener's epoll instance is believed where the kernel's accept(2) does not block.
-        return if s.has(NONBLOCK) { from.accept(fd, flags) } else { accept_alone(s, fd, || from.accept(fd, flags)) };
+        return match s.has(NONBLOCK) {
+            true => from.accept(fd, flags),
+            false => accept_alone(s, fd, || from.accept_sleeping(fd, flags)),
+        };
     }
     if !fd_cache::any() {
         raw::close(placeholder(s.domain(), true)?)?;

@@ -159,6 +159,8 @@ fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) 
             }
             if s.endpoint().is_some_and(ShmEndpoint::is_pending) { established(r).into() } else { Outcome::Done(0) }
         }
+        // Another thread has connected the socket.
+        Err(_) if s.is_shm() => connect_existing(r, p, len).into(),
         Err(reason) => {
             s.pair_name.release();
             plain(fd, r, dest, p, len, reason)
@@ -436,9 +438,6 @@ fn occupy(
     {
         sl.open.write(local, target);
     }
-    s.local.set(local);
-    s.peer.set(target);
-    s.set_endpoint(ep);
     let engine = link.engine();
     if let Some(engine) = engine {
         order::enter(engine, target);
@@ -448,16 +447,22 @@ fn occupy(
     // endpoint, since other calls wait for the locks. The claim holds the pool's lock, which comes after these two in
     // the order. But a call that has the locks of a socket which is not connected does not look for a link.
     let locks = (s.rx.lock_out_of_order(), s.tx.lock_out_of_order());
-    if !connects(s) {
+    // Another thread may have connected the socket meanwhile, and then it has an endpoint.
+    let is_new = s.path() == Path::New;
+    if is_new {
+        s.local.set(local);
+        s.peer.set(target);
+        s.set_endpoint(ep);
+    }
+    if !(is_new && connects(s)) {
         ep.side.never_mind(generation);
-        s.detach();
+        if is_new {
+            s.detach();
+        }
         if let Some(engine) = engine {
             order::withdraw(engine, target);
         }
         return Err(Reason::SharedSocket);
-    }
-    if bound.is_some_and(|b| b.port() != 0 && b.ip().is_unspecified()) {
-        narrow(fd, s, local);
     }
     let pushed = claim.push();
     let goes_elsewhere = pushed == Pushed::Left || !link.accepting();
@@ -473,6 +478,9 @@ fn occupy(
             order::withdraw(engine, target);
         }
         return Err(if pushed == Pushed::Left { Reason::NotTaken } else { Reason::Refused });
+    }
+    if bound.is_some_and(|b| b.port() != 0 && b.ip().is_unspecified()) {
+        narrow(fd, s, local);
     }
     drop(locks);
     paths::accelerated(fd, s);

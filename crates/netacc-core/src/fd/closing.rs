@@ -165,7 +165,7 @@ fn held<const RANK: u8>(lock: &'static Lock<RANK>, in_handler: bool) -> Option<G
 fn go_on_elsewhere(fd: i32, r: Ref<Socket>, file: File) {
     let (other, count) = table::numbers_of(r, fd);
     // A call that sleeps on a listener may use this number even if there are others.
-    let wanted = other.is_none() || r.obj.listener().is_some();
+    let wanted = other.is_none() || r.obj.listener().is_some() || r.obj.has(SLEPT_ON);
     if file == File::There && wanted && r.obj.is_pinned_beside(count) {
         r.obj.kept.keep(fd);
         // A ppoll(2) that is woken looks its numbers up again, and this one may have another file then.

@@ -11,7 +11,7 @@
 
 use crate::conn::kernel_queue;
 use crate::object::kernel_turn::precedes_count;
-use crate::object::listener::{Listener, announce_servers, note_all_filled, tcp_ready};
+use crate::object::listener::{Listener, announce_servers, note_all, tcp_ready};
 use crate::object::socket::{NONBLOCK, Socket};
 use crate::switch::{by_tcp, pair, relay};
 use alloc::vec::Vec;
@@ -124,8 +124,7 @@ pub(crate) fn leave_to_heirs(fd: i32, s: &Socket, l: &'static Listener) {
     if !l.queued() {
         return;
     }
-    note_all_filled(l);
-    pass_on(s, l, |link, ep| {
+    let passed = pass_on(s, l, |link, ep| {
         // Its client did not know that it has to watch the connect, and is told to make it once more. Other threads take
         // connects of this link meanwhile, and the outcome of each decides who has it.
         if let Some(seg) = link.segment() {
@@ -133,18 +132,21 @@ pub(crate) fn leave_to_heirs(fd: i32, s: &Socket, l: &'static Listener) {
         }
         ep.stir_peer();
     });
+    // What is left came after what was passed on, or has no place in the kernel's queue.
+    note_all(l, |segment| if passed > 0 { segment.connects_taken() } else { segment.pushed() });
     l.kernel_turn.count_now(l.kernel_fd(fd));
 }
 
 /// Passes the connects that wait at this process on to the kernel's queue, as many as that has room for. If one cannot be
-/// passed on, which is in no queue any more then, calls `failed` with it and ends.
-fn pass_on(s: &Socket, l: &'static Listener, failed: impl FnOnce(&'static Link, &'static ShmEndpoint)) {
-    let Some(local) = s.local.get() else { return };
+/// passed on, which is in no queue any more then, calls `failed` with it and ends. Returns how many it has passed on.
+fn pass_on(s: &Socket, l: &'static Listener, failed: impl FnOnce(&'static Link, &'static ShmEndpoint)) -> usize {
+    let Some(local) = s.local.get() else { return 0 };
     let address = if local.ip().is_unspecified() { loopback(local) } else { local };
     let room = kernel_queue::listener(address).map_or(0, |found| found.room());
     let passable = |link: &'static Link, seg: Segment| link.trust_is_mutual() && !seg.front_is_remote();
-    for _ in 0..(room as usize).min(SLOTS) {
-        let Some((link, slot)) = pop_oldest(l, passable) else { return };
+    let most = (room as usize).min(SLOTS);
+    for passed in 0..most {
+        let Some((link, slot)) = pop_oldest(l, passable) else { return passed };
         let ep = link.endpoint(slot as usize).filter(|ep| slot != 0 && !ep.side.is_live());
         let done = ep.map_or(Err(Errno::NOTCONN), |ep| to_kernel(link, ep));
         if done.is_err() {
@@ -152,11 +154,12 @@ fn pass_on(s: &Socket, l: &'static Listener, failed: impl FnOnce(&'static Link, 
                 failed(link, ep);
             }
             link.put();
-            return;
+            return passed;
         }
         link.put();
         netacc_log::log!(Debug, "listener: a connect that waited here goes to the kernel's queue, for an idle process");
     }
+    most
 }
 
 /// Takes the oldest of the connects that `which` is true for out of their links' queues, and holds its link.

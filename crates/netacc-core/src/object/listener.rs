@@ -374,11 +374,13 @@ pub(crate) fn announce_servers(l: &Listener) {
     l.links().filter_map(Link::segment).for_each(|segment| segment.set_served_by(by));
 }
 
-/// Notes how far the queues of all links are filled: the connects up to there come before the connections that the kernel
-/// is about to [count](KernelTurn::count_now).
-pub(crate) fn note_all_filled(l: &Listener) {
+/// Notes up to where (`position`) the queues of all links hold connects that come before the connections which the kernel is
+/// about to [count](KernelTurn::count_now).
+pub(crate) fn note_all(l: &Listener, position: impl Fn(Segment) -> u64) {
     let _g = l.lock.lock();
-    l.links().for_each(note_filled);
+    for (link, segment) in l.links().filter_map(|link| Some((link, link.segment()?))) {
+        link.queue.filled_at_count.store(position(segment), Ordering::Relaxed);
+    }
 }
 
 /// Notes how far the link's queue is filled, for a link that is there when the kernel has counted its connections, or

@@ -11,8 +11,7 @@ use netacc_transport::shm::rendezvous;
 /// The name that a socket holds, if any.
 #[derive(Debug)]
 pub struct PairName {
-    /// The UNIX socket (descriptor + 1); 0: none. Only the threads that connect or retire the socket use it, and its locks
-    /// order them.
+    /// The UNIX socket (descriptor + 1); 0: none. The threads that connect or retire the socket use it.
     fd: AtomicI32,
 }
 
@@ -33,8 +32,10 @@ impl PairName {
     #[inline]
     pub(crate) fn release(&self) {
         if self.fd.load(Ordering::Relaxed) != 0 {
-            let fd = self.fd.swap(0, Ordering::Relaxed) - 1;
-            reserved_fds::close(fd);
+            match self.fd.swap(0, Ordering::Relaxed) {
+                0 => {}
+                fd => reserved_fds::close(fd - 1),
+            }
         }
     }
 }

@@ -63,7 +63,7 @@ fn stands_still(fd: i32, r: Ref<Socket>, now: u64) -> bool {
     if noted(r).is_none() {
         return false;
     }
-    // The pin keeps the connection, and with it the memory that is looked at.
+    // The pin keeps the connection's object. What is looked at is the head of its segment, whose addresses stay mapped.
     let Some(_pin) = r.pin() else { return false };
     let Some(ep) = noted(r) else { return false };
     match ep.standstill.look(ep, now) {

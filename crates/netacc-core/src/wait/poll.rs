@@ -90,7 +90,16 @@ pub(super) unsafe fn poll_with(
     requests::check();
     queued_connects::check();
     standstill::check();
-    run(&mut fds, deadline, sigmask).map(|n| fds.after_closes(n, closed)).into()
+    loop {
+        match run(&mut fds, deadline, sigmask) {
+            Ok(n) if n > 0 => match fds.after_closes(n, closed) {
+                // What it was for is closed, and the file that has the number has nothing yet.
+                0 if deadline != Deadline::Now && !deadline.passed() => {}
+                n => return Outcome::Done(n as isize),
+            },
+            done => return done.map(|n| fds.after_closes(n, closed)).into(),
+        }
+    }
 }
 
 fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usize> {

@@ -446,12 +446,15 @@ impl Fds {
     /// To be called before the poll returns with `n` entries that have events: gives those whose numbers another thread has
     /// closed meanwhile the events of what lies there now, and `closed` where nothing does. As in the kernel, which looks
     /// the numbers up again whenever it wakes, such a close alone wakes nobody.
-    pub(super) fn after_closes(&self, mut n: usize, closed: i16) -> usize {
-        for (i, pin) in self.held.iter().enumerate().take(self.n) {
+    pub(super) fn after_closes(&mut self, mut n: usize, closed: i16) -> usize {
+        for i in 0..self.held.len().min(self.n) {
             let fd = self.number(i);
-            if pin.as_ref().is_none_or(|pin| table::get(fd).is_some_and(|e| e.is(pin.sock()))) {
+            let Some(place) = self.held.get_mut(i) else { break };
+            if place.as_ref().is_none_or(|pin| table::get(fd).is_some_and(|e| e.is(pin.sock()))) {
                 continue;
             }
+            *place = None;
+            self.candidates.retain(|c| c.at != i);
             // SAFETY: i < n (the module's safety note).
             let entry = unsafe { &mut *self.p.add(i) };
             n = n.saturating_sub(usize::from(entry.revents != 0));

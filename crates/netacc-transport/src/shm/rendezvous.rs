@@ -41,11 +41,28 @@ pub fn listen_at(name: &Name, backlog: i32) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Makes a socket that holds the name of a pair of addresses ([`Name::pair`]). `EADDRINUSE`: another one holds it.
+/// Makes a socket that holds the name of a pair of addresses ([`Name::pair`]). `EADDRINUSE`: another one of this user, or of
+/// root, holds it. Whatever else has the name means nothing, since anybody can take it: `EPERM`.
 pub fn hold_pair(local: SocketAddr, peer: SocketAddr) -> Result<OwnedFd> {
-    let fd = socket_with(AddressFamily::UNIX, SocketType::DGRAM, FLAGS, None)?;
-    bind(&fd, &SocketAddrUnix::new_abstract_name(Name::pair(local, peer).as_bytes())?)?;
-    Ok(fd)
+    // Those who only ask who holds the name wait there for ever.
+    const ASKING: i32 = 128;
+    let name = Name::pair(local, peer);
+    match listen_at(&name, ASKING) {
+        Err(Errno::ADDRINUSE) if !is_ours(&name) => Err(Errno::PERM),
+        held => held,
+    }
+}
+
+/// Whether a socket of this user, or of root, listens at the name.
+fn is_ours(name: &Name) -> bool {
+    let asked = || -> Result<u32> {
+        let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
+        connect(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+        let uid = raw::peer_credentials(fd.as_raw_fd())?.1;
+        reserved_fds::drop_raw(fd);
+        Ok(uid)
+    };
+    asked().is_ok_and(trusted)
 }
 
 /// Result of an attempt to take up a link.

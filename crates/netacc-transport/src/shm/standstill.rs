@@ -13,7 +13,7 @@ use crate::shm::segment::CONNECT_TAKEN;
 use crate::shm::side::Side;
 use crate::shm::slot_side::View;
 use crate::shm::windows;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_sys::time;
 
 /// The time (ns) between two looks.
@@ -21,6 +21,16 @@ const LOOK: u64 = time::ns(crate::timeouts::STANDSTILL_LOOK);
 
 /// When the connections that stand still are looked at next ([`time::now`]); 0: none does.
 static DUE: AtomicU64 = AtomicU64::new(0);
+
+/// Number of looks that have to find the same before the ring is left: a program that was kept from running for long reads
+/// what has come after the first ones.
+const LOOKS: u32 = 3;
+/// How long (ns) a connection whose peer does not wait is looked at. One that waits again notes the standstill itself.
+const ABSENT: u64 = 10 * LOOK;
+
+/// How many standstills with untrusted users are still noted in this process. To leave such a ring takes a relay process, and
+/// whoever is at its other end can bring the standstill about.
+static STRANGERS: AtomicU32 = AtomicU32::new(16);
 
 /// When connections at a standstill are to be looked at ([`time::now`]); `None`: there are none.
 #[inline]
@@ -66,6 +76,8 @@ pub struct Standstill {
     moved: AtomicU64,
     /// When a look first found that number ([`time::now`]); 0: the connection was not at a standstill; [`GIVEN_UP`].
     since: AtomicU64,
+    /// Number of looks that have found it.
+    looks: AtomicU32,
 }
 
 /// Value of [`Standstill::since`] for a connection that stays in its ring, and is not looked at.
@@ -94,6 +106,10 @@ impl Standstill {
     pub(super) fn note(&self, ep: &ShmEndpoint, v: &View) -> bool {
         // Acquire: see `restart`.
         let new = self.since.load(Ordering::Acquire) == 0 && peer_waits(v) && are_both_full(ep, v);
+        if new && !may_note(ep) {
+            self.give_up();
+            return false;
+        }
         if new {
             let now = time::now();
             self.restart(now, moved(v));
@@ -114,15 +130,34 @@ impl Standstill {
             self.restart(now, moved);
             return Some(0);
         }
-        // A peer that waits in steps does not wait between two of them.
-        Some(if peer_waits(&v) { now.saturating_sub(since) } else { 0 })
+        // Relaxed: threads look one at a time (`begin_round`).
+        let looks = self.looks.load(Ordering::Relaxed).saturating_add(1);
+        self.looks.store(looks, Ordering::Relaxed);
+        let for_how_long = now.saturating_sub(since);
+        match peer_waits(&v) {
+            true if looks >= LOOKS => Some(for_how_long),
+            // A peer that waits in steps does not wait between two of them.
+            false if for_how_long > ABSENT => {
+                self.begin();
+                None
+            }
+            _ => Some(0),
+        }
     }
 
     fn restart(&self, now: u64, moved: u64) {
         // Release, the time first: a thread that sees the new number sees the time that belongs to it.
+        self.looks.store(0, Ordering::Relaxed);
         self.since.store(now.max(1), Ordering::Release);
         self.moved.store(moved, Ordering::Release);
     }
+}
+
+/// Whether a standstill of the connection may be noted.
+fn may_note(ep: &ShmEndpoint) -> bool {
+    // Relaxed: the number stands for itself.
+    let one_less = || STRANGERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+    ep.side.link().trust_is_mutual() || one_less().is_ok()
 }
 
 /// Whether the peer's writer waits for room.
