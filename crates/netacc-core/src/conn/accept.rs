@@ -115,6 +115,7 @@ fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32, cal
             Err(Fail::AGAIN) if !s.has(NONBLOCK) => {}
             Err(Fail::ToKernel) => return accept_by_kernel(fd, r, (p, len, flags), call),
             Ok(new) => {
+                l.servers.note_accepted(new);
                 if l.has_siblings() {
                     withdrawal::leave_to_siblings(s, l);
                 }

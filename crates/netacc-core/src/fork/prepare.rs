@@ -179,7 +179,7 @@ fn leave_queue(fd: i32, r: Ref<Socket>) {
     let Some(l) = r.obj.listener().filter(|_| r.obj.path() == Path::Listener) else { return };
     l.note_sharers(crate::engine::share_companions());
     l.servers.before_fork();
-    if l.served.load(Ordering::Relaxed) == 0 || l.servers.may_begin_to_serve() {
+    if l.served.load(Ordering::Relaxed) == 0 || l.servers.may_begin_to_serve(|fd| table::socket(fd).is_some()) {
         withdrawal::leave_to_heirs(fd, r.obj, l);
     }
 }

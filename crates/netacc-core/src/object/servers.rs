@@ -5,7 +5,7 @@
 //! counts itself when it accepts, or waits, at the listener for the first time. A process that ends stays counted: then
 //! the others do without being alone what they would do beside it.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use netacc_sys::mem;
 
 /// Number of words in the shared memory: the first one says how many of the others are in use.
@@ -29,6 +29,9 @@ pub struct Servers {
     announced: AtomicU32,
     /// Number of forks since the program began to accept, up to [`FORKS_WATCHED`].
     forks: AtomicU32,
+    /// The descriptor that this process accepted last, plus 1; 0: none since its last fork. Threads that accept at once
+    /// store theirs in any order: each is as good.
+    newest: AtomicI32,
     /// Not 0 if processes that do not descend from this one may serve the listener, too.
     unknown: AtomicU32,
 }
@@ -52,6 +55,7 @@ impl Servers {
         self.counted.store(0, Ordering::Relaxed);
         self.announced.store(0, Ordering::Relaxed);
         self.forks.store(0, Ordering::Relaxed);
+        self.newest.store(0, Ordering::Relaxed);
         self.unknown.store(0, Ordering::Relaxed);
     }
 
@@ -83,9 +87,19 @@ impl Servers {
         }
     }
 
+    /// Notes that this process has accepted a connection.
+    #[inline]
+    pub(crate) fn note_accepted(&self, fd: i32) {
+        self.newest.store(fd + 1, Ordering::Relaxed);
+    }
+
     /// To be called before a fork of a process that accepts. Returns whether the child may begin to serve the listener in its
-    /// place.
-    pub(crate) fn may_begin_to_serve(&self) -> bool {
+    /// place. A process that still has the connection that it accepted last (`is_open`) makes the child for that one, and
+    /// accepts the next one itself.
+    pub(crate) fn may_begin_to_serve(&self, is_open: impl FnOnce(i32) -> bool) -> bool {
+        if matches!(self.newest.swap(0, Ordering::Relaxed), fd if fd != 0 && is_open(fd - 1)) {
+            return false;
+        }
         // Relaxed: two threads that fork at once may count one fork, which makes no difference.
         let forks = self.forks.load(Ordering::Relaxed);
         self.forks.store((forks + 1).min(FORKS_WATCHED), Ordering::Relaxed);
@@ -95,6 +109,7 @@ impl Servers {
     /// In the child of a fork: it has not served the listener.
     pub(crate) fn after_fork(&self) {
         self.counted.store(0, Ordering::Relaxed);
+        self.newest.store(0, Ordering::Relaxed);
     }
 
     /// Counts this process, which is about to accept or to wait at the listener.
@@ -146,6 +161,7 @@ mod tests {
             counted: AtomicU32::new(0),
             announced: AtomicU32::new(0),
             forks: AtomicU32::new(0),
+            newest: AtomicI32::new(0),
             unknown: AtomicU32::new(0),
         }
     }
@@ -176,10 +192,21 @@ mod tests {
     #[test]
     fn a_process_that_forks_again_and_again_goes_on_serving() {
         let parent = new();
-        assert!((0..FORKS_WATCHED).all(|_| parent.may_begin_to_serve()));
-        assert!(!parent.may_begin_to_serve() && !parent.may_begin_to_serve());
+        let forks = || parent.may_begin_to_serve(|_| true);
+        assert!((0..FORKS_WATCHED).all(|_| forks()));
+        assert!(!forks() && !forks());
         parent.begin();
-        assert!(parent.may_begin_to_serve(), "another listener");
+        assert!(forks(), "another listener");
+    }
+
+    #[test]
+    fn a_process_that_forks_for_a_connection_accepts_the_next_one() {
+        let parent = new();
+        parent.note_accepted(5);
+        assert!(!parent.may_begin_to_serve(|fd| fd == 5));
+        assert!(parent.may_begin_to_serve(|_| true), "it has accepted none since its last fork");
+        parent.note_accepted(5);
+        assert!(parent.may_begin_to_serve(|fd| fd != 5), "it has closed the one that it accepted");
     }
 
     #[test]
