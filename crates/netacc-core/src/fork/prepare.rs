@@ -10,6 +10,7 @@ use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, KEEPABLE, NONBLOCK, Path, SHARED, SHARED_HERE, Socket, Upgrade};
 use crate::switch::{demote, promote, queued_connects};
 use crate::timeouts;
+use crate::wait::spin;
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::{Errno, Result};
@@ -119,6 +120,7 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     if !in_handler {
         table::each_socket(leave_queue);
     }
+    spin::before_fork();
     // Counted before any object is marked as shared: another thread must not end the sharing before the child is
     // tracked.
     FORKING.fetch_add(1, Ordering::SeqCst);

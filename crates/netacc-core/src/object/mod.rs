@@ -5,6 +5,7 @@
 pub mod address;
 pub mod candidate;
 pub mod entrance;
+pub(crate) mod family;
 pub mod held_by;
 pub(crate) mod holders;
 pub mod instance;

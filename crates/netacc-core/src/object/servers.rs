@@ -5,24 +5,18 @@
 //! counts itself when it accepts, or waits, at the listener for the first time. A process that ends stays counted: then
 //! the others do without being alone what they would do beside it.
 
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
-use netacc_sys::mem;
-
-/// Number of words in the shared memory: the first one says how many of the others are in use.
-const WORDS: usize = 1024;
+use crate::object::family;
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 /// A process that accepts and has forked so often is taken for one that forks for each connection, and accepts the next one
 /// itself.
 const FORKS_WATCHED: u32 = 8;
 
-/// The words. A process that goes astray in its memory can only harm processes of its own program there.
-static SHARED: AtomicPtr<[AtomicU32; WORDS]> = AtomicPtr::new(core::ptr::null_mut());
-
 /// A listener's view of the processes that serve it.
 #[derive(Debug)]
 pub struct Servers {
-    /// The number of them; null before the first fork, or if no word was left.
-    count: AtomicPtr<AtomicU32>,
+    /// The number of them; none before the first fork, or if no word was left.
+    count: family::Word,
     /// Not 0 once this process is one of them.
     counted: AtomicU32,
     /// The number when this process last told its clients.
@@ -36,22 +30,10 @@ pub struct Servers {
     unknown: AtomicU32,
 }
 
-#[allow(unsafe_code)]
-fn words() -> Option<&'static [AtomicU32; WORDS]> {
-    let known = SHARED.load(Ordering::Acquire);
-    if known.is_null() {
-        let made = mem::map_shared(size_of::<[AtomicU32; WORDS]>()).ok()?.cast().as_ptr();
-        // A mapping that comes second is left unused; it happens once, if at all.
-        let _ = SHARED.compare_exchange(core::ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
-    }
-    // SAFETY: the mapping consists of atomics, for which zero is valid, and is never removed.
-    unsafe { SHARED.load(Ordering::Acquire).as_ref() }
-}
-
 impl Servers {
     /// Begins with a listener that no process has served.
     pub(crate) fn begin(&self) {
-        self.count.store(core::ptr::null_mut(), Ordering::Relaxed);
+        self.count.forget();
         self.counted.store(0, Ordering::Relaxed);
         self.announced.store(0, Ordering::Relaxed);
         self.forks.store(0, Ordering::Relaxed);
@@ -64,27 +46,10 @@ impl Servers {
         self.unknown.store(1, Ordering::Relaxed);
     }
 
-    #[allow(unsafe_code)]
-    fn count(&self) -> Option<&'static AtomicU32> {
-        // SAFETY: null or a word of the mapping, which is never removed. Acquire: see `before_fork`.
-        unsafe { self.count.load(Ordering::Acquire).as_ref() }
-    }
-
-    /// To be called before a fork, whose child may serve the listener as well.
+    /// To be called before a fork, whose child may serve the listener as well. A thread that counts itself meanwhile may not
+    /// be counted, which matters as little as a process that has ended.
     pub(crate) fn before_fork(&self) {
-        if self.count().is_some() {
-            return;
-        }
-        let Some((used, cells)) = words().and_then(|words| words.split_first()) else { return };
-        // Relaxed: each process gets another number, whichever order they come in.
-        let next =
-            used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < cells.len() as u32).then_some(n + 1));
-        if let Some(cell) = next.ok().and_then(|n| cells.get(n as usize)) {
-            cell.store(self.counted.load(Ordering::Relaxed), Ordering::Relaxed);
-            // Release: a thread that finds the word finds its first value. A thread that counts itself meanwhile is not
-            // counted here, which matters as little as a process that has ended.
-            self.count.store(core::ptr::from_ref(cell).cast_mut(), Ordering::Release);
-        }
+        self.count.take(self.counted.load(Ordering::Relaxed));
     }
 
     /// Notes that this process has accepted a connection.
@@ -123,7 +88,7 @@ impl Servers {
     #[cold]
     fn count_ourselves(&self) {
         if self.counted.swap(1, Ordering::Relaxed) == 0
-            && let Some(count) = self.count()
+            && let Some(count) = self.count.get()
         {
             // Relaxed: the number stands for itself, and a thread that sees an old one sees the new one in its next call.
             count.fetch_add(1, Ordering::Relaxed);
@@ -147,7 +112,7 @@ impl Servers {
         if self.unknown.load(Ordering::Relaxed) != 0 {
             return None;
         }
-        self.count().map(|count| count.load(Ordering::Relaxed))
+        self.count.get().map(|count| count.load(Ordering::Relaxed))
     }
 }
 
@@ -157,7 +122,7 @@ mod tests {
 
     fn new() -> Servers {
         Servers {
-            count: AtomicPtr::new(core::ptr::null_mut()),
+            count: family::Word::none(),
             counted: AtomicU32::new(0),
             announced: AtomicU32::new(0),
             forks: AtomicU32::new(0),
@@ -169,7 +134,7 @@ mod tests {
     /// What a fork copies.
     fn child_of(s: &Servers) -> Servers {
         let child = new();
-        child.count.store(s.count.load(Ordering::Relaxed), Ordering::Relaxed);
+        child.count.copy(&s.count);
         child.counted.store(s.counted.load(Ordering::Relaxed), Ordering::Relaxed);
         child.after_fork();
         child

@@ -1,5 +1,6 @@
 //! Spinning: how long a thread checks before it sleeps, depending on how well that has paid lately.
 
+use crate::object::family::Word;
 use crate::wait::call_signals::CallSignals;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Counter, page};
@@ -72,6 +73,53 @@ fn timed_yield() -> u64 {
     took
 }
 
+/// How well spinning has paid in the first waits of sockets and epoll instances, which each new one begins with: one whose
+/// answers take milliseconds would else spin in vain a few times, and a connection for each request does little more. A process
+/// shares it with those that it forks, since a server may fork for each connection. The lower half is the confidence, the upper
+/// half counts those that have begun.
+struct Experience {
+    own: AtomicU32,
+    /// The word that counts after the first fork, instead of `own`.
+    shared: Word,
+}
+
+static EXPERIENCE: Experience = Experience { own: AtomicU32::new(CONFIDENT), shared: Word::none() };
+
+const COUNT_SHIFT: u32 = 16;
+
+impl Experience {
+    fn word(&self) -> &AtomicU32 {
+        self.shared.get().unwrap_or(&self.own)
+    }
+
+    /// The confidence of a new record, and how many waits it has skipped already.
+    fn begin(&self) -> (u32, u32) {
+        // Relaxed, here and below: the word orders nothing.
+        let word = self.word().fetch_add(1 << COUNT_SHIFT, Ordering::Relaxed);
+        // Without confidence the first wait of one in so many tries again.
+        ((word & ((1 << COUNT_SHIFT) - 1)).min(CONFIDENT), (word >> COUNT_SHIFT) % RETRY)
+    }
+
+    fn learn(&self, won: bool) {
+        let change = |word: u32| {
+            let confidence = word & ((1 << COUNT_SHIFT) - 1);
+            Some(word - confidence + learned(confidence, won))
+        };
+        let _ = self.word().fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+    }
+}
+
+/// The confidence after a spin that was `won`, or found nothing.
+fn learned(confidence: u32, won: bool) -> u32 {
+    if won { (confidence + 4).min(CONFIDENT) } else { confidence / 2 }
+}
+
+/// To be called before a fork: from here on the child and its parent learn together.
+pub fn before_fork() {
+    // What another thread learns meanwhile is lost, which makes no difference.
+    EXPERIENCE.shared.take(EXPERIENCE.own.load(Ordering::Relaxed));
+}
+
 /// Record of how well spinning has paid for one socket or epoll instance.
 #[derive(Debug, Default)]
 pub struct Spin {
@@ -79,14 +127,18 @@ pub struct Spin {
     skipped: AtomicU32,
     /// Set if no other thread ran during the last yield, so that spinning takes the CPU from no one.
     alone: AtomicBool,
+    /// Set until the first spin has won or lost.
+    new: AtomicBool,
 }
 
 impl Spin {
-    /// Resets the record to full confidence.
+    /// Resets the record to what others have begun with lately.
     pub fn reset(&self) {
-        self.confidence.store(CONFIDENT, Ordering::Relaxed);
-        self.skipped.store(0, Ordering::Relaxed);
+        let (confidence, skipped) = EXPERIENCE.begin();
+        self.confidence.store(confidence, Ordering::Relaxed);
+        self.skipped.store(skipped, Ordering::Relaxed);
         self.alone.store(false, Ordering::Relaxed);
+        self.new.store(true, Ordering::Relaxed);
     }
 
     fn worth_it(&self) -> bool {
@@ -99,8 +151,11 @@ impl Spin {
     }
 
     fn learn(&self, won: bool) {
-        let c = self.confidence.load(Ordering::Relaxed);
-        self.confidence.store(if won { (c + 4).min(CONFIDENT) } else { c / 2 }, Ordering::Relaxed);
+        self.confidence.store(learned(self.confidence.load(Ordering::Relaxed), won), Ordering::Relaxed);
+        if self.new.load(Ordering::Relaxed) {
+            self.new.store(false, Ordering::Relaxed);
+            EXPERIENCE.learn(won);
+        }
         page().count(if won { Counter::SpinsWon } else { Counter::SpinsLost });
     }
 
@@ -165,5 +220,31 @@ impl Spin {
         }
         self.learn(false);
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_records_begin_with_what_first_waits_have_shown() {
+        let of = Experience { own: AtomicU32::new(CONFIDENT), shared: Word::none() };
+        assert_eq!(of.begin().0, CONFIDENT);
+        (0..5).for_each(|_| of.learn(false));
+        let tries = (0..RETRY).filter(|_| of.begin() == (0, RETRY - 1)).count();
+        assert_eq!(tries, 1, "one in {RETRY} tries its first wait");
+        of.shared.take(0);
+        of.learn(true);
+        assert_eq!(of.begin().0, 4);
+        (0..9).for_each(|_| of.learn(true));
+        assert_eq!(of.begin().0, CONFIDENT);
+    }
+
+    #[test]
+    fn the_count_does_not_touch_the_confidence() {
+        let of = Experience { own: AtomicU32::new(CONFIDENT), shared: Word::none() };
+        of.word().store(u32::MAX << COUNT_SHIFT | 3, Ordering::Relaxed);
+        assert_eq!((of.begin().0, of.begin().0), (3, 3));
     }
 }
