@@ -6,7 +6,7 @@ use crate::shm::side::Side;
 use crate::shm::slot_side::View;
 use crate::timeouts;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use netacc_ring::{LARGE, SMALL, Violation};
+use netacc_ring::{LARGE, SMALL, STEP, Violation};
 use netacc_stats::{Counter, page};
 use netacc_sys::time;
 
@@ -21,6 +21,8 @@ pub(super) struct WindowCharge {
     counted: AtomicU32,
     /// Number of bytes of the large window that are charged.
     open: AtomicU32,
+    /// Number of bytes that are charged because a thread was told that a write finds room, and that the next write opens.
+    promised: AtomicU32,
     /// Position of the writer at the last visit of [`give_back_if_idle`], and when it was first seen there ([`time::now`]).
     seen: AtomicU64,
     seen_at: AtomicU64,
@@ -55,6 +57,12 @@ impl WindowCharge {
     fn set_open(&self, bytes: usize) -> usize {
         self.open.swap(u32::try_from(bytes).unwrap_or(u32::MAX), Ordering::Relaxed) as usize
     }
+
+    /// Takes what was promised, and returns how many bytes it is.
+    fn take_promise(&self) -> usize {
+        // Most connections have none. Relaxed: the number orders nothing.
+        if self.promised.load(Ordering::Relaxed) == 0 { 0 } else { self.promised.swap(0, Ordering::Relaxed) as usize }
+    }
 }
 
 fn peer(ep: &ShmEndpoint) -> Peer {
@@ -72,7 +80,7 @@ pub(super) fn begin(ep: &ShmEndpoint) {
 
 /// Ends the counting for a connection that this process closes or leaves.
 pub(super) fn end(ep: &ShmEndpoint) {
-    let open = ep.charge.set_open(0);
+    let open = ep.charge.set_open(0) + ep.charge.take_promise();
     if ep.charge.counted.swap(0, Ordering::Relaxed) == budget::process() {
         budget::connection_ended(peer(ep), open);
     }
@@ -85,7 +93,7 @@ pub fn recount(ep: &ShmEndpoint) {
     if ![0, me].contains(&ep.charge.counted.load(Ordering::Relaxed)) {
         ep.charge.counted.store(me, Ordering::Relaxed);
         budget::connection_begins();
-        budget::take(peer(ep), ep.charge.open());
+        budget::take(peer(ep), ep.charge.open() + ep.charge.promised.load(Ordering::Relaxed) as usize);
     }
 }
 
@@ -108,7 +116,8 @@ fn open(ep: &ShmEndpoint, wanted: usize) -> usize {
     if ep.side.is_remote() || ep.side.is_shared() {
         return LARGE;
     }
-    let extent = budget::extend(peer(ep), ep.charge.open(), wanted);
+    let charged = ep.charge.open() + ep.charge.take_promise();
+    let extent = if wanted > charged { budget::extend(peer(ep), charged, wanted) } else { charged };
     ep.charge.set_open(extent);
     extent
 }
@@ -128,7 +137,32 @@ pub(super) fn settle(ep: &ShmEndpoint) {
 /// Whether a write would find room.
 #[inline]
 pub(super) fn has_room(ep: &ShmEndpoint, v: &View) -> bool {
-    ep.rings.has_room(&ep.side, v, || ep.side.is_remote() || budget::may_extend(peer(ep), ep.charge.open()))
+    ep.rings.has_room(&ep.side, v, || ep.side.is_remote() || is_promised(ep))
+}
+
+/// Whether there is memory for a further step of the large window. It is charged from here on, so that what poll(2) has
+/// promised for one connection is not given to another one before the program writes.
+#[cold]
+fn is_promised(ep: &ShmEndpoint) -> bool {
+    if ep.charge.promised.load(Ordering::Relaxed) != 0 {
+        return true;
+    }
+    let promised = budget::may_extend(peer(ep), ep.charge.open());
+    if promised {
+        budget::take(peer(ep), STEP);
+        let first = ep.charge.promised.compare_exchange(0, STEP as u32, Ordering::Relaxed, Ordering::Relaxed);
+        if first.is_err() {
+            budget::closed(peer(ep), STEP);
+        }
+    }
+    promised
+}
+
+/// Takes a promise back that no write needs any more, since the reader has made room. Called under the writer's lock.
+fn take_back_promise(ep: &ShmEndpoint, v: &View) {
+    if ep.rings.has_room(&ep.side, v, || false) {
+        budget::closed(peer(ep), ep.charge.take_promise());
+    }
 }
 
 /// Gives the pages of the large window back if no byte is in it. Called under the writer's lock. Returns whether it did.
@@ -144,9 +178,9 @@ pub(super) fn close(ep: &ShmEndpoint, v: &View) -> bool {
     true
 }
 
-/// Whether the large window is open, as far as a thread without a lock can tell.
+/// Whether the large window is open, or a part of it is promised, as far as a thread without a lock can tell.
 pub fn is_open(ep: &ShmEndpoint) -> bool {
-    ep.charge.open() != 0
+    ep.charge.open() != 0 || ep.charge.promised.load(Ordering::Relaxed) != 0
 }
 
 /// Gives the pages of the large window back if nothing was written for a while, or since the last visit if memory is scarce,
@@ -159,6 +193,7 @@ pub fn give_back_if_idle(ep: &ShmEndpoint, now: u64) -> bool {
     if ep.side.state.look().is_left() {
         return false;
     }
+    take_back_promise(ep, &v);
     let at = ep.rings.tx.position();
     if ep.charge.seen.swap(at, Ordering::Relaxed) != at {
         ep.charge.seen_at.store(now, Ordering::Relaxed);
