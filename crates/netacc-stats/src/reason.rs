@@ -289,8 +289,8 @@ impl Reason {
                  show all of them that it is connected; make the socket in the process that connects it."
             }
             Self::Standstill => {
-                "Both ends wrote more than shared memory holds before either of them read, and TCP's buffers hold more; \
-                 a program that reads what has come before it writes on stays in shared memory."
+                "Both ends wrote more than shared memory holds before either of them read, or a reader looked (MSG_PEEK) for more \
+                 than there was memory for; TCP's buffers hold more. A program that reads what has come stays in shared memory."
             }
             Self::NoTimeStamps => {
                 "A connection between containers is recognised by TCP's time stamps, which the kernel does not give here or \

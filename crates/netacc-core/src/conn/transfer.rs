@@ -16,7 +16,7 @@ use netacc_sys::time::Deadline;
 use netacc_sys::{raw, sleeping};
 use netacc_transport::rdma::engine::{progress, ring_bypass};
 use netacc_transport::shm::ShmEndpoint;
-use netacc_transport::shm::parts;
+use netacc_transport::shm::{enough, parts};
 use netacc_transport::{Endpoint, Interest, Iov, Readiness};
 
 pub(crate) fn deadline(timeout_ns: u64) -> Deadline {
@@ -136,8 +136,10 @@ pub(super) fn receive(
             Err(Errno::AGAIN) => {
                 let until = call.until(&s.rcvtimeo);
                 let read = Interest { read: true, write: false };
+                // A call that has taken some bytes may never see SO_RCVLOWAT of them at once.
+                let at_least = usize::from(got > 0 && ep.edges.lowat() > 1);
                 let waited = call.hold(r).and_then(|()| {
-                    connection::until_done(r, read, 0, until, |ep| {
+                    connection::until_done(r, read, at_least, until, |ep| {
                         past = progress_for_reader(r, ep, dst, plain);
                         past > 0
                     })
@@ -216,12 +218,13 @@ fn go_on(r: Ref<Socket>, iov: &mut Iov<'_>, mut done: usize, (flags, write): (i3
     }
 }
 
-/// Makes a peek with MSG_WAITALL: waits until `wanted` bytes are there, no more can come, or a whole window is full,
-/// and copies once. The caller holds a pin.
+/// Makes a peek with MSG_WAITALL: waits until `wanted` bytes are there, or no more can come. A connection whose writer has no
+/// memory for as many goes to the kernel, where the caller waits for the rest. The caller holds a pin.
 #[cold]
 fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Answer<()> {
-    const HELD: usize = 64 * 1024;
-    let enough = wanted.min(HELD);
+    let wanted = wanted.min(enough::FULL);
+    // Number of bytes that were there when the writer was last asked to look for room.
+    let mut asked_with = 0;
     let over = |ep: &ShmEndpoint| ep.readiness().0 & (Readiness::RDHUP | Readiness::HUP | Readiness::ERR) != 0;
     loop {
         let Some(ep) = r.obj.endpoint().filter(|_| r.obj.is_shm()) else { return Ok(()) };
@@ -229,9 +232,17 @@ fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Answer<()> {
             redispatch::complete_switch(r);
             continue;
         }
-        if parts::unread(ep) >= enough || over(ep) || parts::end_after_ring(ep) {
+        let there = parts::unread(ep);
+        if there >= wanted || over(ep) || parts::end_after_ring(ep) {
             return Ok(());
         }
+        if there == asked_with && enough::is_writer_waiting(ep) {
+            match standstill::leave(r, ep) {
+                true => continue,
+                false => return Ok(()),
+            }
+        }
+        asked_with = there;
         if ep.unread() > 0 {
             let _g = r.obj.rx.lock();
             if !r.valid() {
@@ -242,7 +253,7 @@ fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Answer<()> {
             let _ = ep.try_read(&mut Iov::one(&one((&raw mut byte).cast_const(), 1)), true);
             ep.peeked();
         }
-        connection::until(r, Interest { read: true, write: false }, enough, until)?;
+        connection::until(r, Interest { read: true, write: false }, wanted, until)?;
     }
 }
 

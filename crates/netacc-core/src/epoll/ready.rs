@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM};
 use netacc_sys::{raw, time};
-use netacc_transport::shm::{Link, ShmEndpoint, parts};
+use netacc_transport::shm::{Link, ShmEndpoint, enough};
 use netacc_transport::{Endpoint, Readiness};
 
 /// Puts a registration into the queue, once. Under the instance's lock.
@@ -261,7 +261,7 @@ pub(super) fn changed(reg: &'static Registration, take: bool) -> bool {
         now = m.data;
         now_rest = u64::from(m.edges) << 32 | u64::from(m.room);
         // Data below SO_RCVLOWAT is no event. After the end no data arrives, but setting that option is an event.
-        lowat = ep.edges.lowat() > 1 && parts::unread(ep) < ep.edges.lowat() && !ep.observed().has_peer_ended();
+        lowat = ep.edges.lowat() > 1 && !enough::is_lowat_there(ep) && !ep.observed().has_peer_ended();
     } else if reg.source() == Source::Queues
         && let Some(l) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.listener())
     {

@@ -12,7 +12,7 @@ use netacc_stats::Reason;
 use netacc_sys::errno::Errno;
 use netacc_sys::time::Deadline;
 use netacc_sys::{lock, time};
-use netacc_transport::shm::standstill;
+use netacc_transport::shm::{ShmEndpoint, standstill};
 
 const STANDSTILL: u64 = time::ns(timeouts::STANDSTILL);
 
@@ -55,6 +55,21 @@ fn look() {
     if !any {
         standstill::end_round(next);
     }
+}
+
+/// Takes a connection to the kernel whose reader waits for more bytes than the ring has, while the writer waits for room that
+/// it gets only if some are read. False: that is not possible, and the reader has to do with what is there.
+#[cold]
+pub fn leave(r: Ref<Socket>, ep: &ShmEndpoint) -> bool {
+    let Some(fd) = table::reach(r).filter(|_| standstill::may_leave(ep)) else { return false };
+    let left = demote::demote(fd, r, Reason::Standstill);
+    if let Err(e) = left {
+        netacc_log::log!(
+            Info,
+            "fd {fd}: a reader waits for more than the ring holds; cannot become a kernel socket: {e}"
+        );
+    }
+    left.is_ok()
 }
 
 /// Whether the connection is to be looked at again. One that has stood still for long enough goes to the kernel.

@@ -13,7 +13,7 @@ use netacc_sys::time::Deadline;
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::rdma::engine::progress::ProgressScope;
 use netacc_transport::shm::ShmEndpoint;
-use netacc_transport::shm::parts;
+use netacc_transport::shm::{enough, parts};
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 
 /// The longest step, of some 30 ms, of a sleep that nothing ends before its time ([`netacc_transport::wait::longer`]).
@@ -28,13 +28,22 @@ pub fn ready(sock: Ref<Socket>, interest: Interest, deadline: Deadline) -> Answe
     until(sock, interest, 0, deadline)
 }
 
-/// Waits until `sock` is ready for `interest`, where a reader needs `enough` bytes or the end of the stream. Errors are
-/// those of [`ready`].
-pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Deadline) -> Answer<()> {
-    until_done(sock, interest, enough, deadline, |ep| {
+/// Waits until `sock` is ready for `interest`, where a reader needs `wanted` bytes (0: as SO_RCVLOWAT says), the end of the
+/// stream, or as many as come before it takes some. Errors are those of [`ready`].
+pub fn until(sock: Ref<Socket>, interest: Interest, wanted: usize, deadline: Deadline) -> Answer<()> {
+    until_done(sock, interest, wanted, deadline, |ep| {
         progress::progress_for(ep);
         false
     })
+}
+
+/// Whether a reader that wants so many bytes has to wait no longer, where the connection is ready for `r`.
+fn can_read(ep: &ShmEndpoint, r: Readiness, wanted: usize) -> bool {
+    const ENDED: u32 = Readiness::RDHUP | Readiness::HUP | Readiness::ERR;
+    if wanted == 0 {
+        return r.readable();
+    }
+    r.0 & ENDED != 0 || parts::unread(ep) >= wanted || parts::end_after_ring(ep) || enough::is_writer_waiting(ep)
 }
 
 /// Waits as [`until`] does for a connection to another host, and calls `progress` for the engine's progress, which
@@ -42,11 +51,10 @@ pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Dea
 pub fn until_done(
     sock: Ref<Socket>,
     interest: Interest,
-    enough: usize,
+    wanted: usize,
     deadline: Deadline,
     mut progress: impl FnMut(&'static ShmEndpoint) -> bool,
 ) -> Answer<()> {
-    const ENDED: u32 = Readiness::RDHUP | Readiness::HUP | Readiness::ERR;
     let s = sock.obj;
     let Some(ep) = s.endpoint() else {
         return Ok(());
@@ -57,10 +65,7 @@ pub fn until_done(
             return true;
         }
         let r = ep.readiness();
-        (interest.read
-            && r.readable()
-            && (enough <= 1 || r.0 & ENDED != 0 || parts::unread(ep) >= enough || parts::end_after_ring(ep)))
-            || (interest.write && r.writable())
+        (interest.read && can_read(ep, r, wanted)) || (interest.write && r.writable())
     };
     let mut signals = CallSignals::new(core::ptr::null());
     // A connect that no server has accepted waits for a queue pair, for which spinning does not pay.
@@ -85,16 +90,18 @@ pub fn until_done(
         let numbers = [ep.liveness.fd(), ep.old_subflow.fd()];
         let mut set = WaitSet::new();
         set.steps = steps;
-        if enough > 1 && parts::has_several(ep) {
+        if wanted > 1 && parts::has_several(ep) {
             // What comes before or after the ring wakes nobody who waits for more than is there.
             set.shared = true;
             set.steps = steps.min(LONGEST_STEP);
         }
         let here = || s.is_shm() && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
-        let mut enough_now = || enough <= 1 || is_ready() || ep.must_switch() || !ep.side.is_live();
+        // The endpoint does not know how many bytes are wanted, which may be fewer than SO_RCVLOWAT says.
+        let mut is_over = || is_ready() || ep.must_switch() || !ep.side.is_live();
         // The path is checked after the registration: a thread that switches the connection first changes the path and
         // then wakes the registered waiters.
-        let there = (ep.arm(interest, &mut set) && enough_now()) || !here();
+        let armed_in_vain = ep.arm(interest, &mut set);
+        let there = (if wanted > 0 { is_over() } else { armed_in_vain }) || !here();
         let slept = if there {
             ep.disarm(interest, &set);
             Ok(1)

@@ -3,6 +3,7 @@
 use crate::endpoint::{Endpoint, Interest, Readiness, Shut};
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
+use crate::shm::enough;
 use crate::shm::inherited;
 use crate::shm::parts;
 use crate::shm::queued_connect::QueuedConnect;
@@ -85,9 +86,7 @@ impl Endpoint for ShmEndpoint {
         if no_rx {
             r |= Readiness::IN | Readiness::RDHUP;
         }
-        if (self.has_data(&v) || self.overdue(&v) > 0)
-            && (self.edges.lowat() <= 1 || parts::waiting(self, &v) >= self.edges.enough(&v))
-        {
+        if (self.has_data(&v) || self.overdue(&v) > 0) && enough::is_there(self, &v) {
             r |= Readiness::IN;
         }
         let room = if !state.is_left() {
@@ -147,6 +146,7 @@ impl Endpoint for ShmEndpoint {
             set.wake_at(QueuedConnect::next_look());
         }
         if interest.write && !r.writable() {
+            enough::wake_reader(self, &v);
             self.standstill.note(self, &v);
             if self.standstill.is_noted() {
                 set.wake_at(standstill::next_look());

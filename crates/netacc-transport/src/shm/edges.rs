@@ -4,9 +4,7 @@
 //! fence comes before the sleeper's check. Only the request for room is stored with Release and taken by an AcqRel
 //! exchange: room is counted once for each request, after what the writer did before it.
 
-use crate::shm::side::Side;
 use crate::shm::side_state::SideState;
-use crate::shm::slot_side::View;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Progress of a connection. Edge-triggered epoll reports a connection again when one of these values has changed,
@@ -22,9 +20,6 @@ pub struct EdgeSeq {
     /// Number of times that a writer that had found no room could go on.
     pub room: u32,
 }
-
-/// Smallest number of bytes that fit into a ring before the peer has to read.
-const FULL: u64 = 64 * 1024;
 
 /// The counts behind an [`EdgeSeq`], and SO_RCVLOWAT.
 #[derive(Debug)]
@@ -52,16 +47,6 @@ impl Edges {
     #[inline]
     pub fn lowat(&self) -> usize {
         self.lowat.load(Ordering::Relaxed) as usize
-    }
-
-    /// Number of bytes that make the connection readable: SO_RCVLOWAT, or fewer if the peer may write no more before
-    /// they are read.
-    pub(super) fn enough(&self, v: &View) -> u64 {
-        let window = match line!(v, consumer, v.me).window.load(Ordering::Relaxed) {
-            0 => FULL,
-            window => window.min(FULL),
-        };
-        u64::from(self.lowat.load(Ordering::Relaxed)).min(window)
     }
 
     /// Sets SO_RCVLOWAT.

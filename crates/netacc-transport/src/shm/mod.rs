@@ -38,6 +38,7 @@ mod delays;
 mod drain;
 mod edges;
 pub mod endpoint;
+pub mod enough;
 mod follow;
 pub mod guard;
 pub mod host_access;

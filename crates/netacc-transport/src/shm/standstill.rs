@@ -8,6 +8,7 @@
 //! ([`due`]). The socket layer leaves the ring when no byte has moved for some time.
 
 use crate::shm::ShmEndpoint;
+use crate::shm::enough::peer_waits;
 use crate::shm::rings::Rings;
 use crate::shm::segment::CONNECT_TAKEN;
 use crate::shm::side::Side;
@@ -28,7 +29,7 @@ const LOOKS: u32 = 3;
 /// How long (ns) a connection whose peer does not wait is looked at. One that waits again notes the standstill itself.
 const ABSENT: u64 = 10 * LOOK;
 
-/// How many standstills with untrusted users are still noted in this process. To leave such a ring takes a relay process, and
+/// How many standstills with untrusted users may still end so in this process. To leave such a ring takes a relay process, and
 /// whoever is at its other end can bring the standstill about.
 static STRANGERS: AtomicU32 = AtomicU32::new(16);
 
@@ -106,7 +107,7 @@ impl Standstill {
     pub(super) fn note(&self, ep: &ShmEndpoint, v: &View) -> bool {
         // Acquire: see `restart`.
         let new = self.since.load(Ordering::Acquire) == 0 && peer_waits(v) && are_both_full(ep, v);
-        if new && !may_note(ep) {
+        if new && !may_leave(ep) {
             self.give_up();
             return false;
         }
@@ -153,18 +154,11 @@ impl Standstill {
     }
 }
 
-/// Whether a standstill of the connection may be noted.
-fn may_note(ep: &ShmEndpoint) -> bool {
+/// Whether the connection may leave its ring for a standstill. Each answer counts as one.
+pub fn may_leave(ep: &ShmEndpoint) -> bool {
     // Relaxed: the number stands for itself.
     let one_less = || STRANGERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
     ep.side.link().trust_is_mutual() || one_less().is_ok()
-}
-
-/// Whether the peer's writer waits for room.
-fn peer_waits(v: &View) -> bool {
-    let words = line!(v, side, v.me.other());
-    // SeqCst: pairs with the exchange by which the peer's writer asks for room before it looks.
-    words.tx_waiter.load(Ordering::SeqCst) != 0 || words.want_room.load(Ordering::SeqCst) != 0
 }
 
 /// Whether neither writer has room. A connection to another host is not meant: its bytes move by the engine's work, and

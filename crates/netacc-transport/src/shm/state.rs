@@ -2,6 +2,7 @@
 
 use crate::shm::ShmEndpoint;
 use crate::shm::edges::EdgeSeq;
+use crate::shm::enough;
 use crate::shm::parts;
 use crate::shm::side::Side;
 use crate::shm::side_machines::Ends;
@@ -94,7 +95,7 @@ impl ShmEndpoint {
     pub fn set_lowat(&self, n: u32) {
         self.edges.set_lowat(n);
         let there = parts::unread(self);
-        if there > 0 && there >= self.edges.lowat() || self.observed().has_peer_ended() {
+        if there > 0 && enough::is_lowat_there(self) || self.observed().has_peer_ended() {
             self.edges.count_nudge();
         }
         self.poke_self();

@@ -3,6 +3,7 @@
 
 use crate::endpoint::Endpoint;
 use crate::shm::ShmEndpoint;
+use crate::shm::enough;
 use crate::shm::sharers::kick_instance;
 use crate::shm::side::Side;
 use crate::shm::slot_side::{SlotSide, View};
@@ -125,6 +126,7 @@ impl ShmEndpoint {
         let there = self.readiness().writable();
         if !there {
             self.edges.want_room();
+            enough::wake_reader(self, &v);
             if self.standstill.note(self, &v) {
                 // Threads that sleep for the connection already wake for the next look, too.
                 self.poke_self();
