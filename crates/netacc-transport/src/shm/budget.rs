@@ -21,6 +21,9 @@ const UNQUESTIONED: u64 = 1 << 20;
 /// The part of the smallest limit that windows may use, and the most that they may use without being configured (bytes).
 const PART: u64 = 8;
 const MOST: u64 = 1 << 30;
+/// The budget (bytes) of a process that cannot know its limits: /proc or the control groups are hidden from it. It is that of a
+/// small container.
+const UNKNOWN: u64 = 8 << 20;
 /// The part of what is left of a limit that windows may take until that is read again.
 const PART_OF_REST: u64 = 16;
 /// The part of the budget that the connections with untrusted users may have together: nobody else is stopped by them.
@@ -197,8 +200,12 @@ fn budget() -> u64 {
 /// share it without knowing of each other.
 fn of_limits(limits: &Limits, used: u64, before: u64) -> (u64, Duration) {
     let own = (limits.smallest / PART).min(MOST);
-    // What cannot be read now, since no descriptor is free or /proc is hidden by now, may still hold.
-    let own = if limits.are_known { own } else { own.min(before) };
+    let own = match (limits.are_known, before) {
+        (true, _) => own,
+        (false, u64::MAX) => own.min(UNKNOWN),
+        // What cannot be read now, since no descriptor is free or /proc is hidden by now, may still hold.
+        (false, before) => own.min(before),
+    };
     let shared = used.saturating_add(limits.left / PART_OF_REST);
     if shared < own { (shared, timeouts::MEMORY_LEFT_BELIEVED) } else { (own, timeouts::MEMORY_LIMIT_BELIEVED) }
 }
@@ -249,5 +256,14 @@ mod tests {
             left -= taken;
         }
         assert!(left > 64 << 20);
+    }
+
+    #[test]
+    fn unknown_limits_leave_what_was_known_or_little() {
+        let of = |before| {
+            let limits = Limits { smallest: 800 << 20, left: u64::MAX, are_known: false };
+            of_limits(&limits, 0, before).0
+        };
+        assert_eq!((of(u64::MAX), of(50 << 20), of(200 << 20)), (UNKNOWN, 50 << 20, 100 << 20));
     }
 }

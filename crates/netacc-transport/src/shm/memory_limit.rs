@@ -27,33 +27,36 @@ pub(super) struct Limits {
 impl Limits {
     /// Reads what holds now.
     pub(super) fn read() -> Limits {
+        Limits::read_below(b"")
+    }
+
+    /// As [`Limits::read`], with the files below the folder `root` instead of `/`.
+    fn read_below(root: &[u8]) -> Limits {
         let host = sysinfo();
         let host = host.totalram.saturating_mul(host.mem_unit.into());
         let address_space = getrlimit(Resource::As).current.unwrap_or(u64::MAX);
-        let groups = of_groups();
+        let groups = of_groups(root);
         let (of_groups, left) = groups.unwrap_or((u64::MAX, u64::MAX));
         Limits {
             smallest: host.min(address_space).min(of_groups),
-            left: left.min(left_on_host().unwrap_or(u64::MAX)),
+            left: left.min(left_on_host(root).unwrap_or(u64::MAX)),
             are_known: groups.is_some(),
         }
     }
 }
 
 /// What the host could give to a program (proc_meminfo(5)).
-fn left_on_host() -> Option<u64> {
+fn left_on_host(root: &[u8]) -> Option<u64> {
     let mut text = [0; NUMBERS];
-    let read = procfs::read_start(b"/proc/meminfo", &mut text).and_then(|n| text.get(..n))?;
-    number(read, b"MemAvailable:").map(|kib| kib.saturating_mul(1024))
+    number(read(&[root, b"/proc/meminfo"], &mut text)?, b"MemAvailable:").map(|kib| kib.saturating_mul(1024))
 }
 
-/// The smallest limit of the control groups and the least that is left of one; `None`: the list of them cannot be read, or
-/// none of their files, which is so where nothing is mounted and where no descriptor is free.
-fn of_groups() -> Option<(u64, u64)> {
+/// The smallest limit of the control groups and the least that is left of one; `u64::MAX`: there is none. `None`: the list of
+/// the groups cannot be read, or none of their files, which is so where nothing is mounted and where no descriptor is free.
+fn of_groups(root: &[u8]) -> Option<(u64, u64)> {
     let mut list = [0; LIST];
-    let read = procfs::read_start(b"/proc/self/cgroup", &mut list).and_then(|n| list.get(..n))?;
-    let lines = read.split(|b| *b == b'\n');
-    lines.filter_map(group).filter_map(|group| group.smallest()).reduce(least)
+    let lines = read(&[root, b"/proc/self/cgroup"], &mut list)?.split(|b| *b == b'\n');
+    lines.filter_map(group).filter_map(|group| group.smallest(root)).reduce(least)
 }
 
 fn least(one: (u64, u64), other: (u64, u64)) -> (u64, u64) {
@@ -79,6 +82,8 @@ struct Group<'a> {
     usage: &'static [u8],
     /// The words of `memory.stat` behind which stand the bytes of files in memory, and of those that are in memory only.
     cache: [&'static [u8]; 2],
+    /// Whether it is one of the unified hierarchy, whose groups have a list of controllers.
+    has_controllers: bool,
     /// Its path below the mount.
     path: &'a [u8],
 }
@@ -90,38 +95,45 @@ fn group(line: &[u8]) -> Option<Group<'_>> {
     let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
     if controllers.is_empty() {
         let (files, usage): (&[&[u8]], &[u8]) = (&[b"memory.max", b"memory.high"], b"memory.current");
-        return Some(Group { mount: b"/sys/fs/cgroup", files, usage, cache: [b"file", b"shmem"], path });
+        let (cache, has_controllers): ([&[u8]; 2], bool) = ([b"file", b"shmem"], true);
+        return Some(Group { mount: b"/sys/fs/cgroup", files, usage, cache, has_controllers, path });
     }
     let has_memory = controllers.split(|b| *b == b',').any(|controller| controller == b"memory");
     let (files, usage): (&[&[u8]], &[u8]) = (&[b"memory.limit_in_bytes"], b"memory.usage_in_bytes");
     let cache: [&[u8]; 2] = [b"total_cache", b"total_shmem"];
-    has_memory.then_some(Group { mount: b"/sys/fs/cgroup/memory", files, usage, cache, path })
+    has_memory.then_some(Group { mount: b"/sys/fs/cgroup/memory", files, usage, cache, has_controllers: false, path })
 }
 
 impl Group<'_> {
     /// The smallest limit of the group and its parents, and the least that is left of one. In a container the mount itself is
     /// the container's group, while the path may be the host's.
-    fn smallest(&self) -> Option<(u64, u64)> {
+    fn smallest(&self, root: &[u8]) -> Option<(u64, u64)> {
         let mut all = None;
         let mut path = self.path;
         for _ in 0..DEEPEST {
             path = path.strip_suffix(b"/").unwrap_or(path);
-            let limits = self.files.iter().filter_map(|file| limit(&[self.mount, path, b"/", file]));
+            let limits = self.files.iter().filter_map(|file| limit(&[root, self.mount, path, b"/", file]));
             if let Some(limit) = limits.min() {
-                let here = (limit, self.left(path, limit));
+                let here = (limit, self.left(root, path, limit));
                 all = Some(all.map_or(here, |all| least(all, here)));
             }
             let Some(parent) = path.iter().rposition(|b| *b == b'/').and_then(|at| path.get(..at)) else { break };
             path = parent;
         }
-        all
+        all.or_else(|| self.is_mounted(root).then_some((u64::MAX, u64::MAX)))
+    }
+
+    /// Whether its hierarchy is there to be read. The root of the unified one has no limits, and neither have groups for which
+    /// nobody has switched the controller on.
+    fn is_mounted(&self, root: &[u8]) -> bool {
+        self.has_controllers && read(&[root, self.mount, b"/cgroup.controllers"], &mut [0; NUMBERS]).is_some()
     }
 
     /// What is left of the limit of the group at `path`. Files that are in memory can be dropped, and do not count.
-    fn left(&self, path: &[u8], limit_there: u64) -> u64 {
-        let Some(used) = limit(&[self.mount, path, b"/", self.usage]) else { return u64::MAX };
+    fn left(&self, root: &[u8], path: &[u8], limit_there: u64) -> u64 {
+        let Some(used) = limit(&[root, self.mount, path, b"/", self.usage]) else { return u64::MAX };
         let mut text = [0; NUMBERS];
-        let read = read(&[self.mount, path, b"/memory.stat"], &mut text).unwrap_or_default();
+        let read = read(&[root, self.mount, path, b"/memory.stat"], &mut text).unwrap_or_default();
         let [files, unwritten] = self.cache.map(|name| number(read, name).unwrap_or(0));
         limit_there.saturating_sub(used.saturating_sub(files.saturating_sub(unwritten)))
     }
@@ -147,6 +159,7 @@ fn read<'a>(parts: &[&[u8]], text: &'a mut [u8]) -> Option<&'a [u8]> {
 }
 
 #[cfg(test)]
+#[allow(clippy::expect_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 
@@ -168,6 +181,107 @@ mod tests {
         let limits = Limits::read();
         assert!(limits.smallest > 0 && limits.smallest < u64::MAX, "{limits:?}");
         assert!(limits.left > 0 && limits.left <= limits.smallest, "{limits:?}");
+    }
+
+    /// A folder with such files as the kernel has in `/`, each with its text.
+    struct Root(std::path::PathBuf);
+
+    impl Root {
+        fn new(name: &str, files: &[(&str, &str)]) -> Root {
+            let root = std::env::temp_dir().join(format!("netacc-limits-{name}-{}", std::process::id()));
+            for (path, text) in files {
+                let path = root.join(path);
+                std::fs::create_dir_all(path.parent().expect("below the root")).expect("a folder");
+                std::fs::write(path, text).expect("a file");
+            }
+            Root(root)
+        }
+
+        fn read(&self) -> Limits {
+            Limits::read_below(self.0.as_os_str().as_encoded_bytes())
+        }
+    }
+
+    impl Drop for Root {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    const MIB: u64 = 1 << 20;
+    const STAT: &str = "anon 1048576\nfile 20971520\nkernel 4096\nshmem 16777216\n";
+
+    #[test]
+    fn the_unified_hierarchy_limits_by_each_parent() {
+        let root = Root::new(
+            "unified",
+            &[
+                ("proc/self/cgroup", "0::/a/b\n"),
+                ("sys/fs/cgroup/a/memory.max", "104857600\n"),
+                ("sys/fs/cgroup/a/memory.high", "max\n"),
+                ("sys/fs/cgroup/a/memory.current", "52428800\n"),
+                ("sys/fs/cgroup/a/memory.stat", STAT),
+                ("sys/fs/cgroup/a/b/memory.max", "max\n"),
+                ("sys/fs/cgroup/a/b/memory.high", "209715200\n"),
+                ("sys/fs/cgroup/a/b/memory.current", "194 MiB or so"),
+            ],
+        );
+        let limits = root.read();
+        assert!(limits.are_known);
+        // Of the 50 MiB in use, 4 are files that can be dropped.
+        assert_eq!((limits.smallest / MIB, limits.left / MIB), (100, 54), "{limits:?}");
+    }
+
+    #[test]
+    fn a_container_sees_its_group_at_the_mount() {
+        let root = Root::new(
+            "container",
+            &[
+                ("proc/self/cgroup", "0::/system.slice/docker-0123.scope\n"),
+                ("proc/meminfo", "MemTotal:  1048576 kB\nMemAvailable:  2048 kB\n"),
+                ("sys/fs/cgroup/memory.max", "67108864\n"),
+                ("sys/fs/cgroup/memory.current", "1048576\n"),
+            ],
+        );
+        let limits = root.read();
+        assert_eq!((limits.smallest / MIB, limits.left / MIB, limits.are_known), (64, 2, true), "{limits:?}");
+    }
+
+    #[test]
+    fn the_memory_controller_of_version_1() {
+        let root = Root::new(
+            "version1",
+            &[
+                ("proc/self/cgroup", "5:cpu,memory:/lxc/x\n1:name=systemd:/lxc\n0::/lxc\n"),
+                ("sys/fs/cgroup/memory/lxc/x/memory.limit_in_bytes", "125829120\n"),
+                ("sys/fs/cgroup/memory/lxc/x/memory.usage_in_bytes", "125829120\n"),
+                (
+                    "sys/fs/cgroup/memory/lxc/x/memory.stat",
+                    "cache 9\ntotal_cache 31457280\ntotal_shmem 10485760\nend 0\n",
+                ),
+                ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+            ],
+        );
+        let limits = root.read();
+        assert_eq!((limits.smallest / MIB, limits.left / MIB, limits.are_known), (120, 20, true), "{limits:?}");
+    }
+
+    #[test]
+    fn no_group_has_a_limit() {
+        let root =
+            Root::new("none", &[("proc/self/cgroup", "0::/x\n"), ("sys/fs/cgroup/cgroup.controllers", "cpu io\n")]);
+        let limits = root.read();
+        assert!(limits.are_known && limits.smallest > MIB && limits.left == u64::MAX, "{limits:?}");
+        // Nothing is mounted where it should be.
+        let root = Root::new("chroot", &[("proc/self/cgroup", "4:memory:/x\n0::/x\n")]);
+        assert!(!root.read().are_known);
+    }
+
+    #[test]
+    fn a_hidden_proc_leaves_the_limits_unknown() {
+        let root = Root::new("hidden", &[("sys/fs/cgroup/memory.max", "1048576\n")]);
+        let limits = root.read();
+        assert!(!limits.are_known && limits.smallest > MIB && limits.left == u64::MAX, "{limits:?}");
     }
 
     #[test]
