@@ -1,6 +1,7 @@
 // A server whose soft limit of descriptors suffices for its clients by TCP, with the hard limit above it and with the same hard
 // limit: each client process is answered. Where the hard limit leaves room, the program can open as many files as without
-// NetACC, and its limit is what it was; so it is with a limit of a few dozen, where all stays on TCP.
+// NetACC, and its limit is what it was, also if it has raised the soft one itself; so it is with a limit of a few dozen, where all
+// stays on TCP.
 #include "t.h"
 #include <sys/epoll.h>
 enum { MOST_CLIENTS = 60 };
@@ -18,6 +19,8 @@ static void client(int port, int ready, int stop)
 static void server(int limit, int hard, int clients)
 {
 	int port, l = listen_on(&port), ready[2], stop[2], ep = epoll_create1(0), answered = 0;
+	struct rlimit r = { limit, hard };
+	EQ(setrlimit(RLIMIT_NOFILE, &r), 0); // it may have begun with a lower one
 	EQ(pipe(ready), 0);
 	EQ(pipe(stop), 0);
 	EQ(fcntl(l, F_SETFL, O_NONBLOCK), 0);
@@ -51,7 +54,6 @@ static void server(int limit, int hard, int clients)
 		char b;
 		EQ(read(ready[0], &b, 1), 1);
 	}
-	struct rlimit r;
 	EQ(getrlimit(RLIMIT_NOFILE, &r), 0);
 	EQ(r.rlim_cur, (rlim_t)limit);
 	EQ(r.rlim_max, (rlim_t)hard);
@@ -72,11 +74,12 @@ int main(int argc, char **argv)
 		server(atoi(argv[1]), atoi(argv[2]), atoi(argv[3]));
 		return 0;
 	}
-	static char *const cases[][3] = { { "128", "4096", "60" }, { "128", "128", "60" }, { "32", "32", "20" } };
+	static char *const cases[][4] = { { "128", "4096", "60", "128" }, { "128", "4096", "60", "64" }, { "128", "128", "60", "128" },
+		{ "32", "32", "20", "32" } };
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		pid_t kid = fork_child();
 		if (!kid) {
-			struct rlimit r = { atoi(cases[i][0]), atoi(cases[i][1]) };
+			struct rlimit r = { atoi(cases[i][3]), atoi(cases[i][1]) };
 			EQ(setrlimit(RLIMIT_NOFILE, &r), 0);
 			execl("/proc/self/exe", argv[0], cases[i][0], cases[i][1], cases[i][2], NULL);
 			CHECK(0);

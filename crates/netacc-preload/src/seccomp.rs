@@ -4,7 +4,7 @@
 use core::ffi::{c_int, c_uint};
 use libc::{pid_t, rlimit, rlimit64, sock_filter, sock_fprog};
 use netacc_core::fallback;
-use netacc_sys::{mem, own_limit, raw, user, visits};
+use netacc_sys::{mem, own_limit, raw, reserved_fds, user, visits};
 use rustix::thread::{CapabilitySet, capabilities, no_new_privs};
 
 /// A program that sets its limit of descriptors below this does not intend to open any: OpenSSH's sandboxed process
@@ -73,8 +73,18 @@ fn may(what: CapabilitySet) -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(what))
 }
 
+/// Makes a call of the program, `next`, that may set a limit of this process.
+fn limited(resource: c_uint, new: *const rlimit, next: impl FnOnce() -> c_int) -> c_int {
+    prepare(resource, new);
+    let done = next();
+    if resource == libc::RLIMIT_NOFILE {
+        reserved_fds::limit_was_set();
+    }
+    done
+}
+
 /// Prepares for a new limit of descriptors, if the kernel may take it.
-fn limits(resource: c_uint, new: *const rlimit) {
+fn prepare(resource: c_uint, new: *const rlimit) {
     if resource != libc::RLIMIT_NOFILE || fallback::is_prepared() {
         return;
     }
@@ -95,34 +105,32 @@ exports! {
     /// setrlimit(2).
     fn setrlimit(resource: c_uint, new: *const rlimit) -> c_int {
         visit!(setrlimit(resource, new));
-        limits(resource, new);
-        call_next!(setrlimit(resource => c_uint, new => *const rlimit) -> c_int)
+        limited(resource, new, || call_next!(setrlimit(resource => c_uint, new => *const rlimit) -> c_int))
     }
 
     /// setrlimit(2) in programs that are built for large files.
     fn setrlimit64(resource: c_uint, new: *const rlimit64) -> c_int {
         visit!(setrlimit64(resource, new));
+        let next = || call_next!(setrlimit64(resource => c_uint, new => *const rlimit64) -> c_int);
         // The two types have one layout where long has 64 bits.
-        limits(resource, new.cast());
-        call_next!(setrlimit64(resource => c_uint, new => *const rlimit64) -> c_int)
+        limited(resource, new.cast(), next)
     }
 
     /// prlimit(2); only a call on the process itself concerns us.
     fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int {
         visit!(prlimit(pid, resource, new, old));
-        if is_self(pid) {
-            limits(resource, new);
-        }
-        call_next!(prlimit(pid => pid_t, resource => c_uint, new => *const rlimit, old => *mut rlimit) -> c_int)
+        let next =
+            || call_next!(prlimit(pid => pid_t, resource => c_uint, new => *const rlimit, old => *mut rlimit) -> c_int);
+        if is_self(pid) { limited(resource, new, next) } else { next() }
     }
 
     /// prlimit(2) in programs that are built for large files.
     fn prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit64, old: *mut rlimit64) -> c_int {
         visit!(prlimit64(pid, resource, new, old));
-        if is_self(pid) {
-            // The two types have one layout where long has 64 bits.
-            limits(resource, new.cast());
-        }
-        call_next!(prlimit64(pid => pid_t, resource => c_uint, new => *const rlimit64, old => *mut rlimit64) -> c_int)
+        let next = || {
+            call_next!(prlimit64(pid => pid_t, resource => c_uint, new => *const rlimit64, old => *mut rlimit64) -> c_int)
+        };
+        // The two types have one layout where long has 64 bits.
+        if is_self(pid) { limited(resource, new.cast(), next) } else { next() }
     }
 }

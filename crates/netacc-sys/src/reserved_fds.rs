@@ -57,6 +57,12 @@ pub fn floor() -> i32 {
     floor
 }
 
+/// To be called when the program has set its limit of descriptors: those that we make from now on lie above the new one.
+pub fn limit_was_set() {
+    // Relaxed: a thread that still uses the number known before makes a descriptor where it would have been a moment ago.
+    FLOOR.store(0, Ordering::Relaxed);
+}
+
 /// Duplicates a descriptor to a number from [`floor`] on.
 fn dup_high(fd: i32) -> Result<i32> {
     let made = raised(|| raw::dup_above(fd, floor()));
