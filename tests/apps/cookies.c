@@ -20,6 +20,27 @@ static uint64_t fresh(int fd)
 	CHECK(count < MOST);
 	return seen[count++] = c;
 }
+// Two processes have a connection before either of them asks: they are told the same number.
+static void asked_after_fork(void)
+{
+	int p[2], q[2];
+	uint64_t kids[2];
+	pair(p);
+	EQ(pipe(q), 0);
+	pid_t kid = fork_child();
+	if (!kid) {
+		for (int i = 0; i < 2; i++)
+			kids[i] = cookie(p[i]);
+		EQ(write(q[1], kids, sizeof kids), sizeof kids);
+		_exit(0);
+	}
+	for (int i = 0; i < 2; i++)
+		fresh(p[i]);
+	EQ(read(q[0], kids, sizeof kids), sizeof kids);
+	reap(kid);
+	for (int i = 0; i < 2; i++)
+		EQ(kids[i], cookie(p[i]));
+}
 int main(void)
 {
 	t_init();
@@ -51,6 +72,7 @@ int main(void)
 		EQ(cookie(s), of_s);
 		EQ(cookie(c), of_c);
 	}
+	asked_after_fork();
 	char few[4];
 	socklen_t n = sizeof few;
 	FAILS(getsockopt(fd[0], SOL_SOCKET, SO_COOKIE, few, &n), EINVAL);

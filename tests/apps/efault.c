@@ -44,6 +44,8 @@ static const struct call calls[] = {
 	{ "getsockopt SO_ERROR", SYS_getsockopt, 0, { P(FD), N(SOL_SOCKET), N(SO_ERROR), P(INT), P(LENGTH) } },
 	{ "getsockopt SO_TYPE", SYS_getsockopt, 0, { P(FD), N(SOL_SOCKET), N(SO_TYPE), P(INT), P(LENGTH) } },
 	{ "getsockopt SO_RCVTIMEO", SYS_getsockopt, 0, { P(FD), N(SOL_SOCKET), N(SO_RCVTIMEO), P(SECONDS), P(LENGTH) } },
+	{ "getsockopt SO_COOKIE", SYS_getsockopt, 0, { P(FD), N(SOL_SOCKET), N(SO_COOKIE), P(BYTES), P(LENGTH) } },
+	{ "getsockopt IP_PKTOPTIONS", SYS_getsockopt, CHANGES, { P(FD), N(IPPROTO_IP), N(IP_PKTOPTIONS), P(BYTES), P(LENGTH) } },
 	{ "getsockopt TCP_INFO", SYS_getsockopt, 0, { P(FD), N(IPPROTO_TCP), N(TCP_INFO), P(BYTES), P(LENGTH) } },
 	{ "getsockopt TCP_NODELAY", SYS_getsockopt, 0, { P(FD), N(IPPROTO_TCP), N(TCP_NODELAY), P(INT), P(LENGTH) } },
 	{ "getsockopt IP_TOS", SYS_getsockopt, 0, { P(FD), N(IPPROTO_IP), N(IP_TOS), P(INT), P(LENGTH) } },
@@ -85,6 +87,14 @@ static const struct call calls[] = {
 	{ "clone3", SYS_clone3, CHANGES | NO_FD, { P(CLONE), N(88) } },
 	{ "execve", SYS_execve, CHANGES | NO_FD, { P(TEXT), P(TEXTS), P(TEXTS) } },
 	{ "execveat", SYS_execveat, CHANGES | NO_FD, { N(AT_FDCWD), P(TEXT), P(TEXTS), P(TEXTS), N(0) } },
+	{ "sigaction", SYS_rt_sigaction, CHANGES | NO_FD, { N(SIGUSR1), P(BYTES), P(BYTES), N(8) } },
+	{ "capset", SYS_capset, CHANGES | NO_FD, { P(INT), P(BYTES) } },
+	{ "chroot", SYS_chroot, NO_FD, { P(TEXT) } },
+	{ "pivot_root", SYS_pivot_root, NO_FD, { P(TEXT), P(TEXT) } },
+	{ "seccomp", SYS_seccomp, CHANGES | NO_FD, { N(1), N(0), P(BYTES) } },
+	{ "seccomp TSYNC", SYS_seccomp, CHANGES | NO_FD, { N(1), N(1), P(BYTES) } },
+	{ "prctl PR_SET_SECCOMP", SYS_prctl, CHANGES | NO_FD, { N(PR_SET_SECCOMP), N(2), P(BYTES) } },
+	{ "io_uring_setup", SYS_io_uring_setup, CHANGES | NO_FD, { N(4), P(BYTES) } },
 	{ "prctl", SYS_prctl, NO_FD, { N(PR_GET_PDEATHSIG), P(INT) } },
 };
 

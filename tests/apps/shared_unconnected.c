@@ -168,6 +168,19 @@ static void other_accepts(int passes, int fails)
 	reap(d);
 	end(t);
 }
+// The first process accepts, and then no more; it does not close the listener.
+static void other_takes_over(int passes)
+{
+	struct two t = share(passes, 1, accepts);
+	EQ(listen(t.s, 16), 0);
+	pid_t c = client(t, port_of(t.s));
+	serve(t.s, 0);
+	reap(c);
+	say(t.u, 'l');
+	for (int i = 0; i < 2; i++)
+		reap(client(t, port_of(t.s)));
+	end(t);
+}
 static void one_leaves(int passes)
 {
 	enum { N = 4 };
@@ -275,6 +288,7 @@ int main(int argc, char **argv)
 		one_listens(passes, 1, listens_elsewhere);
 		other_accepts(passes, 0);
 		other_accepts(passes, 1);
+		other_takes_over(passes);
 		one_leaves(passes);
 		one_connects(passes, 0);
 		one_connects(passes, 1);

@@ -335,12 +335,17 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
     if !(shm || s.has(PLACEHOLDER) || own_answers::has_cookie(s, level, name)) {
         return Outcome::Pass;
     }
+    // SAFETY: a number, which any bytes are.
+    match unsafe { user::load(len) } {
+        None => return Outcome::Failed(Errno::FAULT),
+        Some(room) if room > i32::MAX as u32 || own_answers::is_too_short(level, name, room) => {
+            return Outcome::Failed(Errno::INVAL);
+        }
+        Some(_) => {}
+    }
+    // The kernel writes the length last.
     if !user::writable(len, size_of::<u32>()) {
         return Outcome::Failed(Errno::FAULT);
-    }
-    // SAFETY: the application's length, in memory that can be written.
-    if unsafe { core::ptr::read_unaligned(len) } > i32::MAX as u32 {
-        return Outcome::Failed(Errno::INVAL);
     }
     // SAFETY: the caller guarantees pointers that are valid for the given lengths.
     if let Some(done) = unsafe { answer_of_kernel_socket(fd, s, (level, name), val, len) } {
@@ -424,14 +429,9 @@ unsafe fn answer_of_kernel_socket(
         return Some(own_answers::packet_options(s, level, name, val, len));
     }
     own_answers::has_cookie(s, level, name).then(|| {
-        const SIZE: usize = size_of::<u64>();
+        let cookie = own_answers::cookie(fd, s)?;
         // SAFETY: the caller guarantees pointers that are valid for the given lengths.
-        unsafe {
-            if (core::ptr::read_unaligned(len) as usize) < SIZE {
-                return Err(Errno::INVAL);
-            }
-            own_answers::cookie(fd, s).and_then(|cookie| give((&raw const cookie).cast(), SIZE, val, len))
-        }
+        unsafe { give((&raw const cookie).cast(), size_of::<u64>(), val, len) }
     })
 }
 

@@ -18,6 +18,11 @@ pub(super) fn has_cookie(s: &Socket, level: i32, name: i32) -> bool {
     (level, name) == (SOL_SOCKET, libc::SO_COOKIE) && (!s.is_kernels() || s.cookie.load(Ordering::Relaxed) != 0)
 }
 
+/// Whether there is less room than the option needs: the kernel refuses that before it looks at anything else.
+pub(super) fn is_too_short(level: i32, name: i32, room: u32) -> bool {
+    (level, name) == (SOL_SOCKET, libc::SO_COOKIE) && (room as usize) < size_of::<u64>()
+}
+
 /// Whether the option gives control messages about packets.
 pub(super) fn is_about_packets(level: i32, name: i32) -> bool {
     matches!((level, name), (IPPROTO_IP, libc::IP_PKTOPTIONS) | (IPPROTO_IPV6, libc::IPV6_2292PKTOPTIONS))
@@ -38,8 +43,9 @@ pub(super) fn packet_options(s: &Socket, level: i32, name: i32, val: *mut c_void
 }
 
 /// The number by which the kernel tells the socket from all others (socket(7)). It stays the same when the connection
-/// changes its path. A socket whose numbers refer to a file that others refer to as well gets the number of a kernel
-/// socket that is made and closed: the kernel gives it to no other one.
+/// changes its path. Of a connection that several processes have, the liveness socket under its numbers gives it, which is one
+/// file for all of them. A socket whose numbers refer to a file that other sockets refer to as well gets the number of a
+/// kernel socket that is made and closed: the kernel gives it to no other one.
 pub(super) fn cookie(fd: i32, s: &Socket) -> Result<u64> {
     let known = s.cookie.load(Ordering::Relaxed);
     if known != 0 {
@@ -48,7 +54,7 @@ pub(super) fn cookie(fd: i32, s: &Socket) -> Result<u64> {
     if s.has(PLACEHOLDER) && !s.is_shm() {
         materialize(fd, s)?;
     }
-    let own = !s.has(PLACEHOLDER) && s.endpoint().is_none_or(|ep| ep.liveness.fd() < 0);
+    let own = !s.has(PLACEHOLDER) || s.endpoint().is_some_and(|ep| ep.liveness.fd() >= 0);
     let fresh = if own { cookie_of(fd)? } else { fresh_cookie(s.domain())? };
     // Relaxed: the word stands for itself. Of two threads that ask at once the first one decides.
     Ok(s.cookie.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|first| first, |_| fresh))

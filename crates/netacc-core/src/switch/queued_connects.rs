@@ -23,7 +23,7 @@ use netacc_sys::time::Deadline;
 use netacc_sys::{lock, raw, time};
 use netacc_transport::rdma::engine;
 use netacc_transport::shm::segment::{Segment, ServedBy};
-use netacc_transport::shm::{Link, ServerState, ShmEndpoint, redial};
+use netacc_transport::shm::{Link, ServerState, ShmEndpoint, redial, rendezvous};
 
 const QUEUED_CONNECT: u64 = time::ns(timeouts::QUEUED_CONNECT);
 const MOVES: u64 = time::ns(timeouts::QUEUED_CONNECT_MOVES);
@@ -233,6 +233,7 @@ fn serve(deadline: Deadline) -> Deadline {
             && !bypassed.iter().any(|l| core::ptr::eq(*l, link))
         {
             bypassed.push(link);
+            note_others(r);
             redispatch::bypass(&queued_at_link(link), Reason::NotTaken);
         }
     }
@@ -241,6 +242,21 @@ fn serve(deadline: Deadline) -> Deadline {
         return deadline;
     }
     Deadline::At(now + STEP)
+}
+
+/// Notes that several processes serve the listener of a connect whose link none has taken up, if that is so: each of them
+/// may have a rendezvous of its own, and the one that the client has found may have stopped to accept.
+fn note_others(r: Ref<Socket>) {
+    let Some(dest) = r.obj.peer.get() else { return };
+    with_endpoint(r, |ep| {
+        let link = ep.side.link();
+        let untold = |s: &Segment| s.server() == ServerState::Pending && !s.served_by_many();
+        if let Some(segment) = link.segment().filter(untold)
+            && rendezvous::has_others(dest, link.listener.member.load(Ordering::Relaxed))
+        {
+            segment.set_served_by(ServedBy::Several);
+        }
+    });
 }
 
 /// A connect that has waited for some time.

@@ -301,7 +301,9 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
 pub fn bypass(queue: &[Ref<Socket>], why: Reason) {
     let Some(target) = queue.first().and_then(|r| r.obj.peer.get()) else { return };
     let has_room = |found: Owned| found.room() as usize >= queue.len();
-    if is_kernel_full() || !kernel_queue::listener(target).is_none_or(has_room) {
+    // Before a fork no later attempt follows, so the queue of another listener that was full just now says nothing.
+    let is_full = why == Reason::NotTaken && is_kernel_full();
+    if is_full || !kernel_queue::listener(target).is_none_or(has_room) {
         return;
     }
     let _moving = Moving::begin();

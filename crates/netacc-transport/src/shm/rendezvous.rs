@@ -41,28 +41,36 @@ pub fn listen_at(name: &Name, backlog: i32) -> Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Number of attempts to learn who holds the name of a pair.
+const ASKED: u32 = 20;
+
 /// Makes a socket that holds the name of a pair of addresses ([`Name::pair`]). `EADDRINUSE`: another one of this user, or of
 /// root, holds it. Whatever else has the name means nothing, since anybody can take it: `EPERM`.
 pub fn hold_pair(local: SocketAddr, peer: SocketAddr) -> Result<OwnedFd> {
     // Those who only ask who holds the name wait there for ever.
     const ASKING: i32 = 128;
     let name = Name::pair(local, peer);
-    match listen_at(&name, ASKING) {
-        Err(Errno::ADDRINUSE) if !is_ours(&name) => Err(Errno::PERM),
-        held => held,
+    for _ in 0..ASKED {
+        match listen_at(&name, ASKING) {
+            Err(Errno::ADDRINUSE) => match holder(&name) {
+                Ok(uid) if trusted(uid) => return Err(Errno::ADDRINUSE),
+                // The holder is about to listen, or has just given the name up.
+                Err(Errno::CONNREFUSED) => raw::sched_yield(),
+                _ => return Err(Errno::PERM),
+            },
+            held => return held,
+        }
     }
+    Err(Errno::PERM)
 }
 
-/// Whether a socket of this user, or of root, listens at the name.
-fn is_ours(name: &Name) -> bool {
-    let asked = || -> Result<u32> {
-        let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
-        connect(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-        let uid = raw::peer_credentials(fd.as_raw_fd())?.1;
-        reserved_fds::drop_raw(fd);
-        Ok(uid)
-    };
-    asked().is_ok_and(trusted)
+/// The user whose socket listens at the name. `ECONNREFUSED`: none does.
+fn holder(name: &Name) -> Result<u32> {
+    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
+    connect(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    let uid = raw::peer_credentials(fd.as_raw_fd())?.1;
+    reserved_fds::drop_raw(fd);
+    Ok(uid)
 }
 
 /// Result of an attempt to take up a link.
@@ -360,6 +368,17 @@ pub fn search<E, F: FnMut(&Name) -> core::result::Result<bool, E>>(
         }
     }
     Ok(None)
+}
+
+/// Whether another process than the one with the first place has a rendezvous for the listener at `dest` that this cookie
+/// tells from others of its port (0: it has its port alone). It sees a client that comes and goes.
+pub fn has_others(dest: SocketAddr, member: u64) -> bool {
+    let Ok(fd) = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None) else { return false };
+    let scopes = || scopes(dest.ip()).into_iter().filter(|_| member == 0).chain((member != 0).then_some(Scope::One(member)));
+    let mut names = (1..PLACES).flat_map(|place| scopes().map(move |scope| Name::at(scope, dest.port(), place)));
+    let there = names.any(|name| matches!(dial(&fd, &name), Ok(true) | Err(NoLink::Busy)));
+    reserved_fds::drop_raw(fd);
+    there
 }
 
 /// Connects `fd` to the rendezvous with this name; returns whether there is one.
