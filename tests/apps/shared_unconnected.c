@@ -176,6 +176,8 @@ static void other_takes_over(int passes)
 	pid_t c = client(t, port_of(t.s));
 	serve(t.s, 0);
 	reap(c);
+	nonblock(t.s);
+	EQ(fcntl(t.s, F_SETFL, O_RDWR), 0); // holds for both: the other's accept blocks
 	say(t.u, 'l');
 	for (int i = 0; i < 2; i++)
 		reap(client(t, port_of(t.s)));

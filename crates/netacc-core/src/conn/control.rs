@@ -81,12 +81,12 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
         return match s.path() {
             Path::Shm => Outcome::Done(status_flags(s) as isize),
             Path::New if s.has(PLACEHOLDER) => Outcome::Done(status_flags(s) as isize),
-            Path::Listener => match raw::fcntl(fd, F_GETFL, 0) {
+            Path::Listener if !has_files_mode(s) => match raw::fcntl(fd, F_GETFL, 0) {
                 // The kernel's listener is always non-blocking; the program's own setting is a flag of the object.
                 Ok(f) => Outcome::Done(((f & !O_NONBLOCK) | (status_flags(s) & O_NONBLOCK)) as isize),
                 Err(e) => Outcome::Failed(e),
             },
-            Path::New | Path::Tcp => Outcome::Pass,
+            Path::Listener | Path::New | Path::Tcp => Outcome::Pass,
         };
     }
     s.set(NONBLOCK, arg as i32 & O_NONBLOCK != 0);
@@ -105,9 +105,15 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
         // The flags of a placeholder would apply to all duplicates of the template; they are set when it is
         // materialized.
         Path::New if s.has(PLACEHOLDER) => Outcome::Done(0),
-        Path::Listener => raw::fcntl(fd, F_SETFL, arg | O_NONBLOCK as usize).map(|_| ()).into(),
-        Path::New | Path::Tcp => Outcome::Pass,
+        Path::Listener if !has_files_mode(s) => raw::fcntl(fd, F_SETFL, arg | O_NONBLOCK as usize).map(|_| ()).into(),
+        Path::Listener | Path::New | Path::Tcp => Outcome::Pass,
     }
+}
+
+/// Whether a listener's file has the mode that the program sets: the processes that have it in common may each accept there
+/// without knowing of the others.
+fn has_files_mode(s: &Socket) -> bool {
+    s.listener().is_some_and(|l| l.servers.is_unknown())
 }
 
 /// Whether a call of ioctl(2) on any descriptor may give one of our sockets to the kernel.
@@ -162,7 +168,7 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
         return match s.path() {
             Path::Shm => Outcome::Done(0),
             // The kernel's listener stays non-blocking, whatever the application sets.
-            Path::Listener if !on => Outcome::Done(0),
+            Path::Listener if !on && !has_files_mode(s) => Outcome::Done(0),
             Path::New if s.has(PLACEHOLDER) => Outcome::Done(0),
             _ => Outcome::Pass,
         };

@@ -52,6 +52,11 @@ impl Servers {
         self.count.take(self.counted.load(Ordering::Relaxed));
     }
 
+    /// Whether the listener came from another program.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.unknown.load(Ordering::Relaxed) != 0
+    }
+
     /// Notes that this process has accepted a connection.
     #[inline]
     pub(crate) fn note_accepted(&self, fd: i32) {
@@ -109,7 +114,7 @@ impl Servers {
 
     /// Number of processes that serve the listener or have served it; `None`: it is not known.
     pub(crate) fn number(&self) -> Option<u32> {
-        if self.unknown.load(Ordering::Relaxed) != 0 {
+        if self.is_unknown() {
             return None;
         }
         self.count.get().map(|count| count.load(Ordering::Relaxed))

@@ -374,7 +374,8 @@ pub fn search<E, F: FnMut(&Name) -> core::result::Result<bool, E>>(
 /// tells from others of its port (0: it has its port alone). It sees a client that comes and goes.
 pub fn has_others(dest: SocketAddr, member: u64) -> bool {
     let Ok(fd) = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None) else { return false };
-    let scopes = || scopes(dest.ip()).into_iter().filter(|_| member == 0).chain((member != 0).then_some(Scope::One(member)));
+    let scopes =
+        || scopes(dest.ip()).into_iter().filter(|_| member == 0).chain((member != 0).then_some(Scope::One(member)));
     let mut names = (1..PLACES).flat_map(|place| scopes().map(move |scope| Name::at(scope, dest.port(), place)));
     let there = names.any(|name| matches!(dial(&fd, &name), Ok(true) | Err(NoLink::Busy)));
     reserved_fds::drop_raw(fd);
