@@ -211,7 +211,7 @@ def fds(pid):
 
 def maps(pid):
     try:
-        with open(f"/proc/{pid}/maps") as f:
+        with open(f"/proc/{pid}/maps", errors="replace") as f:
             return f.read()
     except OSError:
         return ""
@@ -230,7 +230,7 @@ def links(pid):
 def abstract_names():
     """The library's names in the abstract namespace: [(name, socket type, listening, inode)]."""
     found = []
-    with open("/proc/self/net/unix") as f:
+    with open("/proc/self/net/unix", errors="replace") as f:
         next(f)
         for line in f:
             fields = line.rstrip("\n").split(None, 7)

@@ -399,7 +399,8 @@ pub fn again(process: &Process) -> Result<(Page, Snapshot), Error> {
 }
 
 fn page_of(process: &Process) -> Result<(OwnedFd, Snapshot), Error> {
-    let status = fs::read_to_string(process.path("status")).map_err(Error::of_proc)?;
+    // The name in it may be of any bytes.
+    let status = process.text("status").map_err(Error::of_proc)?;
     if field(&status, "State:").is_some_and(|state| state.starts_with(['Z', 'X'])) {
         return Err(Error::Exited);
     }

@@ -150,7 +150,9 @@ mod users {
 
     /// Whether a process of user `uid` may enter a directory of this group (proc_pid_status(5)). Both are as we see them.
     pub(super) fn enters(pid: u32, uid: u32, gid: u32) -> bool {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        // The name in it may be of any bytes.
+        let status = fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
+        let status = String::from_utf8_lossy(&status);
         let groups = status.lines().filter(|line| line.starts_with("Gid:") || line.starts_with("Groups:"));
         uid == 0 || groups.flat_map(str::split_whitespace).any(|word| word.parse() == Ok(gid))
     }

@@ -198,8 +198,9 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<(), String> {
 /// User and system time of a process, also of one that has ended and was not waited for.
 pub(crate) fn cpu_seconds(pid: u32) -> Result<f64, String> {
     let path = format!("/proc/{pid}/stat");
-    let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
-    // A name may hold anything, spaces and brackets too; fields 14 and 15 are counted from behind it.
+    let text = fs::read(&path).map_err(|error| format!("{path}: {error}"))?;
+    let text = String::from_utf8_lossy(&text);
+    // A name may hold any bytes, spaces and brackets too; fields 14 and 15 are counted from behind it.
     let fields = text.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().skip(11).take(2));
     let ticks: Option<u64> = fields.and_then(|fields| fields.map(|field| field.parse::<u64>().ok()).sum());
     let rate = rustix::param::clock_ticks_per_second().max(1);
