@@ -199,6 +199,44 @@ def pytest_sessionfinish(session):
 
 WORDS = ("passed", "failed", "skipped", "known")
 
+class Progress:
+    """Says now and then how many cases have run, and how long the others will take. That follows from how long each took the last
+    time; one that is new counts as the mean of the others."""
+
+    interval = 30
+
+    def __init__(self):
+        self.file = LOGS / "cases.json"
+        self.known = json.loads(self.file.read_text()) if self.file.exists() else {}
+        self.left, self.all, self.taken = {}, 0, {}
+        self.begun = self.shown = time.monotonic()
+
+    def start(self, ids):
+        mean = sum(self.known.values()) / len(self.known) if self.known else 0.5
+        self.left = {name: self.known.get(name, mean) for name in ids}
+        self.all, self.expected = len(self.left), sum(self.left.values())
+        self.begun = self.shown = time.monotonic()
+
+    def done(self, name, seconds, failed):
+        self.taken[name] = self.taken.get(name, 0) + seconds
+        self.left.pop(name, None)
+        now = time.monotonic()
+        if now - self.shown < self.interval:
+            return
+        self.shown = now
+        # How fast cases go beside each other, on this machine as busy as it is now, shows in those that have run.
+        left = sum(self.left.values())
+        behind = max(self.expected - left, 0.1)
+        speed = (now - self.begun) / behind
+        # The first one has waited for what its suite needs.
+        rest = left * (speed if behind > self.expected / 10 else min(speed, 1))
+        print(f"\n{self.all - len(self.left)} of {self.all} cases, {failed} failed, {(now - self.begun) / 60:.1f} min; "
+              f"about {rest / 60:.1f} min left", flush=True)
+
+    def save(self):
+        self.file.write_text(json.dumps(self.known | {name: round(seconds, 2) for name, seconds in self.taken.items()}))
+
+
 class Report:
     """Counts, a log for each suite, what has failed as it fails, and how long everything took."""
 
@@ -214,6 +252,16 @@ class Report:
         self.begun = time.monotonic()
         if self.active:
             LOGS.mkdir(parents=True, exist_ok=True)
+            self.progress = Progress()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids):
+        if self.active and not self.progress.all:
+            self.progress.start(ids)
+
+    def pytest_collection_finish(self, session):
+        if self.active and session.items:
+            self.progress.start([item.nodeid for item in session.items])
 
     def title(self, report):
         return report.location[2]
@@ -224,6 +272,9 @@ class Report:
         title = self.title(report)
         suite = title.partition("/")[0]
         self.seconds[title] += report.duration
+        if report.when == "teardown":
+            failed = sum(counts["failed"] for counts in self.counts.values())
+            self.progress.done(report.nodeid, self.seconds[title], failed)
         if report.when != "call" and report.passed:
             return
         counts = self.counts[suite]
@@ -267,6 +318,7 @@ class Report:
         if not self.active:
             return
         write = terminalreporter.write_line
+        self.progress.save()
         slow = sorted(self.seconds.items(), key=lambda pair: -pair[1])
         (LOGS / "durations").write_text("seconds, of the processor, case\n" + "".join(
             f"{seconds:8.2f} {self.processor.get(title, 0):8.2f} {title}\n" for title, seconds in slow))
