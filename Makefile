@@ -6,6 +6,11 @@ CARGO ?= cargo
 CARGO_BUILD_FLAGS ?=
 INSTALL ?= install
 
+TOOLCHAIN := $(shell scripts/toolchain)
+ifneq ($(TOOLCHAIN),)
+export RUSTUP_TOOLCHAIN := $(TOOLCHAIN)
+endif
+
 TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 # For an older glibc than this machine's (GLIBC=2.17), or for another architecture (TARGET=aarch64-unknown-linux-gnu):
 # zig links against any version of glibc, for any architecture. Empty: for this machine, with its own linker.
@@ -16,9 +21,9 @@ BUILD ?= build/$(TARGET)$(if $(GLIBC),-glibc$(GLIBC))
 ARCH := $(firstword $(subst -, ,$(TARGET)))
 LINKER_VARIABLES := CARGO_TARGET_$(shell echo '$(TARGET)' | tr a-z- A-Z_)
 # On x86-64 Rust would tell zig to use Rust's linker. A folder of its own, since cargo builds everything anew when it
-# is given another linker.
+# is given another linker. zig gives no program a build ID unless it is told to, and a library never one.
+BUILD_FLAGS := -Clink-arg=-Wl,--build-id=sha1 $(if $(filter x86_64,$(ARCH)),-Clinker-features=-lld)
 BUILD_ENVIRONMENT := $(LINKER_VARIABLES)_LINKER="$(CURDIR)/scripts/zig-cc" \
-	$(LINKER_VARIABLES)_RUSTFLAGS="$(if $(filter x86_64,$(ARCH)),-C linker-features=-lld)" \
 	NETACC_ZIG_TARGET="$(ARCH)-linux-gnu$(addprefix .,$(GLIBC))" CARGO_TARGET_DIR="$(TARGET_DIR)/zig"
 RELEASE_DIR := $(TARGET_DIR)/zig/$(TARGET)/release
 CARGO_BUILD_FLAGS += --target $(TARGET)
@@ -27,6 +32,7 @@ BUILD ?= build
 ARCH := $(shell uname -m)
 RELEASE_DIR := $(TARGET_DIR)/release
 endif
+BUILD_ENVIRONMENT += CARGO_ENCODED_RUSTFLAGS="$$(scripts/rustflags $(BUILD_FLAGS))"
 LIBRARY := libnetacc-preload.so
 PROGRAMS := netacc_run netacc_ss netacc_check netacc_ctl netacc_bench
 SCRIPTS := run_with_netacc
@@ -34,6 +40,10 @@ COMPLETED := $(PROGRAMS) $(SCRIPTS)
 BUILT := $(addprefix $(BUILD)/,$(LIBRARY) $(PROGRAMS))
 COMPLETIONS := $(BUILD)/completions
 PAGES := $(patsubst %,$(BUILD)/%,$(wildcard man/*.[1-8]))
+DOCUMENTS := README.md CHANGELOG.md docs/DEPLOY.md docs/COMPATIBILITY.md docs/SECURITY.md docs/RDMA.md docs/DEBUGGING.md
+DOCS := $(addprefix $(BUILD)/doc/,$(notdir $(DOCUMENTS))) LICENSE NOTICE
+# What the tools show as their version; nothing where the sources are not a checkout of their own.
+COMMIT ?= $(shell test ! -e .git || git describe --always --exclude='*' --abbrev=12 --dirty=-modified 2>/dev/null)
 
 # Where the system's dynamic linker looks: Debian's folder of the architecture, then lib64. No compiler is asked, since what
 # was built is also installed where there is none.
@@ -49,7 +59,6 @@ CONFIG := $(DESTDIR)$(SYSCONFDIR)/netacc.conf
 MANDIR := $(DESTDIR)$(PREFIX)/share/man
 SHARED := $(DESTDIR)$(PREFIX)/share/netacc
 DOCDIR := $(DESTDIR)$(PREFIX)/share/doc/netacc
-DOCS := README.md CHANGELOG.md LICENSE docs/DEPLOY.md docs/COMPATIBILITY.md docs/SECURITY.md docs/RDMA.md docs/DEBUGGING.md
 BASHDIR := $(PREFIX)/share/bash-completion/completions
 FISHDIR := $(PREFIX)/share/fish/vendor_completions.d
 # Debian's zsh looks elsewhere than the others.
@@ -62,21 +71,24 @@ LDCONFIG := $(if $(DESTDIR),true,PATH="$$PATH:/usr/sbin:/sbin" ldconfig)
 
 # By rename, so that a running program keeps the library it has mapped.
 all: need-cargo texts
-	$(BUILD_ENVIRONMENT) $(CARGO) build --release --workspace --exclude xtask --exclude netacc-fabric --exclude netacc-conformance $(CARGO_BUILD_FLAGS)
+	$(BUILD_ENVIRONMENT) $(CARGO) build --locked --release --workspace --exclude xtask --exclude netacc-fabric --exclude netacc-conformance $(CARGO_BUILD_FLAGS)
 	@mkdir -p "$(BUILD)"
-	@set -e; for file in libnetacc_preload.so:$(LIBRARY) $(foreach p,$(PROGRAMS),$(p):$(p)); do \
-		from="$(RELEASE_DIR)/$${file%:*}"; to="$(BUILD)/$${file#*:}"; \
-		cp -p "$$from" "$$to.new.$$$$"; mv -f "$$to.new.$$$$" "$$to"; \
-	done
+	@cp -p "$(RELEASE_DIR)/libnetacc_preload.so" "$(BUILD)/$(LIBRARY).new"
+	@for program in $(PROGRAMS); do cp -p "$(RELEASE_DIR)/$$program" "$(BUILD)/$$program.new" || exit; done
+	@$(XTASK) stamp "$(COMMIT)" $(PROGRAMS:%="$(BUILD)/%.new")
+	@for file in $(BUILT); do mv -f "$$file.new" "$$file" || exit; done
 	@echo "built: $(BUILT)"
 
-# Completions and manual pages, by a program for this machine, whatever machine the others are for.
+# A program for this machine, whatever machine the others are for.
+XTASK = CARGO_ENCODED_RUSTFLAGS="$$(scripts/rustflags)" $(CARGO) run --locked --quiet --release -p xtask --
+
+# Completions, manual pages and the documents as they are installed.
 texts: need-cargo
-	@$(CARGO) run --quiet --release -p xtask -- "$(BUILD)"
+	@$(XTASK) texts "$(BUILD)" $(DOCUMENTS)
 
 # Does not build what is there already, so that root needs no compiler.
 install:
-	@for file in $(BUILT) $(COMPLETIONS) $(PAGES); do test -e "$$file" || exec $(MAKE) all; done
+	@for file in $(BUILT) $(COMPLETIONS) $(PAGES) $(DOCS); do test -e "$$file" || exec $(MAKE) all; done
 	$(INSTALL) -d "$(BINDIR)" "$(DESTDIR)$(LIBDIR)" "$(dir $(CONFIG))"
 	$(INSTALL) -m 755 $(addprefix $(BUILD)/,$(PROGRAMS)) $(addprefix dist/,$(SCRIPTS)) "$(BINDIR)"
 	$(INSTALL) -m 644 "$(BUILD)/$(LIBRARY)" "$(DESTDIR)$(LIBDIR)/$(LIBRARY).new"

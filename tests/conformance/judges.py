@@ -13,7 +13,7 @@ from matrix import case
 LIMIT = 2400
 
 
-def prepare():
+def prepare(_modules=()):
     """Fetches and builds what the judges need: the cases have a network of their own, from which nothing can be fetched."""
     for judge in (CPython, Memcached, Redis):
         try:

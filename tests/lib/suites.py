@@ -93,12 +93,13 @@ class Suite:
         return [item for item in items if not item.entry.seldom]
 
     def be_prepared(self):
-        """Calls `prepare` once, and raises its exception each time."""
+        """Calls `prepare` once, with the names of the modules whose cases were chosen, and raises its exception each time."""
         if self.prepare and self.prepared is None:
             module, function = self.prepare.split(".")
+            chosen = {item.path.stem for item in self.chosen}
             with self.names():
                 try:
-                    getattr(importlib.import_module(module), function)()
+                    getattr(importlib.import_module(module), function)(chosen)
                     self.prepared = True
                 except Exception as problem:
                     self.prepared = harness.Failure(f"the suite cannot be prepared: {problem}")

@@ -206,7 +206,7 @@ def python():
     return [newer_musl(), releases.need("python-musl", "bin/python3")]
 
 
-def prepare():
+def prepare(_modules=()):
     """Makes what the tests need before their time begins; a test reports itself what could not be made. Each of pytest's workers
     calls this, and one makes it for all."""
     PLACE.mkdir(parents=True, exist_ok=True)

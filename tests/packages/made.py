@@ -1,5 +1,8 @@
-"""What is tested here, and how it is made. Nothing is made twice: cargo sees what has changed."""
+"""What is tested here, and how it is made. Nothing is made twice: cargo sees what has changed. Each module of tests names in NEEDS
+what it needs, and a run makes what its cases need.
+"""
 
+import importlib
 import os
 import pathlib
 import shutil
@@ -29,15 +32,31 @@ def run(*argv, **environment):
         raise Failure(f"{' '.join(map(str, argv))} ended with {done.returncode}:\n{done.stdout[-3000:]}")
 
 
-def prepare():
-    make = os.environ.get("MAKE") or "make"
-    flags = {"MAKEFLAGS": ""}
+def make(*what):
+    run(os.environ.get("MAKE") or "make", *what, MAKEFLAGS="")
+
+
+STEPS = {
+    "deb": lambda: make("deb"),
+    "rpm": lambda: make("rpm"),
+    "archive": lambda: make("dist"),
+    "portable archive": lambda: make("dist", f"GLIBC={OLDEST_GLIBC}", f"OUTPUT={PORTABLE.relative_to(ROOT)}"),
+    "next version": lambda: run("cargo", "build", "-p", "netacc-preload", CARGO_TARGET_DIR=str(NEXT),
+                                RUSTFLAGS="--cfg netacc_next_version"),
+    "system": lambda: roots.prepare(roots.release),
+    "old system": lambda: roots.prepare(lambda: roots.OLD),
+}
+
+
+def prepare(modules):
     # Packages of an earlier version are not what is tested.
     shutil.rmtree(PACKAGES, ignore_errors=True)
-    run(make, "deb", "rpm", "dist", **flags)
-    run(make, "dist", f"GLIBC={OLDEST_GLIBC}", f"OUTPUT={PORTABLE.relative_to(ROOT)}", **flags)
-    run("cargo", "build", "-p", "netacc-preload", CARGO_TARGET_DIR=str(NEXT), RUSTFLAGS="--cfg netacc_next_version")
-    roots.prepare()
+    needs = {need for module in modules for need in importlib.import_module(module).NEEDS}
+    for need in needs - set(STEPS):
+        raise Failure(f"a module needs {need}, which nothing here makes")
+    for need, step in STEPS.items():
+        if need in needs:
+            step()
 
 
 def only(folder, pattern):
@@ -51,7 +70,7 @@ def deb():
 
 
 def rpm():
-    return only(PACKAGES, "netacc-*.rpm")
+    return only(PACKAGES, "netacc-[0-9]*.rpm")
 
 
 def archive(folder=PACKAGES):

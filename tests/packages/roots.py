@@ -46,10 +46,11 @@ def pristine(suite):
     return place
 
 
-def prepare():
-    """Makes what the tests need before their time begins; a test reports itself what could not be made."""
+def prepare(*suites):
+    """Makes what the tests need before their time begins; a test reports itself what could not be made. Each of `suites` is a
+    function that names one."""
     if os.getuid() == 0:
-        for suite in (release, lambda: OLD):
+        for suite in suites:
             try:
                 pristine(suite())
             except (Skipped, Failure, subprocess.TimeoutExpired) as problem:

@@ -9,6 +9,8 @@ import made
 from harness import ROOT, check, equal, need
 from matrix import case
 
+NEEDS = ("archive",)
+
 SCRIPT = ROOT / "dist" / "install.sh"
 
 
@@ -193,6 +195,7 @@ def what_others_installed_is_left_alone(ctx):
 @case(modes=made.ONE)
 def scripts_are_clean(ctx):
     scripts = [SCRIPT, *(ROOT / "dist" / name for name in made.scripts()), ROOT / "dist/debian", ROOT / "scripts/zig-cc",
-               ROOT / "scripts/glibc-needed", ROOT / "scripts/deps"]
+               *(ROOT / "scripts" / name for name in ("glibc-needed", "deps", "rustflags", "toolchain")),
+               *(ROOT / "dist" / name for name in ("debian-dbgsym", "split-debug"))]
     done = subprocess.run([need("shellcheck"), *scripts], capture_output=True, text=True)
     check(done.returncode == 0, done.stdout)

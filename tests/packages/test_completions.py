@@ -11,6 +11,8 @@ import made
 from harness import ROOT, START_LIMIT, Failure, check, equal, need
 from matrix import case
 
+NEEDS = ()
+
 FOLDER = ROOT / "build" / "completions"
 
 

@@ -10,6 +10,8 @@ from harness import check, equal, need
 from matrix import case
 from roots import Root, release
 
+NEEDS = ("deb", "system")
+
 
 def dpkg(root, *argv):
     # Without it every file is flushed to the disk, although it will never be read again.
@@ -65,7 +67,8 @@ def what_is_in_it(ctx):
         wanted |= {f"/usr/share/bash-completion/completions/{p}", f"/usr/share/zsh/vendor-completions/_{p}",
                    f"/usr/share/fish/vendor_completions.d/{p}.fish"}
     wanted |= {f"/usr/lib/{triplet()}/libnetacc-preload.so", "/usr/lib64/libnetacc-preload.so", "/etc/netacc.conf", "/usr/share/doc/netacc/DEPLOY.md",
-               "/usr/share/doc/netacc/examples/netacc.systemd.conf", "/usr/share/netacc/grafana-netacc.json"}
+               "/usr/share/doc/netacc/examples/netacc.systemd.conf", "/usr/share/netacc/grafana-netacc.json",
+               "/usr/share/lintian/overrides/netacc"}
     equal(sorted(wanted - found), [], "missing in the package")
     elsewhere = {f for f in found - wanted if not f.startswith("/usr/share/doc/netacc/")}
     equal(sorted(elsewhere), [], "in the package without a test that says why")

@@ -6,6 +6,8 @@ from harness import check, equal
 from matrix import case
 from roots import OLD, Root
 
+NEEDS = ("archive", "portable archive", "old system")
+
 SCRIPT = made.ROOT / "dist" / "install.sh"
 
 

@@ -11,6 +11,8 @@ from harness import ROOT, check, equal, need
 from matrix import case
 from roots import Root, release
 
+NEEDS = ("rpm", "system")
+
 
 def rpm(*argv):
     done = subprocess.run([need("rpm"), *map(str, argv)], capture_output=True, text=True)

@@ -7,6 +7,8 @@ import made
 from harness import ROOT, check, equal, need
 from matrix import case
 
+NEEDS = ("portable archive",)
+
 # What glibc itself gives a newer version to when it is linked against a new one: the old ones have the same under an
 # older version (zig chooses that), or under the same name and weak.
 RENEWED = {

@@ -6,6 +6,8 @@ from host import free_port, wait_until
 from hosts import Client, Server, reaches
 from matrix import case
 
+NEEDS = ("next version",)
+
 PORT_ADDRESS = "127.0.0.1"
 
 

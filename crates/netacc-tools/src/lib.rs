@@ -4,6 +4,7 @@ pub mod args;
 pub mod before_page;
 pub mod bench_wire;
 pub mod columns;
+pub mod commit;
 pub mod conf_file;
 pub mod elf;
 pub mod environment;

@@ -17,7 +17,7 @@ const MOST_CONNECTIONS: i64 = 10_000;
 #[derive(Debug, Parser)]
 #[command(
     name = "netacc_bench",
-    version,
+    version = crate::commit::version(),
     disable_version_flag = true,
     disable_help_flag = true,
     disable_help_subcommand = true,

@@ -54,7 +54,7 @@ pub enum Colour {
 #[derive(Debug, Parser)]
 #[command(
     name = "netacc_check",
-    version,
+    version = crate::commit::version(),
     disable_version_flag = true,
     disable_help_flag = true,
     override_usage = "netacc_check [OPTIONS]\n       netacc_check [OPTIONS] PROGRAM [ARGS]\n       netacc_check [OPTIONS] HOST:PORT\n       netacc_check [OPTIONS] --rules PROGRAM HOST:PORT",

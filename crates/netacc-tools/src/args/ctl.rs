@@ -25,7 +25,7 @@ pub enum Action {
 #[derive(Debug, Parser)]
 #[command(
     name = "netacc_ctl",
-    version,
+    version = crate::commit::version(),
     disable_version_flag = true,
     disable_help_flag = true,
     override_usage = "netacc_ctl off|on|reload|upgrade|status [PID|NAME|all]... [OPTIONS]",

@@ -8,7 +8,7 @@ use clap::{ArgAction, Command, CommandFactory, FromArgMatches, Parser, ValueHint
 #[derive(Parser, Debug)]
 #[command(
     name = "netacc_run",
-    version,
+    version = crate::commit::version(),
     args_override_self = true,
     disable_help_flag = true,
     disable_version_flag = true,

@@ -69,7 +69,7 @@ Without a PID that of every accelerated process is shown; `sock` alone is one ta
 #[derive(Debug, Parser)]
 #[command(
     name = "netacc_ss",
-    version,
+    version = crate::commit::version(),
     disable_version_flag = true,
     disable_help_flag = true,
     override_usage = "netacc_ss [-p] <PID|NAME> [OPTIONS] [FILTER]\n       netacc_ss [OPTIONS] [FILTER]",
