@@ -6,11 +6,6 @@ CARGO ?= cargo
 CARGO_BUILD_FLAGS ?=
 INSTALL ?= install
 
-TOOLCHAIN := $(shell scripts/toolchain)
-ifneq ($(TOOLCHAIN),)
-export RUSTUP_TOOLCHAIN := $(TOOLCHAIN)
-endif
-
 TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 # For an older glibc than this machine's (GLIBC=2.17), or for another architecture (TARGET=aarch64-unknown-linux-gnu):
 # zig links against any version of glibc, for any architecture. Empty: for this machine, with its own linker.

@@ -195,7 +195,7 @@ def what_others_installed_is_left_alone(ctx):
 @case(modes=made.ONE)
 def scripts_are_clean(ctx):
     scripts = [SCRIPT, *(ROOT / "dist" / name for name in made.scripts()), ROOT / "dist/debian", ROOT / "scripts/zig-cc",
-               *(ROOT / "scripts" / name for name in ("glibc-needed", "deps", "rustflags", "toolchain")),
+               *(ROOT / "scripts" / name for name in ("glibc-needed", "deps", "rustflags")),
                *(ROOT / "dist" / name for name in ("debian-dbgsym", "split-debug"))]
     done = subprocess.run([need("shellcheck"), *scripts], capture_output=True, text=True)
     check(done.returncode == 0, done.stdout)
