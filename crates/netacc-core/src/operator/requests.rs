@@ -182,10 +182,14 @@ pub(crate) fn check_again() {
 
 /// Time ([`time::now`]) at which a sleeping thread has to wake because work is due.
 pub(crate) fn due() -> Option<u64> {
-    (SEEN.load(Ordering::Relaxed) == BUSY && !lock::interrupted()).then(|| match WORKING.load(Ordering::Relaxed) {
-        0 => DUE.load(Ordering::Relaxed),
-        _ => time::now().saturating_add(BESIDE_WORK),
-    })
+    if lock::interrupted() {
+        return None;
+    }
+    match WORKING.load(Ordering::Relaxed) {
+        0 => (SEEN.load(Ordering::Relaxed) == BUSY).then(|| DUE.load(Ordering::Relaxed)),
+        // The pipe is not watched meanwhile, whatever the other thread works at ([`watch`]).
+        _ => Some(time::now().saturating_add(BESIDE_WORK)),
+    }
 }
 
 /// Adds the pipe to the set on which a thread is about to sleep. Returns its index there for [`after_sleep`].
