@@ -276,7 +276,7 @@ pub fn elsewhere(queue: &[Ref<Socket>]) -> bool {
         return false;
     }
     let _moving = Moving::begin();
-    let leaving = Leaving::all(queue, Reason::NotTaken);
+    let leaving = Leaving::all(queue);
     let moved = leaving.first().is_some_and(|connect| connect.r == first);
     for connect in leaving {
         move_on(connect.r, connect.old, Reason::NotTaken);
@@ -346,6 +346,12 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
 #[cold]
 pub fn bypass(queue: &[Ref<Socket>], why: Reason) {
     let Some(target) = queue.first().and_then(|r| r.obj.peer.get()) else { return };
+    let by_many = |r: &Ref<Socket>| {
+        queued::with_endpoint(*r, |ep| ep.side.link().segment().is_some_and(Segment::served_by_many)) == Some(true)
+    };
+    if why == Reason::NotTaken && !queue.first().is_some_and(by_many) {
+        return;
+    }
     let has_room = |found: Owned| found.room() as usize >= queue.len();
     // Before a fork no later attempt follows, so the queue of another listener that was full just now says nothing.
     let is_full = why == Reason::NotTaken && is_kernel_full();
@@ -354,7 +360,7 @@ pub fn bypass(queue: &[Ref<Socket>], why: Reason) {
     }
     let _moving = Moving::begin();
     // The connects are withdrawn first: the server would also accept a TCP connection that turns out not to be needed.
-    let leaving = Leaving::all(queue, why);
+    let leaving = Leaving::all(queue);
     let mut any = false;
     let mut refused = false;
     for connect in leaving {
@@ -379,21 +385,19 @@ struct Leaving {
 
 impl Leaving {
     /// Withdraws connects, of which the oldest comes first in `queue`. Where one stays, older ones do as well.
-    fn all(queue: &[Ref<Socket>], why: Reason) -> Vec<Leaving> {
-        let mut leaving: Vec<Leaving> = queue.iter().rev().map_while(|r| Leaving::begin(*r, why)).collect();
+    fn all(queue: &[Ref<Socket>]) -> Vec<Leaving> {
+        let mut leaving: Vec<Leaving> = queue.iter().rev().map_while(|r| Leaving::begin(*r)).collect();
         leaving.reverse();
         leaving
     }
 
     /// `None`: the connect was just accepted, or has to wait where it is. The locks are only tried, since another
     /// thread that has one of them may wait for one that this thread has taken for an earlier connect.
-    fn begin(r: Ref<Socket>, why: Reason) -> Option<Leaving> {
+    fn begin(r: Ref<Socket>) -> Option<Leaving> {
         let s = r.obj;
         let locks = (s.rx.try_lock()?, s.tx.try_lock()?);
         let old = s.endpoint().filter(|e| r.valid() && s.is_shm() && e.side.is_queued())?;
-        let stays = s.has(SHARED)
-            || descendants::under_way()
-            || (why == Reason::NotTaken && !old.side.link().segment().is_some_and(Segment::may_be_served_by_many));
+        let stays = s.has(SHARED) || descendants::under_way();
         (!stays && old.side.withdraw()).then_some(Leaving { r, old, locks })
     }
 
