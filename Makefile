@@ -26,8 +26,11 @@ else
 BUILD ?= build
 ARCH := $(shell uname -m)
 RELEASE_DIR := $(TARGET_DIR)/release
+BUILD_FLAGS :=
+BUILD_ENVIRONMENT :=
 endif
-BUILD_ENVIRONMENT += CARGO_ENCODED_RUSTFLAGS="$$(scripts/rustflags $(BUILD_FLAGS))"
+# A failure of the script ends the recipe.
+BUILD_ENVIRONMENT := flags=$$(scripts/rustflags $(BUILD_FLAGS)) && $(BUILD_ENVIRONMENT) CARGO_ENCODED_RUSTFLAGS="$$flags"
 LIBRARY := libnetacc-preload.so
 PROGRAMS := netacc_run netacc_ss netacc_check netacc_ctl netacc_bench
 SCRIPTS := run_with_netacc

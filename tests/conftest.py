@@ -16,6 +16,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent / "lib"))
 
+import estimates  # noqa: E402
 import host  # noqa: E402
 import matrix  # noqa: E402
 import suites  # noqa: E402
@@ -207,7 +208,7 @@ class Progress:
 
     def __init__(self):
         self.file = LOGS / "cases.json"
-        self.known = json.loads(self.file.read_text()) if self.file.exists() else {}
+        self.known = estimates.load(self.file)
         self.left, self.all, self.taken = {}, 0, {}
         self.begun = self.shown = time.monotonic()
 
@@ -234,7 +235,7 @@ class Progress:
               f"about {rest / 60:.1f} min left", flush=True)
 
     def save(self):
-        self.file.write_text(json.dumps(self.known | {name: round(seconds, 2) for name, seconds in self.taken.items()}))
+        estimates.save(self.file, self.known | {name: round(seconds, 2) for name, seconds in self.taken.items()})
 
 
 class Report:

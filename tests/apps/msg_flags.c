@@ -81,6 +81,10 @@ int main(void)
 	send_all(p[0], "56", 2);
 	CHECK(ready(p[1], POLLIN, 1000) & POLLIN);
 	EQ(recv(p[1], b, 100, 0), 5);
+	EQ(setsockopt(p[1], SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv), 0);
+	send_all(p[0], "78", 2);
+	EQ(recv(p[1], b, 100, 0), 2); // its time is over before there are five
+	EQ(setsockopt(p[1], SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){0}, sizeof tv), 0);
 	// SO_SNDTIMEO with a full buffer
 	EQ(setsockopt(p[0], SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof tv), 0);
 	static char big[1 << 20];

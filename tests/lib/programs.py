@@ -29,7 +29,6 @@ STATES = {
     "epoll_edge_in_child": "the number of edges", "epoll_listener_two": "the number of edges", "rcvlowat_edge": "the number of edges",
     "kill_after_shutdown": "the number of edges", "msg_flags": "how much one call moves",
     "cork": "how long bytes are held back", "sendfile_": "how much one call moves", "splice_": "how much one call moves",
-    "redispatch_beside": "which thread makes a connect anew",
 }
 # Those of which each run has a part; each has passed in 40 rounds there. The others were tried in four, and some of them fail now and then
 # (tests/known-failures), so they run where they are named, and with `--whole`.

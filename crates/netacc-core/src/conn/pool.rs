@@ -385,7 +385,7 @@ fn link_of_several(
     // what it has taken up first. The newest link comes first in the list, and last at the rendezvous.
     if what == ClaimFor::Connect
         && takes_awake
-        && let Some(link) = links_to(t, member).find(|l| waits_at_rendezvous(l, now))
+        && let Some(link) = links_to(t, member).find(|l| !view.avoids(l) && waits_at_rendezvous(l, now))
     {
         return Some(link);
     }

@@ -73,9 +73,7 @@ pub(super) fn receive(
         let res = if past > 0 {
             Ok(core::mem::take(&mut past))
         } else {
-            let Some(_g) = redispatch::direction(s, &s.rx, !nonblock) else {
-                return if got > 0 { Ok(got) } else { Err(Fail::AGAIN) };
-            };
+            let _g = s.rx.lock();
             if !r.valid() {
                 return Err(Fail::BADF);
             }
@@ -138,8 +136,8 @@ pub(super) fn receive(
             Err(Errno::AGAIN) => {
                 let until = call.until(&s.rcvtimeo);
                 let read = Interest { read: true, write: false };
-                // A call that has taken some bytes may never see SO_RCVLOWAT of them at once.
-                let at_least = usize::from(got > 0 && ep.edges.lowat() > 1);
+                // The call takes bytes as they come, and has them where its time ends before there are SO_RCVLOWAT.
+                let at_least = usize::from(!peek && ep.edges.lowat() > 1);
                 let waited = call.hold(r).and_then(|()| {
                     connection::until_done(r, read, at_least, until, |ep| {
                         past = progress_for_reader(r, ep, dst, plain);
@@ -301,9 +299,7 @@ pub(super) fn transmit(
         }
         let mut switched = false;
         let res = {
-            let Some(_g) = redispatch::direction(s, &s.tx, !nonblock) else {
-                return if sent > 0 { Ok(sent) } else { Err(Fail::AGAIN) };
-            };
+            let _g = s.tx.lock();
             if !r.valid() {
                 return Err(Fail::BADF);
             }

@@ -179,8 +179,7 @@ pub fn candidate(s: &'static Socket) {
     });
 }
 
-/// Notes an edge for every registration: of a listener on which shutdown(2) was called, or of a connect that goes on
-/// waiting where it was.
+/// Notes an edge for every registration of a listener on which shutdown(2) was called.
 pub fn stirred(s: &'static Socket) {
     if s.registrations.load(Ordering::Acquire).is_null() {
         return;

@@ -8,6 +8,7 @@ use crate::fork::{namespace, ownership};
 use crate::listen::withdrawal;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, KEEPABLE, NONBLOCK, Path, SHARED, SHARED_HERE, Socket, Upgrade};
+use crate::runtime;
 use crate::switch::{demote, promote, queued_connects};
 use crate::timeouts;
 use crate::wait::spin;
@@ -120,7 +121,9 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     if !in_handler {
         table::each_socket(leave_queue);
     }
-    spin::before_fork();
+    if runtime::get().is_some() {
+        spin::before_fork();
+    }
     // Counted before any object is marked as shared: another thread must not end the sharing before the child is
     // tracked.
     FORKING.fetch_add(1, Ordering::SeqCst);

@@ -342,12 +342,13 @@ fn is_only_held(s: &'static Socket, l: &Listener) -> bool {
 fn kernel_only(fd: i32, s: &'static Socket, inherited: bool) -> Option<ListenState> {
     if let Some(l) = s.listener() {
         l.tcp_waits.stay();
+        // The kernel's O_NONBLOCK was set for our own purpose; from now on it has the application's value again. A thread that
+        // finds the listener left to the kernel finds the mode, too. A file that other programs have kept its mode.
+        if !l.servers.is_unknown() {
+            let _ = raw::fcntl(fd, libc::F_SETFL, crate::fd::placeholder::status_flags(s) as usize);
+        }
     }
     paths::no_listener(s);
-    // The kernel's O_NONBLOCK was set for our own purpose; from now on it has the application's value again. A thread that
-    // finds the listener left to the kernel finds the mode, too.
-    let flags = crate::fd::placeholder::status_flags(s) as usize;
-    let _ = raw::fcntl(fd, libc::F_SETFL, flags);
     s.forget_listener(inherited)
 }
 

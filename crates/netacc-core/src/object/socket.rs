@@ -64,9 +64,6 @@ netacc_sys::flags! { SocketFlag:
     pub const SIGNED;
     /// Flag: a poll(2) or accept(2) of ours has slept on it although the kernel served it, and may do so still.
     pub const SLEPT_ON;
-    /// Flag: the thread that holds both direction locks makes its queued connect anew, for which the kernel may take
-    /// seconds: see [`crate::switch::redispatch::direction`].
-    pub const REDIALLED;
 }
 
 /// A TCP socket of the application. Objects are recycled, never freed.

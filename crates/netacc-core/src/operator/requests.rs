@@ -187,7 +187,6 @@ pub(crate) fn due() -> Option<u64> {
     }
     match WORKING.load(Ordering::Relaxed) {
         0 => (SEEN.load(Ordering::Relaxed) == BUSY).then(|| DUE.load(Ordering::Relaxed)),
-        // The pipe is not watched meanwhile, whatever the other thread works at ([`watch`]).
         _ => Some(time::now().saturating_add(BESIDE_WORK)),
     }
 }
@@ -198,7 +197,11 @@ pub(crate) fn watch(set: &mut WaitSet) -> Option<usize> {
         set.wake_at(due);
     }
     // The working thread has emptied the pipe, and handles bytes that have arrived since.
-    let pipe = if WORKING.load(Ordering::Relaxed) == 0 && !lock::interrupted() { wake_pipe() } else { -1 };
+    let works = WORKING.load(Ordering::Relaxed) != 0;
+    if works {
+        set.wake_at(time::now().saturating_add(BESIDE_WORK));
+    }
+    let pipe = if works || lock::interrupted() { -1 } else { wake_pipe() };
     (pipe >= 0).then(|| set.add(pipe, libc::POLLIN))
 }
 

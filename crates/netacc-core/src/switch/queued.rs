@@ -114,12 +114,11 @@ pub fn note(r: Ref<Socket>) {
 }
 
 /// Adds a redispatched connect, which waits at another process now, to the list again: a thread that checked the list
-/// meanwhile may have removed it. What the list says of the former process is forgotten.
+/// meanwhile may have removed it.
 pub fn note_redispatched(r: Ref<Socket>) {
     let known = {
         let _g = LOCK.lock();
-        let entry = parts().flatten().find(|e| e.waiting() == Some(r));
-        entry.inspect(|e| e.since.store(0, Ordering::Relaxed)).is_some()
+        parts().flatten().any(|e| e.waiting() == Some(r))
     };
     if !known {
         note(r);

@@ -17,7 +17,6 @@ use crate::switch::queued::{ANY, LOCK, PART, QueuedConnect, are_there_any, parts
 use crate::switch::{full_queue, queued, redispatch};
 use crate::timeouts;
 use alloc::vec::Vec;
-use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_stats::Reason;
 use netacc_sys::time::Deadline;
@@ -220,29 +219,22 @@ fn before_redial(deadline: Deadline) -> Deadline {
 #[cold]
 fn serve(deadline: Deadline) -> Deadline {
     let now = time::now();
-    let mut looked_at: Vec<(&Link, Option<SocketAddr>)> = Vec::new();
+    let mut bypassed: Vec<&Link> = Vec::new();
     for due in due_connects(now) {
         let r = due.socket;
         if is_remote(r) {
             make_by_tcp(r);
-            continue;
-        }
-        let Some((link, pending)) = with_endpoint(r, |ep| (ep.side.link(), is_pending(ep))) else { continue };
-        // One at the rendezvous can be taken up by any of the processes, unless each of them has one of its own.
-        if pending && !(due.long && has_others(r, link)) {
-            continue;
-        }
-        let dest = r.obj.peer.get();
-        // The first one, which is the oldest, has taken the others there along, or stays with them.
-        if looked_at.iter().any(|(other, to)| *to == dest && is_same_process(other, link)) {
-            continue;
-        }
-        looked_at.push((link, dest));
-        let queue = queued_behind(r, link);
-        // Those at the rendezvous are later ones, and any process may take them up before one that comes there now.
-        let is_overtaken = queue.iter().any(|later| with_endpoint(*later, is_pending) == Some(true));
-        if (is_overtaken || !redispatch::elsewhere(&queue)) && due.long {
-            redispatch::bypass(&queue, Reason::NotTaken);
+        } else if redispatch::elsewhere(r) {
+            // The entry describes the process that the connect has left. If it belongs to another connect by now, that
+            // one is checked from the start.
+            due.entry.since.store(0, Ordering::Relaxed);
+        } else if due.long
+            && let Some(link) = with_endpoint(r, |ep| ep.side.link())
+            && !bypassed.iter().any(|l| core::ptr::eq(*l, link))
+        {
+            bypassed.push(link);
+            note_others(r);
+            redispatch::bypass(&queued_at_link(link), Reason::NotTaken);
         }
     }
     let left = deadline.left();
@@ -252,18 +244,24 @@ fn serve(deadline: Deadline) -> Deadline {
     Deadline::At(now + STEP)
 }
 
-/// Whether other processes serve the listener of a connect whose link none has taken up, each at a rendezvous of its own: the
-/// one that the client has found may have stopped to accept.
-fn has_others(r: Ref<Socket>, link: &Link) -> bool {
-    let (Some(dest), Some(segment)) = (r.obj.peer.get(), link.segment()) else { return false };
-    if !segment.served_by_many() && rendezvous::has_others(dest, link.listener.member.load(Ordering::Relaxed)) {
-        segment.set_served_by(ServedBy::Several);
-    }
-    segment.served_by_many()
+/// Notes that several processes serve the listener of a connect whose link none has taken up, if that is so: each of them
+/// may have a rendezvous of its own, and the one that the client has found may have stopped to accept.
+fn note_others(r: Ref<Socket>) {
+    let Some(dest) = r.obj.peer.get() else { return };
+    with_endpoint(r, |ep| {
+        let link = ep.side.link();
+        let untold = |s: &Segment| s.server() == ServerState::Pending && !s.served_by_many();
+        if let Some(segment) = link.segment().filter(untold)
+            && rendezvous::has_others(dest, link.listener.member.load(Ordering::Relaxed))
+        {
+            segment.set_served_by(ServedBy::Several);
+        }
+    });
 }
 
 /// A connect that has waited for some time.
 struct DueConnect {
+    entry: &'static QueuedConnect,
     socket: Ref<Socket>,
     /// Time at which the program made it.
     made_at: u64,
@@ -284,7 +282,7 @@ fn due_connects(now: u64) -> Vec<DueConnect> {
             let long =
                 if remote { is_orphaned(socket) || engine::is_late(now - idle, now) } else { idle >= QUEUED_CONNECT };
             if long || (!remote && idle >= MOVES) {
-                due.push(DueConnect { socket, made_at: made_at(socket), long });
+                due.push(DueConnect { entry, socket, made_at: made_at(socket), long });
             }
             if long && !remote {
                 // If TCP does not connect at once either, the connect is tried again.
@@ -296,27 +294,12 @@ fn due_connects(now: u64) -> Vec<DueConnect> {
     due
 }
 
-/// Whether two links lead to one process. One in a PID namespace that is not visible here has number 0.
-fn is_same_process(one: &Link, other: &Link) -> bool {
-    core::ptr::eq(one, other) || (one.peer_pid() != 0 && one.peer_pid() == other.peer_pid())
-}
-
-/// Whether no process has taken the link of the connect up yet.
-fn is_pending(ep: &'static ShmEndpoint) -> bool {
-    ep.side.link().segment().is_some_and(|s| s.server() == ServerState::Pending)
-}
-
-/// The connect `first`, which waits on `link`, and all later ones in the list to the same listener that wait at that process
-/// or at the rendezvous, oldest first.
-fn queued_behind(first: Ref<Socket>, link: &Link) -> Vec<Ref<Socket>> {
-    let (dest, from) = (first.obj.peer.get(), made_at(first));
-    let is_behind = |r: &Ref<Socket>| {
-        let there = |ep: &'static ShmEndpoint| is_same_process(ep.side.link(), link) || is_pending(ep);
-        r.obj.peer.get() == dest && made_at(*r) >= from && with_endpoint(*r, there) == Some(true)
-    };
+/// All connects in the list that wait on the link, oldest first.
+fn queued_at_link(link: &Link) -> Vec<Ref<Socket>> {
     let mut found: Vec<Ref<Socket>> = {
         let _g = LOCK.lock();
-        parts().flatten().filter_map(QueuedConnect::waiting).filter(is_behind).collect()
+        let is_there = |r: &Ref<Socket>| with_endpoint(*r, |ep| core::ptr::eq(ep.side.link(), link)) == Some(true);
+        parts().flatten().filter_map(QueuedConnect::waiting).filter(is_there).collect()
     };
     found.sort_by_key(|r| made_at(*r));
     found

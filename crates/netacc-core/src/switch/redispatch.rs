@@ -11,7 +11,7 @@ use crate::fd::placeholder::replace_everywhere;
 use crate::fd::table;
 use crate::fork::descendants;
 use crate::object::reference::Ref;
-use crate::object::socket::{LINGER_RESET, PLACEHOLDER, REDIALLED, SHARED, SHARED_HERE, Socket};
+use crate::object::socket::{LINGER_RESET, PLACEHOLDER, SHARED, SHARED_HERE, Socket};
 use crate::switch::by_tcp::{SILENT, by_tcp, dial_or_not, is_kernel_full, note_silent, now_tcp, send_drained};
 use crate::switch::to_kernel::accept;
 use crate::switch::{full_queue, queued};
@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
-use netacc_sys::{Guard, Lock, lock, raw, time};
+use netacc_sys::{Guard, lock, raw, time};
 use netacc_transport::Endpoint;
 use netacc_transport::rdma::engine;
 use netacc_transport::rdma::engine::progress;
@@ -88,47 +88,6 @@ impl Drop for Moving {
 #[inline]
 pub fn is_moving_any() -> bool {
     MOVING.load(Ordering::SeqCst) != 0
-}
-
-/// How long (ns) a call that does not block waits for a direction before it looks why that is not free.
-const DIRECTION_LOOK: u64 = 500_000;
-
-/// Takes the lock of a direction. `None`: the connect is being made anew, and the call does not wait (`waits`). Nobody has
-/// accepted the connection then, so there is nothing to read, and what was written is being sent again. Its end is an event
-/// for poll(2) and epoll(7), as the connection is another one for them.
-#[inline]
-pub fn direction<'s, const RANK: u8>(s: &Socket, lock: &'s Lock<RANK>, waits: bool) -> Option<Guard<'s>> {
-    match waits {
-        true => Some(lock.lock()),
-        false => lock.try_lock().or_else(|| beside_redispatch(s, lock)),
-    }
-}
-
-#[cold]
-fn beside_redispatch<'s, const RANK: u8>(s: &Socket, lock: &'s Lock<RANK>) -> Option<Guard<'s>> {
-    // Each look comes after the one before it has waited, so a thread that has just begun is noticed as well.
-    while !s.has(REDIALLED) {
-        if let Some(guard) = lock.lock_within(DIRECTION_LOOK) {
-            return Some(guard);
-        }
-    }
-    lock.try_lock()
-}
-
-/// Guard of a socket whose queued connect is made anew. Both direction locks are held for longer.
-struct Redialling(&'static Socket);
-
-impl Redialling {
-    fn begin(s: &'static Socket) -> Redialling {
-        s.set(REDIALLED, true);
-        Redialling(s)
-    }
-}
-
-impl Drop for Redialling {
-    fn drop(&mut self) {
-        self.0.set(REDIALLED, false);
-    }
 }
 
 /// Sleeps a moment between two checks of another thread's progress.
@@ -265,29 +224,25 @@ pub fn orphans_of(dest: SocketAddr) -> bool {
     !found.is_empty()
 }
 
-/// Redispatches connects from a busy process to those that wait for connects, or to the queue that all processes of the
-/// listener have. `queue` has all connects of this process that wait there, from the one that has waited too long on, oldest
-/// first: none of the later ones may be accepted before it. Returns whether it has moved. Takes both direction locks of each.
+/// Redispatches a connect from a busy process to one that waits for connects, or to the queue that all processes of the
+/// listener have. Takes both direction locks.
 #[cold]
-pub fn elsewhere(queue: &[Ref<Socket>]) -> bool {
-    let Some(first) = queue.first().copied() else { return false };
-    let can_move = |ep: &'static ShmEndpoint| first.obj.peer.get().is_some_and(|to| pool::can_move(to, ep.side.link()));
-    if queued::with_endpoint(first, can_move) != Some(true) {
-        return false;
-    }
+pub fn elsewhere(r: Ref<Socket>) -> bool {
+    let s = r.obj;
     let _moving = Moving::begin();
-    let leaving = Leaving::all(queue);
-    let moved = leaving.first().is_some_and(|connect| connect.r == first);
-    for connect in leaving {
-        move_on(connect.r, connect.old, Reason::NotTaken);
-    }
+    let (rx, tx) = (s.rx.lock(), s.tx.lock());
+    let movable = r.valid() && s.is_shm() && !s.has(SHARED) && !descendants::under_way();
+    let waiting = s.endpoint().filter(|e| movable && e.side.is_queued());
+    let can_move = |e: &ShmEndpoint| s.peer.get().is_some_and(|dest| pool::can_move(dest, e.side.link()));
+    let moved =
+        waiting.filter(|e| can_move(e) && e.side.withdraw()).map(|old| move_on(r, old, Reason::NotTaken)).is_some();
+    drop((rx, tx));
     moved
 }
 
 /// Makes a withdrawn connect once more and writes its bytes again. Under both direction locks.
 fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
     let s = r.obj;
-    let _redialling = Redialling::begin(s);
     let (mut bytes, first) = old.written();
     let ended = old.side.ended();
     match reconnect(s, old) {
@@ -312,8 +267,7 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
                 bytes.len()
             );
         }
-        // A call that found the direction taken meanwhile waits for an event, which the rings show no reason for.
-        Err(_) if full_queue::wait_for_room(s, old) => paths::stirred(s),
+        Err(_) if full_queue::wait_for_room(s, old) => {}
         Err(not) => {
             let why = if not == Reason::Refused { not } else { why };
             let done = by_tcp(r, old, &bytes, ended, why);
@@ -329,7 +283,7 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
                     s.peer.get().into_iter().for_each(|peer| note_silent(peer.ip()));
                     old.fail(Errno::TIMEDOUT);
                 }
-                Err(Errno::TIMEDOUT) if full_queue::wait_after_timeout(s, old) => paths::stirred(s),
+                Err(Errno::TIMEDOUT) if full_queue::wait_after_timeout(s, old) => {}
                 Err(_) => old.fail(Errno::CONNRESET),
                 Ok(()) => {}
             }
@@ -346,12 +300,6 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
 #[cold]
 pub fn bypass(queue: &[Ref<Socket>], why: Reason) {
     let Some(target) = queue.first().and_then(|r| r.obj.peer.get()) else { return };
-    let by_many = |r: &Ref<Socket>| {
-        queued::with_endpoint(*r, |ep| ep.side.link().segment().is_some_and(Segment::served_by_many)) == Some(true)
-    };
-    if why == Reason::NotTaken && !queue.first().is_some_and(by_many) {
-        return;
-    }
     let has_room = |found: Owned| found.room() as usize >= queue.len();
     // Before a fork no later attempt follows, so the queue of another listener that was full just now says nothing.
     let is_full = why == Reason::NotTaken && is_kernel_full();
@@ -359,8 +307,10 @@ pub fn bypass(queue: &[Ref<Socket>], why: Reason) {
         return;
     }
     let _moving = Moving::begin();
-    // The connects are withdrawn first: the server would also accept a TCP connection that turns out not to be needed.
-    let leaving = Leaving::all(queue);
+    // The connects are withdrawn first, the youngest before all others: the server would also accept a TCP connection
+    // that turns out not to be needed.
+    let mut leaving: Vec<Leaving> = queue.iter().rev().map_while(|r| Leaving::begin(*r, why)).collect();
+    leaving.reverse();
     let mut any = false;
     let mut refused = false;
     for connect in leaving {
@@ -384,27 +334,21 @@ struct Leaving {
 }
 
 impl Leaving {
-    /// Withdraws connects, of which the oldest comes first in `queue`. Where one stays, older ones do as well.
-    fn all(queue: &[Ref<Socket>]) -> Vec<Leaving> {
-        let mut leaving: Vec<Leaving> = queue.iter().rev().map_while(|r| Leaving::begin(*r)).collect();
-        leaving.reverse();
-        leaving
-    }
-
     /// `None`: the connect was just accepted, or has to wait where it is. The locks are only tried, since another
     /// thread that has one of them may wait for one that this thread has taken for an earlier connect.
-    fn begin(r: Ref<Socket>) -> Option<Leaving> {
+    fn begin(r: Ref<Socket>, why: Reason) -> Option<Leaving> {
         let s = r.obj;
         let locks = (s.rx.try_lock()?, s.tx.try_lock()?);
         let old = s.endpoint().filter(|e| r.valid() && s.is_shm() && e.side.is_queued())?;
-        let stays = s.has(SHARED) || descendants::under_way();
+        let stays = s.has(SHARED)
+            || descendants::under_way()
+            || (why == Reason::NotTaken && !old.side.link().segment().is_some_and(Segment::served_by_many));
         (!stays && old.side.withdraw()).then_some(Leaving { r, old, locks })
     }
 
     /// Fails if the kernel does not connect at once.
     fn go_by_tcp(&self, target: SocketAddr, why: Reason) -> Result<()> {
         let (s, old) = (self.r.obj, self.old);
-        let _redialling = Redialling::begin(s);
         let real = raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
         s.apply_options(real);
         let dialled = dial_or_not(s, real, target);

@@ -151,8 +151,11 @@ fn is_promised(ep: &ShmEndpoint) -> bool {
     if promised {
         budget::take(peer(ep), STEP);
         let first = ep.charge.promised.compare_exchange(0, STEP as u32, Ordering::Relaxed, Ordering::Relaxed);
+        // Another thread may have promised it, or the connection has ended and nobody would take it back.
         if first.is_err() {
             budget::closed(peer(ep), STEP);
+        } else if ep.charge.counted.load(Ordering::Relaxed) != budget::process() {
+            budget::closed(peer(ep), ep.charge.take_promise());
         }
     }
     promised
