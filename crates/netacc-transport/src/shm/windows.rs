@@ -1,5 +1,6 @@
 //! The memory of a connection's windows: when they open, and when their pages go back to the system.
 
+use crate::num;
 use crate::shm::ShmEndpoint;
 use crate::shm::budget::{self, Peer};
 use crate::shm::side::Side;
@@ -150,7 +151,8 @@ fn is_promised(ep: &ShmEndpoint) -> bool {
     let promised = budget::may_extend(peer(ep), ep.charge.open());
     if promised {
         budget::take(peer(ep), STEP);
-        let first = ep.charge.promised.compare_exchange(0, STEP as u32, Ordering::Relaxed, Ordering::Relaxed);
+        let first =
+            ep.charge.promised.compare_exchange(0, const { num::constant(STEP) }, Ordering::Relaxed, Ordering::Relaxed);
         // Another thread may have promised it, or the connection has ended and nobody would take it back.
         if first.is_err() {
             budget::closed(peer(ep), STEP);
