@@ -22,7 +22,7 @@ def options(ctx):
     for option in ("-i", "-a", "-f", "--drivers", "--rules", "--facts", "--record", "--json", "-q", "--verbose", "--fail-on",
                    "--color", "-h", "-v", "Exit status"):
         check(option in text.out, f"the help does not show {option}")
-    check(re.fullmatch(r"netacc_check \d+\.\d+\.\d+\n", run(ctx, "-v").out), "version")
+    check(re.fullmatch(r"netacc_check \d+\.\d+\.\d+( \([0-9a-f]+(-modified)?\))?\n", run(ctx, "-v").out), "version")
     for wrong in (["-Z"], ["--fail-on", "bad"], ["--facts"], ["--facts", ENA, "ls"], ["--record", "--json"],
                   ["-i"], ["a:99999"], ["::1:80"], ["localhost:"], ["localhost:80", "more"]):
         answer = run(ctx, *wrong)

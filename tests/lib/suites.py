@@ -125,14 +125,13 @@ class Programs(Suite):
     @functools.cached_property
     def cases(self):
         def cases(name):
-            modes = [mode for mode in self.modes if programs.runs(name, mode)]
+            modes = [mode for mode in self.modes if name in programs.OPERATED.get(mode, (name,))]
             return [(programs.Program(name), mode, f"{name}[{mode}]") for mode in modes]
         return {name: cases(name) for name in programs.names()}
 
     def turn(self, items, chance):
-        rest = [item for item in items if item.mode not in programs.OPERATED]
-        operated = [item for item in items if item not in rest and item.entry.base in programs.STEADY]
-        return rest + chance.sample(operated, round(len(operated) * self.part))
+        operated = [item for item in items if item.mode in programs.OPERATED]
+        return [item for item in items if item not in operated] + chance.sample(operated, round(len(operated) * self.part))
 
     def run(self, item, seed):
         return matrix.run_one(programs.World, item.entry, item.mode, self.enter, seed)
@@ -230,7 +229,7 @@ SUITES = {suite.name: suite for suite in (
     Suite("budget", "instructions that the library adds to calls that are not accelerated", modes=ONE),
     Suite("diff", "random sequences of calls, accelerated against kernel", together=False),
     Programs("apps", "small programs on kernel TCP, accelerated, promoted while they run, with an operator who never rests",
-             modes=programs.MODES + programs.OPERATED, enter=shared, together=False),
+             modes=programs.MODES + tuple(programs.OPERATED), enter=shared, together=False),
 )}
 
 

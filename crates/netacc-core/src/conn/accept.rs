@@ -145,14 +145,9 @@ fn accept_by_kernel(
     (p, len, flags): (*mut c_void, *mut u32, i32),
     call: &mut Waiting,
 ) -> Option<Outcome> {
-    // The mode says that listeners are awaited before any is left, and no longer than until all are back. So it is asked for
-    // after a look at the listener, and what it says counts if the listener has not come back until then.
-    let is_back = || r.obj.path() == Path::Listener;
-    if is_back() {
-        return None;
-    }
+    // In this order: the mode says that nothing is awaited only when the listeners are back.
     let awaited = process_mode::is_awaited();
-    if is_back() {
+    if r.obj.path() == Path::Listener {
         return None;
     }
     // What the kernel answers for an address that it cannot store, or for flags that there are not, it answers itself.

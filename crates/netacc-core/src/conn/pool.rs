@@ -31,7 +31,6 @@ const MOST_LINKS: usize = 64;
 const STUCK: usize = 8;
 
 const MOVES: u64 = time::ns(timeouts::QUEUED_CONNECT_MOVES);
-const IN_ORDER: u64 = time::ns(timeouts::QUEUED_CONNECT);
 
 /// Claims a slot on the link; returns the lock if it has none left.
 pub(super) fn claim_on(
@@ -359,13 +358,6 @@ fn standing(t: &'static Target, link: &'static Link, now: u64) -> Standing {
     }
 }
 
-/// Whether a connect of ours waits on a link that no process has taken up yet, for no longer than connects are kept in order
-/// for.
-fn waits_at_rendezvous(link: &Link, now: u64) -> bool {
-    let waits = |s: Segment| s.server() == ServerState::Pending && s.front_age(now).is_some_and(|age| age < IN_ORDER);
-    link.segment().is_some_and(waits) && link.accepting()
-}
-
 /// The link on which a connect to a listener of several processes is queued: one whose process waits for connects, or
 /// else one whose process will look soon. `None`: only a queue that all of them have leads to whichever process is idle
 /// next.
@@ -381,14 +373,6 @@ fn link_of_several(
         ClaimFor::Move => false,
     };
     let now = time::now();
-    // A later connect does not overtake one of ours at the rendezvous, since the same process may take both up, and looks at
-    // what it has taken up first. The newest link comes first in the list, and last at the rendezvous.
-    if what == ClaimFor::Connect
-        && takes_awake
-        && let Some(link) = links_to(t, member).find(|l| !view.avoids(l) && waits_at_rendezvous(l, now))
-    {
-        return Some(link);
-    }
     let first = turn % view.count;
     let in_turn = links_to(t, member).skip(first).chain(links_to(t, member).take(first));
     let mut awake = None;

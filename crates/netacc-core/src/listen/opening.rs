@@ -6,7 +6,6 @@ use crate::fd::placeholder::materialize;
 use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::listen::entrance;
-use crate::object::kernel_turn::waiting_at;
 use crate::object::listener::{LISTENERS, SHARED_BY_FORK, remote_names};
 pub use crate::object::listener::{Listener, tcp_ready};
 use crate::object::socket::{ConnState, ListenState, NONBLOCK, PLACEHOLDER, Path, Socket};
@@ -117,14 +116,12 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: Range<u16>) {
         return;
     };
     let adopted = places.end > 1;
-    // What waits now comes before everything that clients queue once they find the rendezvous.
-    let waiting = if adopted { waiting_at(fd).unwrap_or(0) } else { 0 };
     let mut permitted = Transports::TCP;
     let reason = match rendezvous_for(fd, s, local, backlog, places) {
         Ok((sock, transports)) => match LISTENERS.alloc() {
             Some(l) => {
                 permitted = transports;
-                l.start(sock, (backlog, waiting), permitted, s);
+                l.start(sock, backlog, permitted, s);
                 s.set_listener(l);
                 if s.domain() == libc::AF_INET6 {
                     // bind(2) may have changed the option, and accepted connections inherit it.
@@ -340,16 +337,12 @@ fn is_only_held(s: &'static Socket, l: &Listener) -> bool {
 /// Leaves a listener to the kernel alone, as one that counts as `inherited` from here on, or as an ordinary socket. Returns
 /// its state as a listener; `None`: another thread has done so before.
 fn kernel_only(fd: i32, s: &'static Socket, inherited: bool) -> Option<ListenState> {
-    if let Some(l) = s.listener() {
-        l.tcp_waits.stay();
-        // The kernel's O_NONBLOCK was set for our own purpose; from now on it has the application's value again. A thread that
-        // finds the listener left to the kernel finds the mode, too. A file that other programs have kept its mode.
-        if !l.servers.is_unknown() {
-            let _ = raw::fcntl(fd, libc::F_SETFL, crate::fd::placeholder::status_flags(s) as usize);
-        }
-    }
     paths::no_listener(s);
-    s.forget_listener(inherited)
+    let was = s.forget_listener(inherited)?;
+    // The kernel's O_NONBLOCK was set for our own purpose; from now on it has the application's value again.
+    let flags = crate::fd::placeholder::status_flags(s) as usize;
+    let _ = raw::fcntl(fd, libc::F_SETFL, flags);
+    Some(was)
 }
 
 /// Leaves the listener to the kernel and sends queued connects there, since another process will serve it without this

@@ -10,9 +10,6 @@ use core::sync::atomic::{AtomicU32, Ordering};
 #[derive(Debug, Default)]
 pub struct TcpHint(AtomicU32);
 
-/// Bit of the hint: it stays, since the kernel reports connections to the program itself.
-const STAYS: u32 = 1 << 31;
-
 /// What a thread has seen before it asked the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen(u32);
@@ -37,13 +34,6 @@ impl TcpHint {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The listener is about to be left to the kernel alone, whose events then go to the program: from here on no answer of
-    /// the kernel is believed any longer, since a call that follows such an event would not ask for what the event tells of.
-    pub fn stay(&self) {
-        // SeqCst, before the registrations change: a thread that gets an event from the kernel afterwards finds the hint.
-        self.0.fetch_or(STAYS, Ordering::SeqCst);
-    }
-
     /// To be called before the kernel is asked.
     pub fn see(&self) -> Seen {
         Seen(self.0.load(Ordering::Relaxed))
@@ -51,7 +41,7 @@ impl TcpHint {
 
     /// The kernel has no connection, although the hint was `seen`.
     pub fn take_back(&self, seen: Seen) {
-        if seen.is_told() && seen.0 & STAYS == 0 {
+        if seen.is_told() {
             // On failure there is a newer report.
             let _ = self.0.compare_exchange(seen.0, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
@@ -75,19 +65,5 @@ mod tests {
             hint.take_back(hint.see());
             assert!(!hint.see().is_told());
         }
-    }
-
-    #[test]
-    fn a_listener_that_is_left_is_asked_about_each_time() {
-        let hint = TcpHint::default();
-        let before = hint.see();
-        hint.stay();
-        hint.take_back(before);
-        hint.take_back(hint.see());
-        hint.note();
-        hint.take_back(hint.see());
-        assert!(hint.see().is_told());
-        hint.start();
-        assert!(!hint.see().is_told());
     }
 }

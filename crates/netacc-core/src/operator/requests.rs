@@ -182,13 +182,10 @@ pub(crate) fn check_again() {
 
 /// Time ([`time::now`]) at which a sleeping thread has to wake because work is due.
 pub(crate) fn due() -> Option<u64> {
-    if lock::interrupted() {
-        return None;
-    }
-    match WORKING.load(Ordering::Relaxed) {
-        0 => (SEEN.load(Ordering::Relaxed) == BUSY).then(|| DUE.load(Ordering::Relaxed)),
-        _ => Some(time::now().saturating_add(BESIDE_WORK)),
-    }
+    (SEEN.load(Ordering::Relaxed) == BUSY && !lock::interrupted()).then(|| match WORKING.load(Ordering::Relaxed) {
+        0 => DUE.load(Ordering::Relaxed),
+        _ => time::now().saturating_add(BESIDE_WORK),
+    })
 }
 
 /// Adds the pipe to the set on which a thread is about to sleep. Returns its index there for [`after_sleep`].
@@ -197,11 +194,7 @@ pub(crate) fn watch(set: &mut WaitSet) -> Option<usize> {
         set.wake_at(due);
     }
     // The working thread has emptied the pipe, and handles bytes that have arrived since.
-    let works = WORKING.load(Ordering::Relaxed) != 0;
-    if works {
-        set.wake_at(time::now().saturating_add(BESIDE_WORK));
-    }
-    let pipe = if works || lock::interrupted() { -1 } else { wake_pipe() };
+    let pipe = if WORKING.load(Ordering::Relaxed) == 0 && !lock::interrupted() { wake_pipe() } else { -1 };
     (pipe >= 0).then(|| set.add(pipe, libc::POLLIN))
 }
 
