@@ -136,6 +136,7 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: Range<u16>) {
                     l.servers.are_unknown();
                     // It is opened since the program waits on it here, or has done so before it was left to the kernel.
                     l.servers.serve();
+                    owner::mark_shared(fd);
                 } else {
                     let _ = raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize);
                 }

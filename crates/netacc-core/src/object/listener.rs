@@ -16,6 +16,7 @@ use netacc_sys::slab::{Pooled, Slab};
 use netacc_sys::{Lock, lock_rank, raw};
 use netacc_transport::rdma::engine;
 use netacc_transport::shm::claim::take_slot;
+use netacc_transport::shm::owner;
 use netacc_transport::shm::segment::{Segment, ServedBy};
 use netacc_transport::shm::slots::CONTROL_SLOT;
 use netacc_transport::shm::{Link, ShmEndpoint};
@@ -367,9 +368,15 @@ pub(crate) fn served_by(l: &Listener) -> ServedBy {
     }
 }
 
-/// Tells the clients which processes serve the listener.
+/// Tells the clients which processes serve the listener: those that have a link by a word in its segment, and others by
+/// a mark on the kernel's listener.
 pub(crate) fn announce_servers(l: &Listener) {
     let by = served_by(l);
+    if let Some(s) =
+        at(l.owner.load(Ordering::Acquire)).filter(|_| matches!(by, ServedBy::Several | ServedBy::Acceptors))
+    {
+        owner::mark_shared(l.kernel_fd(s.first_fd()));
+    }
     let _g = l.lock.lock();
     l.links().filter_map(Link::segment).for_each(|segment| segment.set_served_by(by));
 }

@@ -35,8 +35,9 @@ pub(super) fn listen_for_offers() {
             && let Some(l) = r.obj.listener()
         {
             // A thread that sleeps on the listener takes links up itself; it would not notice the end of a link that
-            // was taken up here.
-            l.take_if(|l| l.waiters.load(Ordering::SeqCst) == 0);
+            // was taken up here. Where other processes serve the listener, one that accepts should take up the link: its
+            // client may have connects that would wait for this process, which serves a connection for any time.
+            l.take_if(|l| l.waiters.load(Ordering::SeqCst) == 0 && !l.has_siblings());
             l.service_links();
         }
     });

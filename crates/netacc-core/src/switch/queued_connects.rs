@@ -10,6 +10,7 @@
 //! watched in the same way: if the engine thread does not get to connect their queue pair, no other thread would make
 //! them again.
 
+use crate::conn::kernel_queue;
 use crate::fd::table;
 use crate::object::reference::Ref;
 use crate::object::socket::{SHARED, Socket};
@@ -23,7 +24,7 @@ use netacc_sys::time::Deadline;
 use netacc_sys::{lock, raw, time};
 use netacc_transport::rdma::engine;
 use netacc_transport::shm::segment::{Segment, ServedBy};
-use netacc_transport::shm::{Link, ServerState, ShmEndpoint, redial, rendezvous};
+use netacc_transport::shm::{Link, ServerState, ShmEndpoint, redial};
 
 const QUEUED_CONNECT: u64 = time::ns(timeouts::QUEUED_CONNECT);
 const MOVES: u64 = time::ns(timeouts::QUEUED_CONNECT_MOVES);
@@ -244,15 +245,14 @@ fn serve(deadline: Deadline) -> Deadline {
     Deadline::At(now + STEP)
 }
 
-/// Notes that several processes serve the listener of a connect whose link none has taken up, if that is so: each of them
-/// may have a rendezvous of its own, and the one that the client has found may have stopped to accept.
+/// Notes that several processes serve the listener of a connect whose link none has taken up, if that is so: the one at
+/// whose rendezvous it waits, or which has begun to take it up, may be busy or accept no more.
 fn note_others(r: Ref<Socket>) {
     let Some(dest) = r.obj.peer.get() else { return };
     with_endpoint(r, |ep| {
-        let link = ep.side.link();
         let untold = |s: &Segment| s.server() == ServerState::Pending && !s.served_by_many();
-        if let Some(segment) = link.segment().filter(untold)
-            && rendezvous::has_others(dest, link.listener.member.load(Ordering::Relaxed))
+        if let Some(segment) = ep.side.link().segment().filter(untold)
+            && kernel_queue::listener(dest).is_some_and(|found| found.is_shared)
         {
             segment.set_served_by(ServedBy::Several);
         }

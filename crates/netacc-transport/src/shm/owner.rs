@@ -27,6 +27,8 @@ const ATTRIBUTES_AT: usize = 16 + 72;
 const INET_DIAG_SOCKOPT: u16 = 22;
 /// Bit of its first byte: `mc_loop` (`IP_MULTICAST_LOOP`), which is set in each new socket of either family.
 const MULTICAST_LOOP: u8 = 1 << 4;
+/// Another bit of it: `mc_all` (`IP_MULTICAST_ALL`), which is set in each new socket, too.
+const MULTICAST_ALL: u8 = 1 << 6;
 /// Offset of `idiag_rqueue`: for a listener the number of connections that wait to be accepted.
 const WAITING_AT: usize = 16 + 56;
 /// Offset of `idiag_wqueue`: for a listener its backlog.
@@ -61,6 +63,8 @@ pub struct Owned {
     pub waiting: u32,
     /// Whether the kernel shows that no process ever called [`mark`] for the socket.
     pub is_unmarked: bool,
+    /// Whether the kernel shows that a process called [`mark_shared`] for the socket.
+    pub is_shared: bool,
 }
 
 impl Owned {
@@ -79,6 +83,13 @@ impl Owned {
 pub fn mark(listener: i32) {
     // A listener without the mark is served by TCP, which is all that can be done where the kernel refuses.
     let _ = raw::setsockopt_int(listener, libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 0);
+}
+
+/// Marks a listener that several processes serve. A client whose link none of them has taken up learns so that another one
+/// than that which it waits for may accept. The mark is made as that of [`mark`] is.
+pub fn mark_shared(listener: i32) {
+    // A client that is not told waits for the process that has its link.
+    let _ = raw::setsockopt_int(listener, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0);
 }
 
 /// The kernel's answer about the listener that a connection would reach.
@@ -327,6 +338,7 @@ fn parse(reply: &[u8]) -> Option<Found> {
         backlog: word(reply, BACKLOG_AT)?,
         waiting: word(reply, WAITING_AT)?,
         is_unmarked: options(reply).is_some_and(|bits| bits & MULTICAST_LOOP != 0),
+        is_shared: options(reply).is_some_and(|bits| bits & MULTICAST_ALL == 0),
     };
     Some(Found { state: *reply.get(17)?, owned })
 }

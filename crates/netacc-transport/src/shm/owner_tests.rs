@@ -29,10 +29,11 @@ fn a_mark_is_seen_on_the_listener_that_has_it() {
     for bind in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
         let l = TcpListener::bind(bind).unwrap();
         let at = l.local_addr().unwrap();
-        let unmarked = || match listener(Some(at), at) {
-            Word::Listener(found) => found.is_unmarked,
+        let found = || match listener(Some(at), at) {
+            Word::Listener(found) => found,
             word => panic!("{word:?}"),
         };
+        let unmarked = || found().is_unmarked;
         // An older kernel does not show the option, and then any listener may have a mark.
         let told = unmarked();
         mark(std::os::fd::AsRawFd::as_raw_fd(&l));
@@ -41,6 +42,9 @@ fn a_mark_is_seen_on_the_listener_that_has_it() {
         exchange(&mut request(at, Some(at)), &mut reply).unwrap();
         let told_again = options(&reply).is_some();
         assert_eq!(told, told_again, "{bind}");
+        assert!(!found().is_shared, "{bind}");
+        mark_shared(std::os::fd::AsRawFd::as_raw_fd(&l));
+        assert_eq!(found().is_shared, told, "{bind}");
     }
 }
 
