@@ -255,7 +255,9 @@ class Report:
                 log.writelines(f"    {line}\n" for line in text.splitlines())
         if word == "FAIL":
             # Which of xdist's workers it was says nothing.
-            first, *more = [line for line in said.splitlines() if not line.startswith("[gw")] or [""]
+            lines = [line for line in said.splitlines() if not line.startswith("[gw")]
+            # Of a traceback, what was raised stands at the end.
+            first, *more = [line for line in lines if line.startswith("E  ")] + lines if len(lines) > 40 else lines or [""]
             print(f"\nFAIL {title}: {first[:400]}", *(f"    {line[:300]}" for line in more[:40]), sep="\n", flush=True)
             # Of what a case found, its parts come first, and the output of its programs last.
             parts = itertools.takewhile(lambda line: not line.startswith("  "), more[:20])

@@ -124,7 +124,8 @@ def _parents():
         if not entry.isdigit():
             continue
         try:
-            with open(f"/proc/{entry}/stat") as f:
+            # Any process of the machine may have a name that is no text.
+            with open(f"/proc/{entry}/stat", errors="replace") as f:
                 text = f.read()
         except OSError:
             continue
