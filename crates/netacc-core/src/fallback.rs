@@ -98,9 +98,10 @@ pub fn fall_back(why: Reason) {
     // Steps that free descriptors come first, since a demotion needs a few: the listeners, then the connections that
     // have two.
     from_here(why);
-    for two in [true, false] {
+    // A connection may get its second one meanwhile, so the last round takes all.
+    for all in [false, true] {
         table::each_socket(|fd, r| {
-            if r.obj.endpoint().is_some_and(|ep| ep.liveness.peer_fd() >= 0) == two
+            if (all || r.obj.endpoint().is_some_and(|ep| ep.liveness.peer_fd() >= 0))
                 && !costs_more(r, why)
                 && let Err(e) = demote::demote(fd, r, why)
             {
