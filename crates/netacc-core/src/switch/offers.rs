@@ -2,7 +2,7 @@
 
 use crate::fd::table;
 use crate::fd::table::Entry;
-use crate::listen::heirs;
+use crate::listen::{heirs, withdrawal};
 use crate::object::held_by::Standing;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, Socket, Upgrade};
@@ -35,10 +35,13 @@ pub(super) fn listen_for_offers() {
             && let Some(l) = r.obj.listener()
         {
             // A thread that sleeps on the listener takes links up itself; it would not notice the end of a link that
-            // was taken up here. Where other processes serve the listener, one that accepts should take up the link: its
-            // client may have connects that would wait for this process, which serves a connection for any time.
-            l.take_if(|l| l.waiters.load(Ordering::SeqCst) == 0 && !l.has_siblings());
+            // was taken up here.
+            l.take_if(|l| l.waiters.load(Ordering::SeqCst) == 0);
             l.service_links();
+            if l.has_siblings() {
+                // This process goes on serving its connection, so what else its new clients want is for another one.
+                withdrawal::leave_to_siblings(r.obj, l);
+            }
         }
     });
     settle_offers();

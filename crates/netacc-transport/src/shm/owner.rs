@@ -27,8 +27,10 @@ const ATTRIBUTES_AT: usize = 16 + 72;
 const INET_DIAG_SOCKOPT: u16 = 22;
 /// Bit of its first byte: `mc_loop` (`IP_MULTICAST_LOOP`), which is set in each new socket of either family.
 const MULTICAST_LOOP: u8 = 1 << 4;
-/// Another bit of it: `mc_all` (`IP_MULTICAST_ALL`), which is set in each new socket, too.
-const MULTICAST_ALL: u8 = 1 << 6;
+/// An option of linux/in.h that libc does not name.
+const IP_RECVERR_RFC4884: i32 = 26;
+/// Bit of its second byte: `recverr_rfc4884` (`IP_RECVERR_RFC4884`), which is clear in each new socket.
+const RECVERR_RFC4884: u8 = 1 << 1;
 /// Offset of `idiag_rqueue`: for a listener the number of connections that wait to be accepted.
 const WAITING_AT: usize = 16 + 56;
 /// Offset of `idiag_wqueue`: for a listener its backlog.
@@ -86,10 +88,11 @@ pub fn mark(listener: i32) {
 }
 
 /// Marks a listener that several processes serve. A client whose link none of them has taken up learns so that another one
-/// than that which it waits for may accept. The mark is made as that of [`mark`] is.
+/// than that which it waits for may accept. The mark is shared and stays as that of [`mark`] does; it is an option for
+/// datagrams.
 pub fn mark_shared(listener: i32) {
     // A client that is not told waits for the process that has its link.
-    let _ = raw::setsockopt_int(listener, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0);
+    let _ = raw::setsockopt_int(listener, libc::IPPROTO_IP, IP_RECVERR_RFC4884, 1);
 }
 
 /// The kernel's answer about the listener that a connection would reach.
@@ -337,21 +340,21 @@ fn parse(reply: &[u8]) -> Option<Found> {
         inode: word(reply, INODE_AT)?,
         backlog: word(reply, BACKLOG_AT)?,
         waiting: word(reply, WAITING_AT)?,
-        is_unmarked: options(reply).is_some_and(|bits| bits & MULTICAST_LOOP != 0),
-        is_shared: options(reply).is_some_and(|bits| bits & MULTICAST_ALL == 0),
+        is_unmarked: options(reply).is_some_and(|[bits, _]| bits & MULTICAST_LOOP != 0),
+        is_shared: options(reply).is_some_and(|[_, bits]| bits & RECVERR_RFC4884 != 0),
     };
     Some(Found { state: *reply.get(17)?, owned })
 }
 
-/// The first byte of the socket's `struct inet_diag_sockopt`, if the kernel gives it.
-fn options(reply: &[u8]) -> Option<u8> {
+/// The two bytes of the socket's `struct inet_diag_sockopt`, if the kernel gives it.
+fn options(reply: &[u8]) -> Option<[u8; 2]> {
     let length = usize::try_from(word(reply, 0)?).ok()?;
     let mut rest = reply.get(ATTRIBUTES_AT..length)?;
     loop {
         let (header, _) = rest.split_first_chunk::<4>()?;
         let [length, kind] = [[header[0], header[1]], [header[2], header[3]]].map(u16::from_ne_bytes);
         if kind == INET_DIAG_SOCKOPT {
-            return rest.get(4..usize::from(length))?.first().copied();
+            return rest.get(4..usize::from(length))?.first_chunk().copied();
         }
         rest = rest.get(usize::from(length.max(4)).next_multiple_of(4)..)?;
     }

@@ -53,9 +53,9 @@ fn attributes_that_are_cut_off_say_nothing() {
     let mut reply = [0u8; 512];
     put(&mut reply, 0, &100u32.to_ne_bytes());
     assert_eq!(options(&reply), None);
-    put(&mut reply, ATTRIBUTES_AT, &[4, 0, 1, 0, 6, 0, 22, 0, 0x10]);
-    assert_eq!(options(&reply), Some(0x10));
-    put(&mut reply, 0, &96u32.to_ne_bytes());
+    put(&mut reply, ATTRIBUTES_AT, &[4, 0, 1, 0, 6, 0, 22, 0, 0x10, 0x02]);
+    assert_eq!(options(&reply), Some([0x10, 0x02]));
+    put(&mut reply, 0, &97u32.to_ne_bytes());
     assert_eq!(options(&reply), None);
     assert_eq!(options(&[]), None);
 }
