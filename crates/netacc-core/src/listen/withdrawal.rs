@@ -188,6 +188,14 @@ fn to_kernel(link: &'static Link, ep: &'static ShmEndpoint) -> Result<()> {
     let generation = open.generation.load(Ordering::Relaxed);
     let local_end = tcp_socket(server)?;
     let remote = tcp_socket(server).and_then(|remote| bind(&remote, client).map(|()| remote));
+    let size = ep.peers_receive_buffer();
+    if size > 0
+        && let Ok(remote) = &remote
+    {
+        // Before the handshake, in which TCP chooses the unit of its window: a small buffer that is set later leaves windows
+        // of a few such units, and the stream waits for a timer between them.
+        let _ = raw::setsockopt_int(remote.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, size);
+    }
     // The connect is taken first: a server would also accept a connection that turns out not to be needed.
     let done = remote.and_then(|remote| {
         if !ep.side.take() {
