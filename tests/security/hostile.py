@@ -29,7 +29,7 @@ SERVER, CLIENT, BOTH = ("server",), ("client",), ("both",)
 # A user that no program here has.
 STRANGER = 12345
 
-VERSION = 15
+VERSION = 16
 SLOTS = 512
 SEALS = 0x1 | 0x2 | 0x4
 F_ADD_SEALS = 1033

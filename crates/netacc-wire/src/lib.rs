@@ -30,7 +30,7 @@ pub const VERSION: u16 = if cfg!(netacc_next_version) { NUMBER + 1 } else { NUMB
 
 /// The version of this source, which must be raised with every change of what two processes share. The tests also build
 /// a library of the next version.
-const NUMBER: u16 = 15;
+const NUMBER: u16 = 16;
 
 /// The other versions that a client looks for when it finds no rendezvous of its own version, so that it can report
 /// that the server has another version of NetACC. Versions before 3 were never released; versions far above ours are
@@ -78,6 +78,14 @@ pub enum Message {
         /// 0: the receiver's end of a socket pair lies beside the message. Otherwise the receiver connects to the UNIX
         /// socket that [`Name::liveness`] derives from it, since strangers pass no descriptors.
         token: u64,
+    },
+    /// The sender is about to fork, and the eventfd beside the message wakes the process that goes on alone with the
+    /// connection. A receiver that does not have it wakes that process by the liveness socket.
+    HeirWaker {
+        /// The slot of the connection.
+        slot: u32,
+        /// The generation of the slot.
+        generation: u32,
     },
     /// The sender has left the connection's rings; the receiver's end of the socket pair on which the connection goes
     /// on lies beside the message.
@@ -136,6 +144,7 @@ impl Message {
             Message::OldSubflow { slot, generation } => (7, slot, generation.into(), 0),
             Message::PromoteNeighbour { slot, generation, stamp } => (8, slot, generation.into(), stamp.into()),
             Message::ConfirmNeighbour { slot, generation } => (9, slot, generation.into(), 0),
+            Message::HeirWaker { slot, generation } => (10, slot, generation.into(), 0),
         };
         let mut out = [0u8; LEN];
         let mut put = |at: usize, bytes: &[u8]| {
@@ -173,6 +182,7 @@ impl Message {
                 Message::PromoteNeighbour { slot: a, generation: u32::try_from(b).ok()?, stamp: u32::try_from(c).ok()? }
             }
             9 => Message::ConfirmNeighbour { slot: a, generation: u32::try_from(b).ok()? },
+            10 => Message::HeirWaker { slot: a, generation: u32::try_from(b).ok()? },
             _ => return None,
         };
         // Unused bytes must be zero, since a later version may give them a meaning.
@@ -209,6 +219,7 @@ mod tests {
                 Message::OldSubflow { slot: a, generation: e },
                 Message::PromoteNeighbour { slot: a, generation: e, stamp: a },
                 Message::ConfirmNeighbour { slot: a, generation: e },
+                Message::HeirWaker { slot: a, generation: e },
             ] {
                 prop_assert_eq!(Message::decode(&m.encode()), Some(m));
             }

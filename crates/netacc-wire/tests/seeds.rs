@@ -1,9 +1,10 @@
-//! Checks that the seeds of the fuzz target `wire_frame` are what their names say, in this version of the protocol.
+//! Checks that the seeds of the fuzz targets `wire_frame` and `wire_message` are what their names say, in this version of the protocol.
 //! After a change of the format `NETACC_WRITE_SEEDS=1 cargo test -p netacc-wire --test seeds` writes them again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 #![cfg(not(netacc_next_version))]
 
 use core::net::SocketAddr;
+use netacc_wire::Message;
 use netacc_wire::companion::{CompanionOffer, hello, welcome};
 use netacc_wire::frame::{FRAME, Frame, Kind, WINDOW, encode_addresses};
 use netacc_wire::probe::{NONCE, RdmaProbe};
@@ -102,11 +103,36 @@ fn others() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
+fn messages() -> Vec<(&'static str, Vec<u8>)> {
+    let (slot, generation) = (7, 3);
+    let of = |m: Message| m.encode().to_vec();
+    let hello = of(Message::Hello { pid: 4711, segment: 1 << 28 });
+    vec![
+        ("hello", hello.clone()),
+        ("waker", of(Message::Waker { id: 64, token: 0 })),
+        ("named-waker", of(Message::Waker { id: 64, token: 0x0123_4567_89ab_cdef })),
+        ("wake", of(Message::Wake { id: 64 })),
+        ("liveness", of(Message::Liveness { slot, generation, token: 0 })),
+        ("heir-waker", of(Message::HeirWaker { slot, generation })),
+        ("switch", of(Message::SwitchToKernel { slot, generation })),
+        ("old-subflow", of(Message::OldSubflow { slot, generation })),
+        ("promote", of(Message::Promote { slot, generation })),
+        ("promote-neighbour", of(Message::PromoteNeighbour { slot, generation, stamp: 99 })),
+        ("confirm-neighbour", of(Message::ConfirmNeighbour { slot, generation })),
+        ("other-version", with(hello.clone(), 4, hello[4] - 1)),
+        ("generation-too-large", with(of(Message::HeirWaker { slot, generation }), 20, 1)),
+        ("unused-byte", with(hello.clone(), 31, 1)),
+        ("short", hello[..hello.len() - 1].to_vec()),
+    ]
+}
+
 #[test]
 fn the_seeds_are_of_this_version() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/wire_frame");
-    for (name, bytes) in [qp_hellos(), frames(), others()].concat() {
-        let path = folder.join(name);
+    let frames = [qp_hellos(), frames(), others()].concat().into_iter().map(|seed| ("wire_frame", seed));
+    let messages = messages().into_iter().map(|seed| ("wire_message", seed));
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    for (target, (name, bytes)) in frames.chain(messages) {
+        let path = corpus.join(target).join(name);
         if std::env::var_os("NETACC_WRITE_SEEDS").is_some() {
             std::fs::write(&path, &bytes).expect(name);
         }
@@ -119,6 +145,10 @@ fn what_is_called_right_decodes_and_what_is_called_wrong_does_not() {
     for (name, bytes) in qp_hellos() {
         let right = ["qp-hello", "hello-wants-companion", "hello-with-companion"].contains(&name);
         assert_eq!(QpHello::decode(&bytes).is_ok(), right, "{name}");
+    }
+    for (name, bytes) in messages() {
+        let right = !["other-version", "generation-too-large", "unused-byte", "short"].contains(&name);
+        assert_eq!(Message::decode(&bytes).is_some(), right, "{name}");
     }
     for (name, bytes) in frames() {
         let right = !["unknown-kind", "short"].contains(&name);

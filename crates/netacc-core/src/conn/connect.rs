@@ -28,7 +28,7 @@ use netacc_transport::rdma::engine::{RouteHandle, order};
 use netacc_transport::shm::claim::{Claim, Pushed};
 use netacc_transport::shm::rendezvous::SourceProbe;
 use netacc_transport::shm::segment::Segment;
-use netacc_transport::shm::{ShmEndpoint, budget, rendezvous};
+use netacc_transport::shm::{ShmEndpoint, budget, rendezvous, waker};
 use netacc_transport::{Endpoint, Interest};
 
 /// Divisor of the time-out of a probe, for a non-blocking connect.
@@ -438,6 +438,7 @@ fn occupy(
     {
         sl.open.write(local, target);
     }
+    waker::make_ahead(link);
     let engine = link.engine();
     if let Some(engine) = engine {
         order::enter(engine, target);

@@ -70,6 +70,7 @@ pub fn withdraw(s: &'static Socket, ep: &'static ShmEndpoint) {
             (flags & PEER_LIVENESS_WATCHED != 0, ep.liveness.peer_fd()),
             (flags & ON_KERNEL != 0, ep.passed.kernel_fd()),
             (reg.source() == Source::Liveness, ep.liveness.fd()),
+            (reg.source() == Source::Liveness, ep.heir_waker.fd()),
             (flags & OLD_SUBFLOW_WATCHED != 0, ep.old_subflow.fd()),
         ] {
             if entered && fd >= 0 {
@@ -160,6 +161,9 @@ pub(crate) fn listen_in(e: &'static Epoll, reg: &'static Registration, s: &'stat
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP | EPOLLET) as u32;
         if liveness >= 0 && e.enter(EPOLL_CTL_ADD, liveness, events, cookie(Kind::Liveness, reg)).is_ok() {
             reg.set_source(e, Source::Liveness);
+            if ep.heir_waker.fd() >= 0 {
+                let _ = e.enter(EPOLL_CTL_ADD, ep.heir_waker.fd(), events, cookie(Kind::Liveness, reg));
+            }
             subscription::note_instance(ep, reg);
         }
     }

@@ -322,6 +322,7 @@ fn move_sockets(e: &'static Epoll, reg: &'static Registration, ep: &ShmEndpoint,
     let flags = reg.flags.load(Ordering::Relaxed);
     for (entered, fd, events) in [
         (reg.source() == Source::Liveness, ep.liveness.fd(), ends),
+        (reg.source() == Source::Liveness, ep.heir_waker.fd(), ends),
         (flags & PEER_LIVENESS_WATCHED != 0, ep.liveness.peer_fd(), ends | EPOLLOUT as u32),
         (flags & OLD_SUBFLOW_WATCHED != 0, ep.old_subflow.fd(), ends | EPOLLOUT as u32),
         (flags & ON_KERNEL != 0, ep.passed.kernel_fd(), ends | EPOLLOUT as u32),

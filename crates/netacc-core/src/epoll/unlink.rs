@@ -76,6 +76,9 @@ fn remove(e: &'static Epoll, reg: &'static Registration, why: Removed) {
         if let Some(liveness) = s.and_then(|s| s.endpoint()).map(|ep| ep.liveness.fd()).filter(|b| *b >= 0) {
             del(liveness);
         }
+        if let Some(waker) = s.and_then(|s| s.endpoint()).map(|ep| ep.heir_waker.fd()).filter(|fd| *fd >= 0) {
+            del(waker);
+        }
         if let Some(hinted) = s.and_then(|s| s.endpoint()).map(|ep| ep.liveness.to_poll(&ep.side)).filter(|b| *b >= 0) {
             del(hinted);
         }

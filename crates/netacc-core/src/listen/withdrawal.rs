@@ -20,6 +20,7 @@ use core::sync::atomic::{Ordering, fence};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{addr, raw};
 use netacc_transport::Endpoint;
+use netacc_transport::shm::enough;
 use netacc_transport::shm::segment::{Leave, Segment};
 use netacc_transport::shm::slots::SLOTS;
 use netacc_transport::shm::{Link, ServerState, ShmEndpoint};
@@ -188,7 +189,7 @@ fn to_kernel(link: &'static Link, ep: &'static ShmEndpoint) -> Result<()> {
     let generation = open.generation.load(Ordering::Relaxed);
     let local_end = tcp_socket(server)?;
     let remote = tcp_socket(server).and_then(|remote| bind(&remote, client).map(|()| remote));
-    let size = ep.peers_receive_buffer();
+    let size = enough::receive_buffer_of_peer(ep);
     if size > 0
         && let Ok(remote) = &remote
     {

@@ -13,7 +13,7 @@ use crate::shm::side::Side;
 use crate::shm::side_machines::{PEER_GONE, RX_SHUT};
 use crate::shm::slot_side::View;
 use crate::shm::standstill;
-use crate::shm::waiters::{READS, WRITES, register_liveness};
+use crate::shm::waiters::{READS, WRITES, register_heir};
 use crate::shm::windows::{self, give_back_windows};
 use crate::wait::{WaitOn, WaitSet};
 use core::sync::atomic::Ordering;
@@ -117,11 +117,12 @@ impl Endpoint for ShmEndpoint {
             sole = v.is_sole_heir(&self.side);
         }
         if sole {
+            let mark = self.heir_waker.mark();
             if interest.read {
-                register_liveness(&own.rx_waiter, true);
+                register_heir(&own.rx_waiter, mark);
             }
             if interest.write {
-                register_liveness(&own.tx_waiter, true);
+                register_heir(&own.tx_waiter, mark);
             }
         } else if waker != 0 {
             if interest.read {
@@ -225,6 +226,7 @@ impl Endpoint for ShmEndpoint {
         self.liveness.release_peer(&self.side, &v);
         self.passed.drop_all();
         self.old_subflow.close();
+        self.heir_waker.close_own();
         let _last = self.liveness.take();
         windows::end(self);
         let gone = self.side.state.end(v.place()).has(PEER_GONE);

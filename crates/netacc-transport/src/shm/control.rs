@@ -4,6 +4,7 @@ use crate::limits::{CONTROL_TRIES, MESSAGES_PER_CALL, STRANGER_MESSAGES_PER_CALL
 use crate::shm::Link;
 pub use crate::shm::control_socket::send_message;
 use crate::shm::guard::{FirstMessage, first_message};
+use crate::shm::heir_waker;
 use crate::shm::link::{ENDED, LOST};
 use crate::shm::promote::{Neighbour, Offer};
 use crate::shm::redial;
@@ -355,6 +356,10 @@ impl Link {
                     redial::miss_liveness(ep, generation);
                 }
             }
+            (Message::HeirWaker { slot, generation }, Some(fd)) => match self.endpoint(slot as usize) {
+                Some(ep) => heir_waker::learn(ep, generation, fd),
+                None => reserved_fds::drop_raw(fd),
+            },
             (Message::OldSubflow { slot, generation }, Some(fd)) => match self.endpoint(slot as usize) {
                 Some(ep) => ep.learn_unread_return(generation, fd),
                 None => reserved_fds::drop_raw(fd),

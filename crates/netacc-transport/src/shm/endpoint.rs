@@ -3,6 +3,7 @@
 use crate::endpoint::Endpoint;
 use crate::shm::delays::Delays;
 use crate::shm::edges::Edges;
+use crate::shm::heir_waker::HeirWaker;
 use crate::shm::liveness::Liveness;
 use crate::shm::old_subflow::OldSubflow;
 use crate::shm::passed::PassedSockets;
@@ -43,6 +44,8 @@ pub struct ShmEndpoint {
     pub connect: QueuedConnect,
     /// The sockets whose ends show which processes still hold the connection.
     pub liveness: Liveness,
+    /// The wakers by which a process that is alone with the connection after a fork is woken.
+    pub heir_waker: HeirWaker,
     /// The old subflow, whose bytes come before the ring's.
     pub old_subflow: OldSubflow,
     /// The sockets that a process which has left the rings passes for the connection.
@@ -76,6 +79,7 @@ impl ShmEndpoint {
     pub fn drop_passed(&self) {
         self.liveness.close_peer(&self.side);
         self.liveness.owed_dial.forget();
+        self.heir_waker.close_peers();
         self.passed.drop_all();
     }
 

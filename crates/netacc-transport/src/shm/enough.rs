@@ -30,6 +30,13 @@ pub(super) fn is_there(ep: &ShmEndpoint, v: &View) -> bool {
     lowat <= 1 || parts::waiting(ep, v) >= most(v).min(lowat as u64) || is_peer_waiting(ep, v)
 }
 
+/// The value with which the peer's program has set SO_RCVBUF; 0: it has set none.
+pub fn receive_buffer_of_peer(ep: &ShmEndpoint) -> i32 {
+    // Relaxed: the word stands for itself.
+    let window = ep.side.view().map_or(0, |v| line!(v, consumer, v.me.other()).window.load(Ordering::Relaxed));
+    i32::try_from(window).unwrap_or(i32::MAX)
+}
+
 /// Number of bytes with which a reader waits for no more: fewer than [`FULL`] if it has set SO_RCVBUF.
 fn most(v: &View) -> u64 {
     // Relaxed: set by this side.

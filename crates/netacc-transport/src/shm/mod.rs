@@ -41,6 +41,7 @@ pub mod endpoint;
 pub mod enough;
 mod follow;
 pub mod guard;
+mod heir_waker;
 pub mod host_access;
 pub mod host_dir;
 pub mod identity;
@@ -95,7 +96,7 @@ pub mod wait_budget;
 mod waiters;
 mod wake;
 mod wake_peer;
-mod waker;
+pub mod waker;
 pub mod windows;
 
 pub use after_fork::after_fork;

@@ -250,5 +250,6 @@ impl ShmEndpoint {
     pub fn forget_missing(&self) {
         self.passed.forget_missing();
         self.liveness.forget_missing_peer();
+        self.heir_waker.forget_missing();
     }
 }

@@ -22,6 +22,9 @@ pub const READY_SETS: usize = 64;
 /// socket. It is a value of the words of [`OwnLine`] that name the thread to be woken.
 pub const LIVENESS_WAKER: u32 = u32::MAX;
 
+/// The waker number of such a process that is alone with the connection and has a waker for it ([`super::heir_waker`]).
+pub const HEIR_WAKER: u32 = u32::MAX - 1;
+
 /// Number of connects that the server reads at once.
 pub const BATCH: usize = 32;
 

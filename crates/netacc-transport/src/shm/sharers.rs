@@ -15,6 +15,7 @@ use crate::num;
 use crate::shm::ShmEndpoint;
 use crate::shm::delays::{Next, Wait};
 use crate::shm::drain::LivenessEvent;
+use crate::shm::heir_waker;
 use crate::shm::inherited;
 use crate::shm::parts;
 use crate::shm::procfs;
@@ -24,7 +25,7 @@ use crate::shm::side::Side;
 use crate::shm::side_machines::{LivenessSocket, LivenessSocketEvent, PEER_GONE, SHARED, Switch, SwitchEvent};
 use crate::shm::slot_side::{SlotSide, View};
 use crate::shm::wait_budget::WaitBudget;
-use crate::shm::waiters::register_liveness;
+use crate::shm::waiters::{register_heir, register_liveness};
 use crate::shm::windows;
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
@@ -74,6 +75,12 @@ impl View {
 
 /// Processes what the sockets of `set` report, after a sleep on them or without one.
 pub(super) fn poll_liveness_after(ep: &ShmEndpoint, v: &View, set: &WaitSet) {
+    if v.link.is_inherited() && set.events_of(ep.heir_waker.fd()).is_some_and(|events| events != 0) {
+        // It may have rung for another thread, as a byte may have come for it.
+        ep.heir_waker.silence();
+        ep.waiters.wake_co_waiters(v.link);
+        kick_instance(ep);
+    }
     let own = if v.link.is_inherited() { [ep.liveness.to_poll(&ep.side), ep.liveness.accepted_fd()] } else { [-1, -1] };
     // A socket that came while the thread slept is looked at. In a long set a search takes longer than a system call.
     const LONG: usize = 256;
@@ -210,6 +217,7 @@ impl ShmEndpoint {
                 // mark is stored after the message was sent, so that a peer that sees it need not wait, however long
                 // this thread loses its processor.
                 line!(v, side, v.me).forked.store(FORKED, Ordering::SeqCst);
+                heir_waker::make(self, &v);
                 // A peer that has forked has sent its message before. The child needs it, and cannot read the control
                 // socket.
                 v.link.service();
@@ -243,11 +251,12 @@ impl ShmEndpoint {
     }
 
     /// The descriptors that belong to this connection alone; -1 where there is none.
-    pub fn descriptors(&self) -> [i32; 7] {
+    pub fn descriptors(&self) -> [i32; 9] {
         let (liveness, accepted, old_subflow) =
             (self.liveness.fd(), self.liveness.accepted_fd(), self.old_subflow.open_fd());
         let [kernel, sibling_copy, unread_return] = self.passed.descriptors();
-        [self.liveness.peer_fd(), liveness, accepted, old_subflow, kernel, sibling_copy, unread_return]
+        let [own, peers] = [self.heir_waker.fd(), self.heir_waker.peers_fd()];
+        [self.liveness.peer_fd(), liveness, accepted, old_subflow, kernel, sibling_copy, unread_return, own, peers]
     }
 
     /// To be called when the other sharers are gone: updates the private cursors, by which this process works alone
@@ -277,6 +286,7 @@ impl ShmEndpoint {
         self.liveness.close_peer(&self.side);
         self.passed.drop_all();
         self.old_subflow.close();
+        self.heir_waker.close_own();
         let _last = self.liveness.take();
         self.leave();
         if v.me == Side::Client && !v.link.is_inherited() {
@@ -334,6 +344,9 @@ impl ShmEndpoint {
                 fd if fd >= 0 => {
                     set.add(fd, libc::POLLIN | libc::POLLRDHUP);
                     set.shared = true;
+                    if self.heir_waker.fd() >= 0 {
+                        set.add(self.heir_waker.fd(), libc::POLLIN);
+                    }
                     let waiting = self.liveness.accepted_fd();
                     if waiting >= 0 && waiting != fd {
                         set.add(waiting, libc::POLLIN);
@@ -437,9 +450,9 @@ impl ShmEndpoint {
         fence(Ordering::SeqCst);
         let sole = v.is_sole_heir(&self.side);
         let own = line!(v, side, v.me);
-        register_liveness(&own.rx_waiter, sole);
-        if write {
-            register_liveness(&own.tx_waiter, sole);
+        let mark = self.heir_waker.mark();
+        for cell in [Some(&own.rx_waiter), write.then_some(&own.tx_waiter)].into_iter().flatten() {
+            if sole { register_heir(cell, mark) } else { register_liveness(cell) }
         }
         // The readiness is checked after this fence; the peer publishes and then loads the registration.
         fence(Ordering::SeqCst);

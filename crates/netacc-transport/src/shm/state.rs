@@ -116,10 +116,4 @@ impl ShmEndpoint {
             self.poke_self();
         }
     }
-
-    /// The value with which the peer's program has set SO_RCVBUF; 0: it has set none.
-    pub fn peers_receive_buffer(&self) -> i32 {
-        let window = self.side.view().map_or(0, |v| line!(v, consumer, v.me.other()).window.load(Ordering::Relaxed));
-        i32::try_from(window).unwrap_or(i32::MAX)
-    }
 }

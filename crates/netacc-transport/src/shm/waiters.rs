@@ -7,7 +7,7 @@
 //! after it has registered. So either the thread that has published sees the waiter, or the waiter sees the
 //! publication.
 
-use crate::shm::segment::LIVENESS_WAKER;
+use crate::shm::segment::{HEIR_WAKER, LIVENESS_WAKER};
 use crate::wait::{WaitSet, WakerSource};
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -24,21 +24,28 @@ pub(super) const READS: u32 = 1;
 /// The thread waits for room.
 pub(super) const WRITES: u32 = 2;
 
+/// Whether a number in the words of shared memory is the mark of a process without a link of its own.
+fn is_mark(id: u32) -> bool {
+    matches!(id, LIVENESS_WAKER | HEIR_WAKER)
+}
+
 /// Removes the waker of a thread of ours from its registration. The mark of a forked process stays: without it the peer
 /// would not wake that process.
 pub(super) fn take_ours(cell: &AtomicU32) -> u32 {
-    let ours = |id: u32| (id != 0 && id != LIVENESS_WAKER).then_some(0);
+    let ours = |id: u32| (id != 0 && !is_mark(id)).then_some(0);
     cell.fetch_update(Ordering::SeqCst, Ordering::SeqCst, ours).unwrap_or(0)
 }
 
-/// Requests a wake-up by a byte on the liveness socket. A sole heir replaces whatever another process has left in the
-/// word: nobody waits for that any more.
-pub(super) fn register_liveness(cell: &AtomicU32, sole: bool) {
-    if let Err(other) = cell.compare_exchange(0, LIVENESS_WAKER, Ordering::SeqCst, Ordering::SeqCst)
-        && sole
-        && other != LIVENESS_WAKER
-    {
-        cell.swap(LIVENESS_WAKER, Ordering::SeqCst);
+/// Requests a wake-up by a byte on the liveness socket.
+pub(super) fn register_liveness(cell: &AtomicU32) {
+    let _ = cell.compare_exchange(0, LIVENESS_WAKER, Ordering::SeqCst, Ordering::SeqCst);
+}
+
+/// Requests a wake-up of a sole heir, whose mark that is. It replaces whatever another process has left in the word: nobody
+/// waits for that any more.
+pub(super) fn register_heir(cell: &AtomicU32, mark: u32) {
+    if cell.load(Ordering::SeqCst) != mark {
+        cell.swap(mark, Ordering::SeqCst);
     }
 }
 
@@ -85,7 +92,7 @@ impl Waiters {
                     return;
                 }
                 // The word has the mark of another sharer, which does not know our further waiters.
-                Err(b) if b == LIVENESS_WAKER || waker == LIVENESS_WAKER => break,
+                Err(b) if is_mark(b) || waker == LIVENESS_WAKER => break,
                 Err(_) => {}
             }
             let Some(mine) =
@@ -161,7 +168,8 @@ impl Waiters {
         if self.has_co_waiters(what, 0) {
             return;
         }
-        let _ = cell.compare_exchange(LIVENESS_WAKER, 0, Ordering::SeqCst, Ordering::SeqCst);
+        let mark = |id| is_mark(id).then_some(0);
+        let _ = cell.fetch_update(Ordering::SeqCst, Ordering::SeqCst, mark);
         // A thread that registered in between relied on the mark that is removed now.
         if self.has_co_waiters(what, 0) {
             self.wake_co_waiters(link);

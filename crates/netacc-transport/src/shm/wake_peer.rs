@@ -3,12 +3,13 @@
 
 use crate::shm::ShmEndpoint;
 use crate::shm::liveness::Liveness;
-use crate::shm::segment::LIVENESS_WAKER;
+use crate::shm::segment::{HEIR_WAKER, LIVENESS_WAKER};
 use crate::shm::side::Side;
 use crate::shm::side_machines::RING_OWED;
 use crate::shm::slot_side::{SlotSide, View};
 use core::sync::atomic::{Ordering, fence};
 use netacc_ring::{Ring, notify_data, notify_room};
+use netacc_stats::{Counter, page};
 use netacc_sys::{cpu, raw};
 
 /// The byte that wakes a thread. It is a control character, with which no text of a foreign program begins.
@@ -99,7 +100,9 @@ impl ShmEndpoint {
             if id == 0 {
                 continue;
             }
-            if id == LIVENESS_WAKER {
+            if id == HEIR_WAKER && v.link.peer.is_trusted() && self.heir_waker.ring(&self.side) {
+                page().count(Counter::Doorbells);
+            } else if matches!(id, LIVENESS_WAKER | HEIR_WAKER) {
                 self.liveness.wake_sharers(&self.side, v);
             } else if !v.link.is_inherited() {
                 v.link.ring_peer(id);

@@ -1,8 +1,9 @@
 //! Waking threads over a link: ready sets and the wakers of both sides.
 
+use crate::num;
 use crate::shm::Link;
 use crate::shm::named_waker::{self, Emptied};
-use crate::shm::segment::{LIVENESS_WAKER, READY_SETS};
+use crate::shm::segment::{LIVENESS_WAKER, READY_SETS, ServedBy};
 use crate::wait::{WaitOn, WaitSet, WakerSource};
 use crate::wakers;
 use core::sync::atomic::Ordering;
@@ -74,6 +75,9 @@ impl WakerSource for Link {
         self.put();
     }
 }
+
+/// Largest number of wakers that are made before threads sleep on them.
+const MADE_AHEAD: u32 = 32;
 
 impl Link {
     /// The waker by which the peer wakes the wait of `set`, borrowed at the first call; 0 if none can be borrowed. On a
@@ -160,6 +164,30 @@ impl Link {
             // The peer may have read them all before it could see the word: then there is room again.
             let _ = self.control.send(Message::Wake { id }, None);
         }
+    }
+}
+
+/// Client: to be called before a connect is queued. Makes wakers before threads need them, and tells the peer of them,
+/// where the peer may fork a process for each connection: that one can ring the wakers of which its parent had heard,
+/// and reaches all others by a byte on the liveness socket alone, which costs both sides more. A process with a single
+/// thread has its waker heard of when it first waits for an answer.
+pub fn make_ahead(link: &Link) {
+    if !link.segment().is_some_and(|s| s.served_by() == ServedBy::Forked) || !link.trust_is_mutual() {
+        return;
+    }
+    let threads = rustix::fs::stat(c"/proc/self/task").map_or(0, |tasks| tasks.st_nlink.saturating_sub(2));
+    let wanted = u32::try_from(threads).map_or(MADE_AHEAD, |n| n.min(MADE_AHEAD));
+    if wanted < 2 {
+        return;
+    }
+    let _g = link.lock.lock();
+    let end = const { num::constant(READY_SETS) } + wanted;
+    while let Some(id) = link.idle_wakers.next().filter(|id| *id < end) {
+        if make(link, id).is_err() {
+            return;
+        }
+        link.idle_wakers.made(id);
+        link.idle_wakers.put(id);
     }
 }
 
