@@ -3,11 +3,20 @@
 use netacc_sys::errno::Result;
 use netacc_sys::{own_limit, raw, reserved_fds};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
 
 /// Makes a waker of ours, at a private descriptor number.
 pub fn create() -> Result<i32> {
-    let fd = own_limit::raised(|| Ok(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?))?;
-    reserved_fds::adopt(fd)
+    reserved_fds::adopt(make()?)
+}
+
+/// Makes a waker that can be done without: it takes no number that the program could have.
+pub fn create_above() -> Result<i32> {
+    reserved_fds::park(make()?)
+}
+
+fn make() -> Result<OwnedFd> {
+    own_limit::raised(|| Ok(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?))
 }
 
 /// Rings a waker. A full counter means that it rings already, so errors do not matter.

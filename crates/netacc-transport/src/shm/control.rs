@@ -58,8 +58,8 @@ pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
 fn receive_passed(fd: BorrowedFd<'_>) -> Option<Received> {
     let raw_fd = fd.as_raw_fd();
     let (mut peeked, mut lost) = receive(fd, RecvFlags::PEEK);
-    // A waker is not worth a spare number: the peer is woken by messages instead.
-    let is_waker = matches!(peeked, Received::Message(Message::Waker { .. }, None));
+    // A waker is not worth a spare number: the peer is woken by messages or bytes instead.
+    let is_waker = matches!(peeked, Received::Message(Message::Waker { .. } | Message::HeirWaker { .. }, None));
     if lost && !is_waker && reserved_fds::is_exhausted(raw_fd) {
         // Above the program's limit there may be numbers, which serve as well.
         if let Some(again) = own_limit::while_raised(|| receive(fd, RecvFlags::PEEK)) {

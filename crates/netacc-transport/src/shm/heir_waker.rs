@@ -102,7 +102,7 @@ pub(super) fn make(ep: &ShmEndpoint, v: &View) {
     if v.me != Side::Server || !v.link.trust_is_mutual() || ep.side.is_remote() || used() {
         return;
     }
-    let Ok(fd) = wakers::create() else { return };
+    let Ok(fd) = wakers::create_above() else { return };
     let (slot, generation) = (num::small(v.index), ep.side.generation.load(Ordering::Relaxed));
     if v.link.control.send(Message::HeirWaker { slot, generation }, Some(fd)).is_err() {
         return reserved_fds::close(fd);
@@ -116,7 +116,8 @@ pub(super) fn learn(ep: &ShmEndpoint, generation: u32, fd: OwnedFd) {
     if !ep.side.expects(generation) {
         return reserved_fds::drop_raw(fd);
     }
-    let Ok(fd) = reserved_fds::adopt(fd) else { return };
+    // It can be done without, so it takes no number that the program could have.
+    let Ok(fd) = reserved_fds::park(fd) else { return };
     let new = u64::from(generation) << 32 | u64::from((fd + 1).cast_unsigned());
     let first = |old: u64| (low_half(old) == 0 || (old >> 32) as u32 != generation).then_some(new);
     // Release: see [`HeirWaker::ring`]. No thread writes to the one of an earlier connection any more.
