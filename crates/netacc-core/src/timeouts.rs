@@ -145,6 +145,9 @@ pub const QUEUED_CONNECT: Duration = Duration::from_millis(200);
 /// to the queue that all of them have. Longer than an event loop needs for its other events.
 pub const QUEUED_CONNECT_MOVES: Duration = Duration::from_millis(8);
 
+/// How long a connect waits at a rendezvous that several processes have in common until one of them takes its link up.
+pub const LINK_TAKEN_UP: Duration = Duration::from_secs(2);
+
 /// How long the kernel may take for a connect that bypasses a process which accepts none, and which could also stay
 /// queued there. On a busy host the kernel's own packets may take tens of milliseconds. Afterwards the connect is
 /// queued anew.

@@ -24,10 +24,11 @@ use netacc_sys::time::Deadline;
 use netacc_sys::{lock, raw, time};
 use netacc_transport::rdma::engine;
 use netacc_transport::shm::segment::{Segment, ServedBy};
-use netacc_transport::shm::{Link, ServerState, ShmEndpoint, redial};
+use netacc_transport::shm::{Link, ServerState, ShmEndpoint, redial, rendezvous};
 
 const QUEUED_CONNECT: u64 = time::ns(timeouts::QUEUED_CONNECT);
 const MOVES: u64 = time::ns(timeouts::QUEUED_CONNECT_MOVES);
+const LINK_TAKEN_UP: u64 = time::ns(timeouts::LINK_TAKEN_UP);
 
 /// Time (ns) between two looks at the connects in the list.
 const STEP: u64 = MOVES / 2;
@@ -234,7 +235,7 @@ fn serve(deadline: Deadline) -> Deadline {
             && !bypassed.iter().any(|l| core::ptr::eq(*l, link))
         {
             bypassed.push(link);
-            note_others(r);
+            note_others(r, now);
             redispatch::bypass(&queued_at_link(link), Reason::NotTaken);
         }
     }
@@ -245,14 +246,19 @@ fn serve(deadline: Deadline) -> Deadline {
     Deadline::At(now + STEP)
 }
 
-/// Notes that several processes serve the listener of a connect whose link none has taken up, if that is so: the one at
-/// whose rendezvous it waits, or which has begun to take it up, may be busy or accept no more.
-fn note_others(r: Ref<Socket>) {
+/// Notes that several processes serve the listener of a connect whose link none has taken up, if the connect should not wait
+/// for that: another process has a rendezvous of its own, and the one that the client has found may accept no more. Where all
+/// of them take links up at one rendezvous, the link waits there for whichever is idle, as in the kernel's queue. Only after a
+/// long time it goes to that queue, since a process may have begun to take it up and then been busy.
+fn note_others(r: Ref<Socket>, now: u64) {
     let Some(dest) = r.obj.peer.get() else { return };
     with_endpoint(r, |ep| {
+        let link = ep.side.link();
         let untold = |s: &Segment| s.server() == ServerState::Pending && !s.served_by_many();
-        if let Some(segment) = ep.side.link().segment().filter(untold)
+        let is_old = || now.saturating_sub(queued::made_at(ep)) >= LINK_TAKEN_UP;
+        if let Some(segment) = link.segment().filter(untold)
             && kernel_queue::listener(dest).is_some_and(|found| found.is_shared)
+            && (is_old() || rendezvous::has_others(dest, link.listener.member.load(Ordering::Relaxed)))
         {
             segment.set_served_by(ServedBy::Several);
         }

@@ -370,6 +370,18 @@ pub fn search<E, F: FnMut(&Name) -> core::result::Result<bool, E>>(
     Ok(None)
 }
 
+/// Whether another process than the one with the first place has a rendezvous for the listener at `dest` that this cookie
+/// tells from others of its port (0: it has its port alone). It sees a client that comes and goes.
+pub fn has_others(dest: SocketAddr, member: u64) -> bool {
+    let Ok(fd) = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None) else { return false };
+    let scopes =
+        || scopes(dest.ip()).into_iter().filter(|_| member == 0).chain((member != 0).then_some(Scope::One(member)));
+    let mut names = (1..PLACES).flat_map(|place| scopes().map(move |scope| Name::at(scope, dest.port(), place)));
+    let there = names.any(|name| matches!(dial(&fd, &name), Ok(true) | Err(NoLink::Busy)));
+    reserved_fds::drop_raw(fd);
+    there
+}
+
 /// Connects `fd` to the rendezvous with this name; returns whether there is one.
 fn dial(fd: &OwnedFd, name: &Name) -> core::result::Result<bool, NoLink> {
     let res = |e: rustix::io::Errno| NoLink::Resources(Errno::from(e));
