@@ -8,6 +8,7 @@ static int port[MOST], l[MOST];
 struct member {
 	int me, all;
 	enum how how;
+	int late; // it accepts after it has written
 };
 static void await_room(int fd, enum how how)
 {
@@ -54,10 +55,13 @@ static void *take_part(void *arg)
 	struct member m = *(struct member *)arg;
 	int next = (m.me + 1) % m.all, before = (m.me + m.all - 1) % m.all;
 	unsigned char *b = malloc(BYTES), x;
-	int out = connect_to(port[next]), in = accept(l[m.me], NULL, NULL);
-	CHECK(b && in >= 0);
+	int out = connect_to(port[next]), in = m.late ? -1 : accept(l[m.me], NULL, NULL);
+	CHECK(b);
 	pat_fill(b, BYTES, 0, m.me);
 	write_all(out, b, m.how);
+	if (m.late)
+		in = accept(l[m.me], NULL, NULL);
+	CHECK(in >= 0);
 	recv_all(in, b, BYTES);
 	pat_check(b, BYTES, 0, before);
 	send_all(out, "x", 1); // it goes on
@@ -66,7 +70,7 @@ static void *take_part(void *arg)
 	close(out), close(in);
 	return NULL;
 }
-static void circle(int all, enum how how, int threads)
+static void circle(int all, enum how how, int threads, int late)
 {
 	pid_t kid[MOST];
 	pthread_t t[MOST];
@@ -74,7 +78,7 @@ static void circle(int all, enum how how, int threads)
 	for (int i = 0; i < all; i++)
 		l[i] = listen_on(&port[i]);
 	for (int i = 0; i < all; i++) {
-		m[i] = (struct member){ i, all, how };
+		m[i] = (struct member){ i, all, how, late };
 		if (threads) {
 			EQ(pthread_create(&t[i], NULL, take_part, &m[i]), 0);
 			continue;
@@ -137,12 +141,15 @@ int main(void)
 {
 	t_init();
 	for (enum how how = BLOCKING; how < HOWS; how++)
-		circle(2, how, 0);
-	circle(3, BLOCKING, 0);
-	circle(3, EPOLL, 0);
-	circle(MOST, POLL, 0);
-	circle(2, BLOCKING, 1);
-	circle(3, EPOLL, 1);
+		circle(2, how, 0, 0);
+	circle(3, BLOCKING, 0, 0);
+	circle(3, EPOLL, 0, 0);
+	circle(MOST, POLL, 0, 0);
+	circle(2, BLOCKING, 1, 0);
+	circle(3, EPOLL, 1, 0);
+	circle(2, BLOCKING, 0, 1);
+	circle(3, POLL, 0, 1);
+	circle(2, EPOLL, 1, 1);
 	alone(BLOCKING);
 	alone(EPOLL);
 	slow_reader();

@@ -7,7 +7,7 @@ use crate::fd::table;
 use crate::fork::vfork;
 use crate::object::reference::Ref;
 use crate::object::socket::{SHARED, Socket};
-use crate::switch::demote;
+use crate::switch::{demote, queued_connects};
 use crate::timeouts;
 use netacc_stats::Reason;
 use netacc_sys::errno::Errno;
@@ -62,6 +62,12 @@ fn look() {
         Some(Found::PeerReadsNot(since)) => {
             pace = pace.max(Some(Looks::Seldom));
             waits_long |= since >= CIRCLE;
+        }
+        Some(Found::NotAccepted(since)) => {
+            pace = pace.max(Some(Looks::Seldom));
+            if since >= CIRCLE {
+                queued_connects::leave_queue(r);
+            }
         }
     });
     if waits_long {

@@ -1,7 +1,7 @@
 //! Writers that wait for room in a ring, although TCP would have given it to them.
 //!
 //! A ring holds less than the buffers of a TCP connection, which grow for a writer that waits. So programs that each
-//! write all that they have before they read would wait for each other here, and not by TCP. There are two signs:
+//! write all that they have before they read would wait for each other here, and not by TCP. There are three signs:
 //!
 //! - *Neither end reads.* Both rings of a connection are full, both writers wait, and no byte moves.
 //! - *A circle.* A process waits for room on one connection, keeps the writer of another one waiting, and no byte moves in either
@@ -9,7 +9,10 @@
 //!   before it in the circle waits already. Nothing has to be known of other processes. A process that passes bytes on shows the
 //!   same sign while its reader makes a long pause, so it has to last much longer.
 //!
-//! One direction alone that is full is neither: its reader is slow, and its writer has to wait.
+//! - *A queue.* The connect of a writer that waits is not accepted for long. TCP takes more bytes for one that is in the listener's
+//!   queue, and the process that would accept it may be part of a circle.
+//!
+//! One direction alone that is full is none of them: its reader is slow, and its writer has to wait.
 //!
 //! A writer that finds no room notes that, and threads that are about to sleep wake for the next look ([`due`]). The socket
 //! layer leaves the ring when no byte has moved for some time.
@@ -168,6 +171,8 @@ pub enum Found {
     NeitherReads(u64),
     /// The peer may be a slow reader.
     PeerReadsNot(u64),
+    /// The connect waits in its queue, where nobody reads.
+    NotAccepted(u64),
 }
 
 impl Standstill {
@@ -230,6 +235,9 @@ impl Standstill {
         let own = moved(&v, v.me);
         let both = self.both.see(own.wrapping_add(moved(&v, v.me.other())), now);
         let alone = self.own.see(own, now);
+        if !is_accepted(&v) {
+            return Some(Found::NotAccepted(alone));
+        }
         // Relaxed: threads look one at a time.
         if both == 0 {
             self.looks.store(0, Ordering::Relaxed);
@@ -264,21 +272,24 @@ pub fn may_leave(ep: &ShmEndpoint) -> bool {
 
 /// Whether the connection is in its ring. One to another host is not meant: its bytes move by the engine's work, and no kernel
 /// socket here leads there.
-fn lives(ep: &ShmEndpoint, v: &View) -> bool {
+fn lives(ep: &ShmEndpoint) -> bool {
     let state = ep.side.state.look();
-    // A connect that nobody has accepted has no process at its other end.
-    let taken = v.slot.open.outcome.load(Ordering::Relaxed) == CONNECT_TAKEN;
-    !(state.is_left() || state.is_dead()) && taken && !ep.side.is_remote()
+    !(state.is_left() || state.is_dead() || ep.side.is_remote())
+}
+
+/// Whether a process has accepted the connection, and is at its other end.
+fn is_accepted(v: &View) -> bool {
+    v.slot.open.outcome.load(Ordering::Relaxed) == CONNECT_TAKEN
 }
 
 /// Whether our writer has no room.
 fn waits(ep: &ShmEndpoint, v: &View) -> bool {
-    lives(ep, v) && !ep.side.state.look().is_write_side_over() && !windows::has_room(ep, v)
+    lives(ep) && !ep.side.state.look().is_write_side_over() && !windows::has_room(ep, v)
 }
 
 /// Whether the peer's writer has no room.
 fn is_full(ep: &ShmEndpoint, v: &View) -> bool {
-    lives(ep, v) && !ep.side.state.look().is_read_side_over() && !Rings::peer_has_room(v)
+    lives(ep) && is_accepted(v) && !ep.side.state.look().is_read_side_over() && !Rings::peer_has_room(v)
 }
 
 /// Whether the peer's writer has no room and waits for it.
