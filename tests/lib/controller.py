@@ -1,4 +1,4 @@
-"""An operator who never rests: switches a program and its children off and on while they run."""
+"""An operator who never rests: switches a program and its children off and on, or exchanges their library, while they run."""
 
 import pathlib
 import random
@@ -17,8 +17,8 @@ PATIENCE = 0.05
 class Controller:
     """Is at work as long as the context lasts."""
 
-    def __init__(self, pid, seed):
-        self.pid, self.chance = pid, random.Random(seed)
+    def __init__(self, pid, seed, actions=("off", "on")):
+        self.pid, self.chance, self.actions = pid, random.Random(seed), actions
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._work, daemon=True)
 
@@ -32,7 +32,7 @@ class Controller:
 
     def _work(self):
         while not self.over.is_set():
-            for action in ("off", "on"):
+            for action in self.actions:
                 processes = host.tree(self.pid)
                 # All at once, or one whose peers stay where they are.
                 self._ask(action, processes if self.chance.random() < 0.7 else [self.chance.choice(processes)])

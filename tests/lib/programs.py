@@ -1,5 +1,5 @@
 """Runs the small programs of tests/apps, each of which is a test: on kernel TCP, accelerated, promoted while it runs, and
-accelerated while an operator switches it off and on.
+accelerated while an operator switches it off and on, or exchanges its library, all the time.
 
 A program has passed if it ends with status 0 and its last line is `ok NAME`. Status 77 means that this machine lacks
 something that the program needs, which its last line names.
@@ -19,16 +19,27 @@ TESTS = pathlib.Path(__file__).resolve().parents[1]
 SOURCES = TESTS / "apps"
 BUILT = TESTS.parent / "build" / "tests" / "apps"
 MODES = ("plain", "netacc", "tcp-first")
-# The programs that run with a controller as well, of which they know nothing; each has passed in 40 rounds. Of the others some count on
-# the room of a socket, the length of a queue, the size of a read or the number of edge-triggered events, which differ between the
-# paths of a connection (docs/COMPATIBILITY.md); accept_threads, kill_after_shutdown and listener_left may hang, many_large may see its
-# connections in another order, strangers_threads may see a reset; and the rest was not tried as often.
-STEADY = (
-    "accept_turns", "adopt_listener", "bulk_random", "cancel", "close_beside_calls", "close_other_thread", "epoll_et",
-    "epoll_oneshot", "epoll_threads", "fork_both", "fork_keep", "fork_rights", "fork_sole_threads", "half_close", "inetd", "kill_bulk",
-    "poll_family", "resets", "reuseport", "scm_rights", "shutdown_other_thread",
-)
-OPERATED = {"off-on": STEADY}
+# The modes in which an operator works on the program all the time, of which that knows nothing, and what he asks for in turn.
+OPERATED = {"off-on": ("off", "on"), "upgrade": ("upgrade",)}
+# The programs that count on what a change of the path is said to change (docs/COMPATIBILITY.md, "netacc_ctl off, on and upgrade while a
+# program waits for a state"), and so have none of these modes.
+STATES = {
+    "backlog_full": "the length of a queue", "backlog_large": "the length of a queue", "connect_ends": "the length of a queue",
+    "close_wakes": "the room of a socket", "window_memory": "the room of a socket",
+    "epoll_edge_in_child": "the number of edges", "epoll_listener_two": "the number of edges", "rcvlowat_edge": "the number of edges",
+    "kill_after_shutdown": "the number of edges", "msg_flags": "how much one call moves",
+    "cork": "how long bytes are held back", "sendfile_": "how much one call moves", "splice_": "how much one call moves",
+}
+# Those of which each run has a part: each has passed in 50 rounds there, some of them beside other load. The others run where they are
+# named, and with `--whole`.
+STEADY = {
+    "off-on": (
+        "accept_turns", "adopt_listener", "bulk_random", "cancel", "close_beside_calls", "close_other_thread", "epoll_et",
+        "epoll_oneshot", "epoll_threads", "fork_both", "fork_keep", "fork_rights", "fork_sole_threads", "half_close", "inetd", "kill_bulk",
+        "poll_family", "resets", "reuseport", "scm_rights", "shutdown_other_thread",
+    ),
+    "upgrade": (),
+}
 SKIPPED = 77
 # A program ends itself after 60 s.
 LIMIT = 90
@@ -36,6 +47,16 @@ LIMIT = 90
 
 def names():
     return sorted(path.stem for path in SOURCES.glob("*.c"))
+
+
+def runs(name, mode):
+    """Whether a program runs in this mode."""
+    return mode not in OPERATED or name not in STATES
+
+
+def is_steady(name, mode):
+    """Whether a program may be chosen for a run that is not whole, in one of the modes in which an operator works on it."""
+    return name in STEADY[mode]
 
 
 def command(name, mode, built=BUILT):
@@ -59,7 +80,7 @@ def run(name, mode, patience=1, built=BUILT, seed=0):
     env = {k: v for k, v in os.environ.items() if k not in unknown} | more | {"T_PATIENCE": str(patience)}
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env,
                                text=True, errors="replace", start_new_session=True)
-    operator = controller.Controller(process.pid, f"{name}{seed}") if mode in OPERATED else contextlib.nullcontext()
+    operator = controller.Controller(process.pid, f"{name}{seed}", OPERATED[mode]) if mode in OPERATED else contextlib.nullcontext()
     try:
         with operator:
             said, _ = process.communicate(timeout=LIMIT * patience)

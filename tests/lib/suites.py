@@ -125,13 +125,14 @@ class Programs(Suite):
     @functools.cached_property
     def cases(self):
         def cases(name):
-            modes = [mode for mode in self.modes if name in programs.OPERATED.get(mode, (name,))]
+            modes = [mode for mode in self.modes if programs.runs(name, mode)]
             return [(programs.Program(name), mode, f"{name}[{mode}]") for mode in modes]
         return {name: cases(name) for name in programs.names()}
 
     def turn(self, items, chance):
-        operated = [item for item in items if item.mode in programs.OPERATED]
-        return [item for item in items if item not in operated] + chance.sample(operated, round(len(operated) * self.part))
+        rest = [item for item in items if item.mode not in programs.OPERATED]
+        operated = [item for item in items if item not in rest and programs.is_steady(item.entry.base, item.mode)]
+        return rest + chance.sample(operated, round(len(operated) * self.part))
 
     def run(self, item, seed):
         return matrix.run_one(programs.World, item.entry, item.mode, self.enter, seed)
