@@ -54,6 +54,25 @@ static void number(void)
 	recv_all(res, &b, 1);
 	close(c), close(res);
 }
+// A listener that is registered with epoll at that time reports the clients that come later.
+static void registered(void)
+{
+	struct epoll_event ev = { EPOLLIN | EPOLLET, { 0 } };
+	int ep = epoll_create1(0);
+	ctl_ask("off", getpid());
+	l = listen_on(&port);
+	nonblock(l);
+	EQ(epoll_ctl(ep, EPOLL_CTL_ADD, l, &ev), 0);
+	EQ(epoll_wait(ep, &ev, 1, 0), 0);
+	ctl_ask("on", getpid());
+	FAILS(accept(l, NULL, NULL), EAGAIN);
+	int c = connect_to(port);
+	EQ(epoll_wait(ep, &ev, 1, 20000), 1);
+	res = accept(l, NULL, NULL);
+	CHECK(res >= 0);
+	expect_shm(res);
+	close(c), close(res), close(l), close(ep);
+}
 static void handler(int s) { (void)s; }
 static void *sends(void *to)
 {
@@ -90,6 +109,7 @@ int main(void)
 	for (int i = 0; i < 5; i++) {
 		time_out();
 		number();
+		registered();
 	}
 	restarts();
 	close(first);

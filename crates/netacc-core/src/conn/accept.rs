@@ -145,9 +145,14 @@ fn accept_by_kernel(
     (p, len, flags): (*mut c_void, *mut u32, i32),
     call: &mut Waiting,
 ) -> Option<Outcome> {
-    // In this order: the mode says that nothing is awaited only when the listeners are back.
+    // The mode says that listeners are awaited before any is left, and no longer than until all are back. So it is asked for
+    // after a look at the listener, and what it says counts if the listener has not come back until then.
+    let is_back = || r.obj.path() == Path::Listener;
+    if is_back() {
+        return None;
+    }
     let awaited = process_mode::is_awaited();
-    if r.obj.path() == Path::Listener {
+    if is_back() {
         return None;
     }
     // What the kernel answers for an address that it cannot store, or for flags that there are not, it answers itself.
@@ -479,6 +484,10 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener, deadline: 
     }
     let bell = Bell::take();
     let mut signals = CallSignals::new(core::ptr::null());
+    // A ring for what another thread did before this one had the bell is not heard.
+    if is_left(r.obj, l) {
+        return Ok(());
+    }
     loop {
         // The program may have connects that wait for it at a listener that was left meanwhile, or for another process.
         let until = queued_connects::within(deadline);

@@ -16,6 +16,7 @@ use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, Path, Socket};
 use crate::object::source::Source;
 use crate::outcome::Outcome;
+use crate::process_mode;
 use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLEXCLUSIVE, EPOLLIN};
 use netacc_sys::errno::{Errno, Result};
@@ -84,7 +85,7 @@ fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u3
     }
     let known = find(e, s, fd);
     match (op, s.path()) {
-        (_, Path::Tcp) if known.is_none() && !s.is_candidate() => by_kernel(e, fd, event),
+        (_, Path::Tcp) if known.is_none() && !s.is_candidate() && !comes_back(op, fd, s) => by_kernel(e, fd, event),
         (EPOLL_CTL_ADD, path) => match (known, event) {
             (Some(_), _) => Outcome::Failed(Errno::EXIST),
             (None, None) => Outcome::Failed(Errno::FAULT),
@@ -116,6 +117,12 @@ fn note_unsettled(e: &Epoll, s: &Socket) {
         // Relaxed: a thread that waits already looks when it waits again.
         e.unsettled.store(1, Ordering::Relaxed);
     }
+}
+
+/// Whether the operation adds a listener of the kernel's that an operator may bring back, such as one that was made while the
+/// process was off: its registration has to be known then.
+fn comes_back(op: i32, fd: i32, s: &Socket) -> bool {
+    op == EPOLL_CTL_ADD && process_mode::is_awaited() && adopt::is_kernels_listener(fd, s)
 }
 
 /// Leaves a number to the kernel's set.

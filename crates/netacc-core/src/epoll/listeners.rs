@@ -67,8 +67,7 @@ fn poll_queues(e: &'static Epoll, reg: &'static Registration) {
 }
 
 /// Undoes [`watch_listener`]. Under `STRUCTURE`.
-pub(super) fn unhear_listener(e: &'static Epoll, reg: &'static Registration, s: &'static Socket) {
-    let Some(l) = s.listener() else { return };
+pub(super) fn unhear_listener(e: &'static Epoll, reg: &'static Registration, s: &'static Socket, l: &'static Listener) {
     // Another number of this listener that is registered here takes the entry over.
     let mut heir = None;
     each_registration(s, |other, r| {

@@ -10,6 +10,7 @@ use crate::epoll::subscription::{Attached, attach};
 use crate::object::instance::{
     DISABLED, Epoll, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS, Registration, STRUCTURE,
 };
+use crate::object::listener::Listener;
 use crate::object::reference::at;
 use crate::object::socket::Socket;
 use crate::object::source::Source;
@@ -136,18 +137,19 @@ pub fn is_watched_here(s: &'static Socket) -> bool {
     watched
 }
 
-/// Adapts the registrations of a listener that is an ordinary kernel socket again.
-pub fn no_listener(s: &'static Socket) {
-    if s.registrations.load(Ordering::Acquire).is_null() {
-        return;
-    }
+/// Calls `change`, which makes the listener `l` an ordinary kernel socket again, under the lock of its registrations, and enters
+/// these in the kernel's sets afterwards. So no thread registers the socket as a listener that is none any more, and one that
+/// gets an event of the kernel's asks the kernel alone for what that tells of. `None`: nothing was changed.
+pub fn no_listener<T>(s: &'static Socket, l: &'static Listener, change: impl FnOnce() -> Option<T>) -> Option<T> {
     let _s = STRUCTURE.lock();
+    let changed = change()?;
     each_registration(s, |e, reg| {
-        unhear_listener(e, reg, s);
+        unhear_listener(e, reg, s, l);
         let _ = e.enter(EPOLL_CTL_DEL, reg.fd.load(Ordering::Relaxed), 0, 0);
         reg.set_source(e, Source::Nothing);
         return_to_kernel(e, reg, s);
     });
+    Some(changed)
 }
 
 /// Makes the registration of an accelerated connection report by our own ready queue.
@@ -183,7 +185,8 @@ pub fn candidate(s: &'static Socket) {
     });
 }
 
-/// Notes an edge for every registration of a listener on which shutdown(2) was called.
+/// Notes an edge for every registration: of a listener on which shutdown(2) was called, or of a connect that goes on
+/// waiting where it was.
 pub fn stirred(s: &'static Socket) {
     if s.registrations.load(Ordering::Acquire).is_null() {
         return;

@@ -52,7 +52,11 @@ fn remove(e: &'static Epoll, reg: &'static Registration, why: Removed) {
     stash::forget(e, reg);
     if let Some(s) = s {
         match s.path() {
-            Path::Listener => unhear_listener(e, reg, s),
+            Path::Listener => {
+                if let Some(l) = s.listener() {
+                    unhear_listener(e, reg, s, l);
+                }
+            }
             Path::Shm => {
                 if let Some(ep) = s.endpoint() {
                     subscription::detach(e, ep, core::ptr::from_ref(reg) as usize);

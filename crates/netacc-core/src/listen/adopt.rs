@@ -169,7 +169,7 @@ pub(crate) fn reopen(fd: i32, s: &'static Socket) {
 }
 
 /// Whether the socket is a listener that is left to the kernel, and that the program has made or waited on.
-fn is_kernels_listener(fd: i32, s: &Socket) -> bool {
+pub(crate) fn is_kernels_listener(fd: i32, s: &Socket) -> bool {
     matches!(s.path(), Path::New | Path::Tcp) && !s.is_candidate() && !s.is_inherited() && listens(fd)
 }
 

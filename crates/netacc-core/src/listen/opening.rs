@@ -6,6 +6,7 @@ use crate::fd::placeholder::materialize;
 use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::listen::entrance;
+use crate::object::kernel_turn::waiting_at;
 use crate::object::listener::{LISTENERS, SHARED_BY_FORK, remote_names};
 pub use crate::object::listener::{Listener, tcp_ready};
 use crate::object::socket::{ConnState, ListenState, NONBLOCK, PLACEHOLDER, Path, Socket};
@@ -116,12 +117,14 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: Range<u16>) {
         return;
     };
     let adopted = places.end > 1;
+    // What waits in the kernel's queue now comes before everything that clients queue once they find the rendezvous.
+    let waiting = if adopted { waiting_at(fd).unwrap_or(0) } else { 0 };
     let mut permitted = Transports::TCP;
     let reason = match rendezvous_for(fd, s, local, backlog, places) {
         Ok((sock, transports)) => match LISTENERS.alloc() {
             Some(l) => {
                 permitted = transports;
-                l.start(sock, backlog, permitted, s);
+                l.start(sock, (backlog, waiting), permitted, s);
                 s.set_listener(l);
                 if s.domain() == libc::AF_INET6 {
                     // bind(2) may have changed the option, and accepted connections inherit it.
@@ -325,7 +328,7 @@ fn is_reached(fd: i32, local: SocketAddr, at: SocketAddr) -> bool {
 /// an ordinary one, and waiting clients are reset. A new listen(2) opens a new rendezvous.
 pub fn abort(fd: i32, s: &'static Socket) {
     let Some(l) = s.listener() else { return };
-    if let Some(was) = kernel_only(fd, s, false) {
+    if let Some(was) = kernel_only(fd, s, l, false) {
         l.reset_queued(was);
     }
 }
@@ -337,13 +340,17 @@ fn is_only_held(s: &'static Socket, l: &Listener) -> bool {
 
 /// Leaves a listener to the kernel alone, as one that counts as `inherited` from here on, or as an ordinary socket. Returns
 /// its state as a listener; `None`: another thread has done so before.
-fn kernel_only(fd: i32, s: &'static Socket, inherited: bool) -> Option<ListenState> {
-    paths::no_listener(s);
-    let was = s.forget_listener(inherited)?;
-    // The kernel's O_NONBLOCK was set for our own purpose; from now on it has the application's value again.
-    let flags = crate::fd::placeholder::status_flags(s) as usize;
-    let _ = raw::fcntl(fd, libc::F_SETFL, flags);
-    Some(was)
+fn kernel_only(fd: i32, s: &'static Socket, l: &'static Listener, inherited: bool) -> Option<ListenState> {
+    // Another thread may have left this listener, and opened another one for the socket, since the caller found it.
+    let is_its = || s.listener().is_some_and(|now| core::ptr::eq(now, l));
+    // A child that only has its parent's listener may not know which mode the parent has given it meanwhile.
+    let is_parents = inherited && l.inherited.load(Ordering::Relaxed) != 0;
+    // The kernel's O_NONBLOCK was set for our own purpose; from now on it has the application's value again. It has it before
+    // the listener is left: a thread that finds that makes the kernel's call. A file that other programs have kept its mode.
+    if is_its() && !is_parents && !l.servers.is_unknown() {
+        let _ = raw::fcntl(fd, libc::F_SETFL, crate::fd::placeholder::status_flags(s) as usize);
+    }
+    paths::no_listener(s, l, || if is_its() { s.forget_listener(inherited) } else { None })
 }
 
 /// Leaves the listener to the kernel and sends queued connects there, since another process will serve it without this
@@ -352,7 +359,7 @@ fn kernel_only(fd: i32, s: &'static Socket, inherited: bool) -> Option<ListenSta
 pub fn abandon(fd: i32, s: &'static Socket) {
     let Some(l) = s.listener() else { return };
     netacc_log::log!(Info, "fd {fd}: another process may serve the listener; clients use kernel TCP");
-    if let Some(was) = kernel_only(fd, s, false) {
+    if let Some(was) = kernel_only(fd, s, l, false) {
         l.withdraw(was);
         if let Some(e) = s.stats() {
             e.set_transport(Transport::Tcp);
@@ -380,7 +387,7 @@ pub(crate) fn give_up(fd: i32, s: &'static Socket, why: Reason) {
     let only_held = is_only_held(s, l);
     // Nor does a child that only has its parent's listener take that from the parent.
     let is_others = only_held && l.inherited.load(Ordering::Relaxed) != 0;
-    let Some(was) = kernel_only(fd, s, only_held) else { return };
+    let Some(was) = kernel_only(fd, s, l, only_held) else { return };
     if is_others {
         l.close(was)
     } else {

@@ -5,7 +5,7 @@ use crate::limits::HELLOS_PER_ACCEPT;
 use crate::listen::crowd;
 use crate::listen::crowd::{Room, User};
 use crate::listen::withdrawal::hand_on;
-use crate::object::listener::{HELLOS, Listener, load_link, note_filled, readable, reserved_back, served_by};
+use crate::object::listener::{HELLOS, Listener, load_link, note_taken_up, readable, reserved_back, served_by};
 use crate::wait::bell;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering, fence};
 use netacc_stats::{Reason, page};
@@ -213,7 +213,7 @@ impl Listener {
                     segment.set_served_by(served_by(self));
                 }
                 link.next.store(self.links.load(Ordering::Relaxed), Ordering::Relaxed);
-                note_filled(link);
+                note_taken_up(self, link);
                 link.hold();
                 self.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
                 round.fresh = Some(link);

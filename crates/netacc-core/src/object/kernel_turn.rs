@@ -24,6 +24,8 @@ const WAITING_AT: usize = 24;
 pub struct KernelTurn {
     /// Number of the counted connections that have not been accepted yet.
     left: AtomicU32,
+    /// Not 0 where they were counted before the listener had a rendezvous, so that they come before all connects of links.
+    before_links: AtomicU32,
     /// Time ([`cpu::ticks`]) of the last question.
     asked: AtomicU64,
 }
@@ -40,10 +42,16 @@ pub(super) enum KernelQueue {
 }
 
 impl KernelTurn {
-    /// For a listener that begins.
-    pub(super) fn start(&self) {
-        self.end();
+    /// For a listener that begins. `waiting` connections were in the kernel's queue before clients could find its rendezvous.
+    pub(super) fn start(&self, waiting: u32) {
+        self.left.store(waiting, Ordering::Relaxed);
+        self.before_links.store(waiting, Ordering::Relaxed);
         self.asked.store(cpu::ticks(), Ordering::Relaxed);
+    }
+
+    /// Whether connections wait in the kernel's queue that come before the connects of a link which is taken up now.
+    pub(crate) fn precedes_links(&self) -> bool {
+        self.left.load(Ordering::Relaxed) != 0 && self.before_links.load(Ordering::Relaxed) != 0
     }
 
     /// Whether connections wait at the kernel's listener `fd`.
@@ -68,6 +76,7 @@ impl KernelTurn {
     #[cold]
     fn count(&self, fd: i32) -> KernelQueue {
         let waiting = waiting_at(fd).unwrap_or(0);
+        self.before_links.store(0, Ordering::Relaxed);
         self.left.store(waiting, Ordering::Relaxed);
         if waiting == 0 { KernelQueue::Empty } else { KernelQueue::CountedNow }
     }
@@ -93,7 +102,7 @@ pub(crate) fn precedes_count(at: u64, filled: u64) -> bool {
 }
 
 /// Number of connections that wait at the kernel's listener `fd`, if it tells.
-fn waiting_at(fd: i32) -> Option<u32> {
+pub(crate) fn waiting_at(fd: i32) -> Option<u32> {
     let (mut info, mut len) = ([0u8; WAITING_AT + 4], WAITING_AT as u32 + 4);
     raw::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len).ok()?;
     Some(u32::from_ne_bytes(info.get(WAITING_AT..)?.try_into().ok()?))
@@ -120,7 +129,7 @@ mod tests {
     fn the_turn_lasts_until_what_was_counted_is_accepted() {
         let l = TcpListener::bind("127.0.0.1:0").unwrap();
         let fd = l.as_raw_fd();
-        let turn = KernelTurn { left: AtomicU32::new(0), asked: AtomicU64::new(0) };
+        let turn = KernelTurn { left: AtomicU32::new(0), before_links: AtomicU32::new(0), asked: AtomicU64::new(0) };
         assert_eq!(turn.look(fd), KernelQueue::Empty);
         let clients = [(); 2].map(|()| TcpStream::connect(l.local_addr().unwrap()).unwrap());
         assert_eq!(waiting_at(fd), Some(2));
@@ -131,6 +140,14 @@ mod tests {
         turn.accepted();
         turn.asked.store(cpu::ticks(), Ordering::Relaxed);
         assert_eq!(turn.look(fd), KernelQueue::Empty, "asked a moment ago");
+        turn.start(2);
+        assert!(turn.precedes_links() && turn.look(fd) == KernelQueue::Counted);
+        turn.count_now(fd);
+        assert!(!turn.precedes_links(), "connects may have come before the later count");
+        turn.start(1);
+        turn.accepted();
+        assert!(!turn.precedes_links());
+        turn.start(0);
         turn.asked.store(0, Ordering::Relaxed);
         assert_eq!(turn.look(fd), KernelQueue::CountedNow);
         turn.end();

@@ -103,7 +103,14 @@ impl Pooled for Listener {
 pub(crate) static LISTENERS: Slab<Listener> = Slab::new();
 
 impl Listener {
-    pub(crate) fn start(&'static self, sock: i32, backlog: i32, permitted: Transports, owner: &'static Socket) {
+    /// Begins with the rendezvous socket `sock`. `waiting` connections were in the kernel's queue before it was opened.
+    pub(crate) fn start(
+        &'static self,
+        sock: i32,
+        (backlog, waiting): (i32, u32),
+        permitted: Transports,
+        owner: &'static Socket,
+    ) {
         self.permitted.store(permitted.bits(), Ordering::Relaxed);
         self.rendezvous.store(sock + 1, Ordering::Relaxed);
         self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -120,7 +127,7 @@ impl Listener {
         self.waits.store(0, Ordering::Relaxed);
         self.tcp_waits.start();
         self.tcp_checked.store(0, Ordering::Relaxed);
-        self.kernel_turn.start();
+        self.kernel_turn.start(waiting);
         self.owner.store(core::ptr::from_ref(owner).cast_mut(), Ordering::Release);
     }
 
@@ -390,9 +397,20 @@ pub(crate) fn note_all(l: &Listener, position: impl Fn(Segment) -> u64) {
     }
 }
 
-/// Notes how far the link's queue is filled, for a link that is there when the kernel has counted its connections, or
-/// is taken up later with connects that may be older than the count. Under the listener's lock.
-pub(crate) fn note_filled(link: &Link) {
+/// Notes up to where the queue of a link that is taken up holds connects which come before the connections that the kernel
+/// has counted: they may be older than the count, unless that was made before clients found the listener. Under its lock.
+pub(crate) fn note_taken_up(l: &Listener, link: &Link) {
+    match link.segment() {
+        Some(segment) if l.kernel_turn.precedes_links() => {
+            link.queue.filled_at_count.store(segment.connects_taken(), Ordering::Relaxed);
+        }
+        _ => note_filled(link),
+    }
+}
+
+/// Notes how far the link's queue is filled, for a link that is there when the kernel has counted its connections. Under the
+/// listener's lock.
+fn note_filled(link: &Link) {
     if let Some(segment) = link.segment() {
         link.queue.filled_at_count.store(segment.pushed(), Ordering::Relaxed);
     }

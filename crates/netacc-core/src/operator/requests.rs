@@ -182,19 +182,38 @@ pub(crate) fn check_again() {
 
 /// Time ([`time::now`]) at which a sleeping thread has to wake because work is due.
 pub(crate) fn due() -> Option<u64> {
-    (SEEN.load(Ordering::Relaxed) == BUSY && !lock::interrupted()).then(|| match WORKING.load(Ordering::Relaxed) {
-        0 => DUE.load(Ordering::Relaxed),
-        _ => time::now().saturating_add(BESIDE_WORK),
-    })
+    if lock::interrupted() {
+        return None;
+    }
+    due_beside(is_at_work())
+}
+
+/// As [`due`], where the caller has looked whether another thread does the work.
+fn due_beside(works: bool) -> Option<u64> {
+    match works {
+        true => Some(time::now().saturating_add(BESIDE_WORK)),
+        false => (SEEN.load(Ordering::Relaxed) == BUSY).then(|| DUE.load(Ordering::Relaxed)),
+    }
+}
+
+/// Whether a thread carries out a request.
+fn is_at_work() -> bool {
+    // Relaxed: a thread that sees an old value has the pipe in its set, or wakes in time.
+    WORKING.load(Ordering::Relaxed) != 0
 }
 
 /// Adds the pipe to the set on which a thread is about to sleep. Returns its index there for [`after_sleep`].
 pub(crate) fn watch(set: &mut WaitSet) -> Option<usize> {
-    if let Some(due) = due() {
+    if lock::interrupted() {
+        return None;
+    }
+    // One look, so that the thread has the pipe in its set or wakes soon. The working thread has emptied the pipe, and
+    // handles bytes that have arrived since; when it ends, it may leave work that nobody else has heard of.
+    let works = is_at_work();
+    if let Some(due) = due_beside(works) {
         set.wake_at(due);
     }
-    // The working thread has emptied the pipe, and handles bytes that have arrived since.
-    let pipe = if WORKING.load(Ordering::Relaxed) == 0 && !lock::interrupted() { wake_pipe() } else { -1 };
+    let pipe = if works { -1 } else { wake_pipe() };
     (pipe >= 0).then(|| set.add(pipe, libc::POLLIN))
 }
 

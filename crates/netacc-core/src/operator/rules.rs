@@ -87,6 +87,8 @@ fn follow(rt: &'static Runtime) {
     }
     ports::forget_absent();
     let mut ruled_out = false;
+    // Threads that find their listener left to the kernel hear of its coming back only if it is awaited before.
+    process_mode::note_left_to_kernel(true);
     // Pairs with the fence in `opening::open`.
     fence(Ordering::SeqCst);
     table::each_socket(|fd, r| {
