@@ -38,7 +38,9 @@ fn pump(
         let mut switched = false;
         let moving;
         let res = {
-            let _g = s.tx.lock();
+            let Some(_g) = redispatch::direction(r, &s.tx, !nonblock) else {
+                return if done > 0 { Ok(done) } else { Err(Fail::AGAIN) };
+            };
             if !r.valid() {
                 return Err(Fail::BADF);
             }
@@ -259,7 +261,7 @@ fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Answer<usiz
         await_pipe(pipe, libc::POLLOUT, nonblock)?;
         let (mut full, mut switched) = (false, false);
         let res = {
-            let _g = s.rx.lock();
+            let Some(_g) = redispatch::direction(r, &s.rx, !s.has(NONBLOCK)) else { return Err(Fail::AGAIN) };
             if !r.valid() {
                 return Err(Fail::BADF);
             }

@@ -73,7 +73,9 @@ pub(super) fn receive(
         let res = if past > 0 {
             Ok(core::mem::take(&mut past))
         } else {
-            let _g = s.rx.lock();
+            let Some(_g) = redispatch::direction(r, &s.rx, !nonblock) else {
+                return if got > 0 { Ok(got) } else { Err(Fail::AGAIN) };
+            };
             if !r.valid() {
                 return Err(Fail::BADF);
             }
@@ -299,7 +301,9 @@ pub(super) fn transmit(
         }
         let mut switched = false;
         let res = {
-            let _g = s.tx.lock();
+            let Some(_g) = redispatch::direction(r, &s.tx, !nonblock) else {
+                return if sent > 0 { Ok(sent) } else { Err(Fail::AGAIN) };
+            };
             if !r.valid() {
                 return Err(Fail::BADF);
             }
