@@ -38,9 +38,7 @@ fn pump(
         let mut switched = false;
         let moving;
         let res = {
-            let Some(_g) = redispatch::direction(r, &s.tx, !nonblock) else {
-                return if done > 0 { Ok(done) } else { Err(Fail::AGAIN) };
-            };
+            let _g = s.tx.lock();
             if !r.valid() {
                 return Err(Fail::BADF);
             }
@@ -261,7 +259,7 @@ fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Answer<usiz
         await_pipe(pipe, libc::POLLOUT, nonblock)?;
         let (mut full, mut switched) = (false, false);
         let res = {
-            let Some(_g) = redispatch::direction(r, &s.rx, !s.has(NONBLOCK)) else { return Err(Fail::AGAIN) };
+            let _g = s.rx.lock();
             if !r.valid() {
                 return Err(Fail::BADF);
             }

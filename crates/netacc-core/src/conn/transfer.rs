@@ -73,9 +73,7 @@ pub(super) fn receive(
         let res = if past > 0 {
             Ok(core::mem::take(&mut past))
         } else {
-            let Some(_g) = redispatch::direction(r, &s.rx, !nonblock) else {
-                return if got > 0 { Ok(got) } else { Err(Fail::AGAIN) };
-            };
+            let _g = s.rx.lock();
             if !r.valid() {
                 return Err(Fail::BADF);
             }
@@ -301,9 +299,7 @@ pub(super) fn transmit(
         }
         let mut switched = false;
         let res = {
-            let Some(_g) = redispatch::direction(r, &s.tx, !nonblock) else {
-                return if sent > 0 { Ok(sent) } else { Err(Fail::AGAIN) };
-            };
+            let _g = s.tx.lock();
             if !r.valid() {
                 return Err(Fail::BADF);
             }

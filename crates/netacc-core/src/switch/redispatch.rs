@@ -22,14 +22,14 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
-use netacc_sys::{Guard, Lock, lock, raw, time};
+use netacc_sys::{Guard, lock, raw, time};
 use netacc_transport::Endpoint;
 use netacc_transport::rdma::engine;
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::shm::claim::Pushed;
 use netacc_transport::shm::owner::Owned;
-use netacc_transport::shm::segment::{CONNECT_WITHDRAWN, Segment};
+use netacc_transport::shm::segment::Segment;
 
 /// Switches a connection that [has to](ShmEndpoint::must_switch): redispatches a queued connect, or accepts the peer's
 /// switch. Takes both direction locks.
@@ -88,43 +88,6 @@ impl Drop for Moving {
 #[inline]
 pub fn is_moving_any() -> bool {
     MOVING.load(Ordering::SeqCst) != 0
-}
-
-/// How long (ns) a call that does not block waits for a direction before it looks why that is not free.
-const DIRECTION_LOOK: u64 = 500_000;
-
-/// Takes the lock of a direction of the socket. `None`: another thread makes the connect once more, which may take the kernel
-/// seconds under both locks, and the call does not wait (`waits`). Nobody has accepted the connection, so there is nothing to
-/// read, and what was written is being sent again. The end of that is an event for poll(2) and epoll(7).
-#[inline]
-pub fn direction<const RANK: u8>(r: Ref<Socket>, lock: &'static Lock<RANK>, waits: bool) -> Option<Guard<'static>> {
-    match waits {
-        true => Some(lock.lock()),
-        false => lock.try_lock().or_else(|| beside_redispatch(r, lock)),
-    }
-}
-
-#[cold]
-fn beside_redispatch<const RANK: u8>(r: Ref<Socket>, lock: &'static Lock<RANK>) -> Option<Guard<'static>> {
-    while !is_made_again(r) {
-        // Another thread may begin to make the connect again while this one waits.
-        if let Some(guard) = lock.lock_within(DIRECTION_LOOK) {
-            return Some(guard);
-        }
-    }
-    lock.try_lock()
-}
-
-/// Whether another thread makes the connect of the socket again. If so, the event that tells of the end of that is still to
-/// come.
-fn is_made_again(r: Ref<Socket>) -> bool {
-    let is_withdrawn = |ep: &ShmEndpoint| ep.side.outcome() == CONNECT_WITHDRAWN;
-    // The thread fails the connection, or gives the socket its new endpoint or path, before it reports the event: so these are
-    // looked at last.
-    let is_still_there = |ep: &ShmEndpoint| {
-        !ep.side.is_dead() && r.obj.is_shm() && r.obj.endpoint().is_some_and(|now| core::ptr::eq(now, ep))
-    };
-    queued::with_endpoint(r, |ep| is_withdrawn(ep) && is_still_there(ep)) == Some(true)
 }
 
 /// Sleeps a moment between two checks of another thread's progress.
@@ -304,8 +267,7 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
                 bytes.len()
             );
         }
-        // A call that found the direction taken meanwhile waits for an event, which the rings show no reason for.
-        Err(_) if full_queue::wait_for_room(s, old) => paths::stirred(s),
+        Err(_) if full_queue::wait_for_room(s, old) => {}
         Err(not) => {
             let why = if not == Reason::Refused { not } else { why };
             let done = by_tcp(r, old, &bytes, ended, why);
@@ -321,7 +283,7 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
                     s.peer.get().into_iter().for_each(|peer| note_silent(peer.ip()));
                     old.fail(Errno::TIMEDOUT);
                 }
-                Err(Errno::TIMEDOUT) if full_queue::wait_after_timeout(s, old) => paths::stirred(s),
+                Err(Errno::TIMEDOUT) if full_queue::wait_after_timeout(s, old) => {}
                 Err(_) => old.fail(Errno::CONNRESET),
                 Ok(()) => {}
             }
