@@ -139,16 +139,6 @@ pub fn of_first(name: &CStr) -> *mut c_void {
     first().lines().iter().find(|line| line.name() == name).map_or(ptr::null_mut(), Export::function)
 }
 
-/// The exported function of this name by which the program's own calls come to us, whichever copy serves them; null if there
-/// is none.
-pub fn exported(name: &CStr) -> *mut c_void {
-    if netacc_exchange.lines().iter().any(|line| line.name() == name) {
-        symbol::in_object(ptr::from_ref(first()).cast(), name)
-    } else {
-        ptr::null_mut()
-    }
-}
-
 /// The path of the library's file, as the loader has it.
 fn path() -> Option<&'static CStr> {
     let known = PATH.load(Ordering::Relaxed);

@@ -6,7 +6,7 @@
 //! assembly, since Rust exports each function that has a name of its own.
 
 use core::arch::{global_asm, naked_asm};
-use core::ffi::{c_int, c_long, c_void};
+use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use netacc_sys::heap::Heap;
@@ -88,7 +88,8 @@ hidden! {
     "memcmp" => memcmp;
     "bcmp" => memcmp;
     "strlen" => strlen;
-    // rustix takes it from libc, for the page size.
+    // Functions that rustix takes from libc: it looks for the functions of the vDSO, and for the page size.
+    "dlsym" => dlsym;
     "sysconf" => sysconf;
 }
 
@@ -96,9 +97,14 @@ extern "C" fn abort_now() -> ! {
     abort()
 }
 
-/// getauxval(3), or what serves as it.
-pub fn getauxval() -> *mut c_void {
-    if static_program::is_one() { static_program::auxiliary as *mut c_void } else { symbol::any(c"getauxval") }
+extern "C" fn dlsym(_library: *mut c_void, name: *const c_char) -> *mut c_void {
+    // SAFETY: a NUL-terminated name.
+    let name = unsafe { CStr::from_ptr(name) };
+    if static_program::is_one() && name == c"getauxval" {
+        return static_program::auxiliary as *mut c_void;
+    }
+    // rustix asks for the first definition alone.
+    symbol::any(name)
 }
 
 extern "C" fn sysconf(name: c_int) -> c_long {

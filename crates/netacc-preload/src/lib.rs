@@ -27,7 +27,6 @@ mod go;
 mod handlers;
 mod hooks;
 mod identity;
-mod looked_up;
 mod opened;
 mod process;
 mod seccomp;

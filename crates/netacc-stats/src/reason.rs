@@ -99,7 +99,7 @@ numbered! {
         FewerRights = 45, "fewer-rights";
         /// Several processes had the socket before it was connected.
         SharedSocket = 46, "shared-socket";
-        /// Writers waited for each other, and the rings were full.
+        /// Both ends wrote, neither read, and the rings were full.
         Standstill = 47, "standstill";
     }
 }
@@ -289,9 +289,8 @@ impl Reason {
                  show all of them that it is connected; make the socket in the process that connects it."
             }
             Self::Standstill => {
-                "Programs that wait for each other wrote more than shared memory holds before they read, or a reader looked \
-                 (MSG_PEEK) for more than there was memory for; TCP's buffers hold more. A program that reads what has come stays \
-                 in shared memory."
+                "Both ends wrote more than shared memory holds before either of them read, or a reader looked (MSG_PEEK) for more \
+                 than there was memory for; TCP's buffers hold more. A program that reads what has come stays in shared memory."
             }
             Self::NoTimeStamps => {
                 "A connection between containers is recognised by TCP's time stamps, which the kernel does not give here or \

@@ -9,7 +9,7 @@
 
 use crate::libc_kind::{self, Libc};
 pub use crate::symbol_tables::search_from;
-use crate::symbol_tables::{self, first_copy, walk};
+use crate::symbol_tables::{first_copy, walk};
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -38,11 +38,6 @@ pub fn any(name: &CStr) -> *mut c_void {
     by_linker(libc::RTLD_DEFAULT, name).unwrap_or_else(|| walk(name, false))
 }
 
-/// The definition of a symbol in the object that the linker has loaded at this address; null if there is none.
-pub fn in_object(address: *const c_void, name: &CStr) -> *mut c_void {
-    symbol_tables::in_object(address.addr(), name)
-}
-
 /// The result of dlsym(3), if it may be called.
 fn by_linker(from: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     if !matches!(libc_kind::libc(), Libc::Glibc(minor) if minor >= 34) {
@@ -51,8 +46,7 @@ fn by_linker(from: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     // Relaxed: every thread finds the same address, and the code there needs no ordering.
     let mut function = DLSYM.load(Ordering::Relaxed);
     if function.is_null() {
-        // Ours would answer with functions of ours.
-        function = symbol_tables::next(c"dlsym");
+        function = walk(c"dlsym", false);
         DLSYM.store(function, Ordering::Relaxed);
     }
     if function.is_null() {
@@ -92,9 +86,6 @@ mod tests {
             assert_eq!((walk(name, true), next(name)), (expected, expected), "{name:?}");
         }
         assert!(walk(c"netacc_no_such_function", true).is_null());
-        let read = next(c"read");
-        assert_eq!((in_object(read, c"read"), in_object(read, c"netacc_no_such_function")), (read, ptr::null_mut()));
-        assert!(in_object(ptr::null(), c"read").is_null(), "no object has this address");
         assert_eq!(walk(c"errno", false), ptr::null_mut(), "a thread's variable");
     }
 }

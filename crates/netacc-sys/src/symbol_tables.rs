@@ -38,42 +38,19 @@ pub(crate) fn next(name: &CStr) -> *mut c_void {
 struct Search<'a> {
     name: &'a CStr,
     hash: u32,
-    objects: Objects,
+    /// Set once those objects have been seen that do not count: all up to the one that we are in.
+    past_us: bool,
     found: *mut c_void,
-}
-
-impl Search<'_> {
-    fn new(name: &CStr, objects: Objects) -> Search<'_> {
-        Search { name, hash: gnu_hash(name.to_bytes()), objects, found: ptr::null_mut() }
-    }
-
-    fn run(mut self) -> *mut c_void {
-        // SAFETY: the callback gets the search back, and nobody else has it meanwhile.
-        unsafe { weak::each_object(visit_object, (&raw mut self).cast()) };
-        self.found
-    }
-}
-
-/// The objects in which a symbol is searched for.
-#[derive(Clone, Copy)]
-enum Objects {
-    All,
-    /// Those after the one that we are in.
-    AfterOurs,
-    /// The one that has this address.
-    With(usize),
 }
 
 /// The first default definition in the loaded objects, or in those `after_ours`.
 pub(crate) fn walk(name: &CStr, after_ours: bool) -> *mut c_void {
     // No loader has read the tables of a static program, which may be wrong.
-    let all = !after_ours && !static_program::is_one();
-    Search::new(name, if all { Objects::All } else { Objects::AfterOurs }).run()
-}
-
-/// The default definition in the loaded object that has this address; null if there is none.
-pub(crate) fn in_object(address: usize, name: &CStr) -> *mut c_void {
-    Search::new(name, Objects::With(address)).run()
+    let past_us = !after_ours && !static_program::is_one();
+    let mut search = Search { name, hash: gnu_hash(name.to_bytes()), past_us, found: ptr::null_mut() };
+    // SAFETY: the callback gets `search` back, and nobody else has it meanwhile.
+    unsafe { weak::each_object(visit_object, (&raw mut search).cast()) };
+    search.found
 }
 
 unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
@@ -85,22 +62,13 @@ unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _size: usize, d
     // SAFETY: the program headers of an object that is loaded.
     let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
     let base = info.dlpi_addr as usize;
-    let has = |address: usize| {
-        headers.iter().any(|h| {
+    if !search.past_us {
+        let here = (visit_object as *const ()).addr();
+        search.past_us = headers.iter().any(|h| {
             let start = base.wrapping_add(h.p_vaddr as usize);
-            h.p_type == libc::PT_LOAD && (start..start.saturating_add(h.p_memsz as usize)).contains(&address)
-        })
-    };
-    match search.objects {
-        Objects::All => {}
-        Objects::AfterOurs => {
-            if has((visit_object as *const ()).addr()) {
-                search.objects = Objects::All;
-            }
-            return 0;
-        }
-        Objects::With(address) if has(address) => {}
-        Objects::With(_) => return 0,
+            h.p_type == libc::PT_LOAD && (start..start.saturating_add(h.p_memsz as usize)).contains(&here)
+        });
+        return 0;
     }
     let Some(dynamic) = headers.iter().find(|h| h.p_type == libc::PT_DYNAMIC) else { return 0 };
     // SAFETY: the dynamic section of a loaded object, which stays loaded while the linker iterates.
@@ -116,7 +84,7 @@ unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _size: usize, d
 ///
 /// `dynamic` is the address of the dynamic section of an object that is loaded at `base`.
 pub(crate) unsafe fn defines(base: usize, dynamic: usize, name: &CStr) -> bool {
-    let search = Search::new(name, Objects::All);
+    let search = Search { name, hash: gnu_hash(name.to_bytes()), past_us: true, found: ptr::null_mut() };
     // SAFETY: the caller guarantees a loaded object.
     unsafe { Tables::read(base, dynamic).is_some_and(|tables| !tables.find(&search).is_null()) }
 }

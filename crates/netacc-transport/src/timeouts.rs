@@ -20,10 +20,6 @@ pub const LASTING_CONNECTION: Duration = Duration::from_secs(1);
 /// How often connections are looked at whose ends both write while neither reads.
 pub const STANDSTILL_LOOK: Duration = Duration::from_millis(10);
 
-/// How often connections are looked at whose writers wait for their readers. Most readers read within that time, and nothing
-/// more is done.
-pub const WRITER_LOOK: Duration = Duration::from_millis(100);
-
 /// How long a peer that did not read its control socket is believed not to read it. Until then no fork waits for it
 /// again.
 pub const UNRESPONSIVE_PEER: Duration = Duration::from_secs(1);

@@ -45,7 +45,6 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
         }
         e.own.store(0, Ordering::Relaxed);
         e.last_kernel.store(0, Ordering::Relaxed);
-        e.unsettled.store(0, Ordering::Relaxed);
         e.held_until.store(0, Ordering::Relaxed);
         e.slice_start.store(0, Ordering::Relaxed);
         e.loop_index.store(fairness::assign_index(), Ordering::Relaxed);

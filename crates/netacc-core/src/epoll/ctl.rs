@@ -13,11 +13,10 @@ use crate::fd::table::Entry;
 use crate::listen::adopt;
 use crate::object::instance::{Epoll, STRUCTURE};
 use crate::object::reference::Ref;
-use crate::object::socket::{ConnState, Path, Socket};
+use crate::object::socket::{Path, Socket};
 use crate::object::source::Source;
 use crate::outcome::Outcome;
 use crate::process_mode;
-use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLEXCLUSIVE, EPOLLIN};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
@@ -89,7 +88,7 @@ fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u3
         (EPOLL_CTL_ADD, path) => match (known, event) {
             (Some(_), _) => Outcome::Failed(Errno::EXIST),
             (None, None) => Outcome::Failed(Errno::FAULT),
-            (None, Some(ev)) => match add(e, path, fd, s, ev).inspect(|()| note_unsettled(e, s)) {
+            (None, Some(ev)) => match add(e, path, fd, s, ev) {
                 // Another thread has left the listener to the kernel meanwhile.
                 Err(Errno::BADF) if path == Path::Listener && s.path() != Path::Listener => Outcome::Anew,
                 done => done.into(),
@@ -108,14 +107,6 @@ fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u3
             }
         },
         _ => Outcome::Failed(Errno::INVAL),
-    }
-}
-
-/// Has the next wait look at a socket that other processes may make a listener.
-fn note_unsettled(e: &Epoll, s: &Socket) {
-    if s.is(ConnState::InheritedNew) {
-        // Relaxed: a thread that waits already looks when it waits again.
-        e.unsettled.store(1, Ordering::Relaxed);
     }
 }
 

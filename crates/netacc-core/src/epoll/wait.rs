@@ -11,13 +11,10 @@ use crate::epoll::subscription::{any_bits, arm_all};
 use crate::epoll::threads::{hand_off, plain};
 use crate::epoll::{fairness, shared};
 use crate::fd::{later, table};
-use crate::listen::adopt;
 use crate::object::instance::Epoll;
-use crate::object::socket::ConnState;
 use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::switch::{queued_connects, standstill};
-use crate::timeouts;
 use crate::wait::call_signals::CallSignals;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
@@ -66,10 +63,6 @@ pub fn wait(fd: i32, mut call: Call, timeout: i64, pass: impl FnOnce() -> i32) -
     if !(1..=MOST_EVENTS).contains(&call.max) {
         return Outcome::Pass;
     }
-    // Relaxed: see `epoll_ctl`.
-    if r.obj.unsettled.load(Ordering::Relaxed) != 0 {
-        settle(r.obj);
-    }
     if !r.obj.is_plain() {
         call.deadline = Deadline::after(timeout);
         return mixed(r.obj, &call);
@@ -83,26 +76,6 @@ pub fn wait(fd: i32, mut call: Call, timeout: i64, pass: impl FnOnce() -> i32) -
         call.deadline = Deadline::At(time::coarse().saturating_add(timeout as u64).saturating_add(COARSE));
     }
     plain(r, &call, pass).unwrap_or_else(|| mixed(r.obj, &call))
-}
-
-/// Takes up registered sockets that were unconnected when other processes got them, and that one of these has made a
-/// listener since: the kernel tells the instance of clients without NetACC alone. While they are unconnected they are looked
-/// at from time to time.
-#[cold]
-fn settle(e: &Epoll) {
-    const PAUSE: u64 = time::ns(timeouts::UNSETTLED_LOOK);
-    let now = time::coarse();
-    if now < e.unsettled.load(Ordering::Relaxed) {
-        return;
-    }
-    let mut any = false;
-    table::each_socket(|fd, r| {
-        if r.obj.is(ConnState::InheritedNew) && !r.obj.registrations.load(Ordering::Relaxed).is_null() {
-            adopt::wake(fd, r);
-            any |= r.obj.is(ConnState::InheritedNew);
-        }
-    });
-    e.unsettled.store(if any { now.saturating_add(PAUSE) } else { 0 }, Ordering::Relaxed);
 }
 
 /// Waits in an instance with accelerated registrations.

@@ -187,9 +187,6 @@ pub struct Epoll {
     /// Time ([`netacc_sys::time::now`]) until which a peer holds bytes back (cork), after which a look may find them;
     /// 0: no bytes are known to be held back.
     pub(crate) held_until: AtomicU64,
-    /// When a socket that other processes may have made a listener since it was registered is looked at next
-    /// ([`netacc_sys::time::coarse`]); 0: there is none.
-    pub(crate) unsettled: AtomicU64,
     /// Counter of events for which the kernel would wake an instance that this one is registered in.
     pub(crate) news: AtomicU32,
 }

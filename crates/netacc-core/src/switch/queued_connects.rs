@@ -163,24 +163,6 @@ pub fn leave_before_fork() {
     }
 }
 
-/// Makes a connect by TCP whose writer waits for room, and with it all of this process's that wait in the same queue.
-#[cold]
-pub(super) fn leave_queue(r: Ref<Socket>) {
-    let Some(link) = with_endpoint(r, |ep| ep.side.link()) else { return };
-    let mut found: Vec<(u64, Ref<Socket>)> = Vec::new();
-    table::each_socket(|_, r| {
-        if r.obj.is_shm() && !r.obj.has(SHARED) {
-            let waits = |ep: &'static ShmEndpoint| {
-                (ep.side.is_queued() && core::ptr::eq(ep.side.link(), link)).then(|| (queued::made_at(ep), r))
-            };
-            found.extend(with_endpoint(r, waits).flatten());
-        }
-    });
-    found.sort_unstable_by_key(|(when, _)| *when);
-    found.dedup_by_key(|(_, r)| core::ptr::from_ref(r.obj));
-    redispatch::bypass(&found.into_iter().map(|(_, r)| r).collect::<Vec<_>>(), Reason::Standstill);
-}
-
 /// Whether the connect waits in the queue of one process, while another one may accept: at a listener of several processes,
 /// or at one of this process, which its child will have, too. Which process takes a new link up is not decided yet.
 fn may_stay_behind(ep: &'static ShmEndpoint) -> bool {

@@ -11,7 +11,7 @@ use crate::process_mode;
 use crate::switch::{queued_connects, standstill};
 use crate::wait::bell::Bell;
 use crate::wait::call_signals::CallSignals;
-use crate::wait::poll_entries::{Fds, is_looked_at};
+use crate::wait::poll_entries::{Fds, is_candidate, ours};
 use crate::wait::sleep;
 use core::ffi::c_void;
 use libc::{POLLNVAL, pollfd};
@@ -110,10 +110,9 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usiz
     loop {
         progress::progress();
         let found = fds.look();
-        let (ready, listens, unsettled) = (found.ready > 0, !found.listeners.is_empty(), found.unsettled);
-        if ready || listens || unsettled || deadline == Deadline::Now {
+        let (ready, listens) = (found.ready > 0, !found.listeners.is_empty());
+        if ready || listens || deadline == Deadline::Now {
             match if found.foreign || listens { fds.ask(found)? } else { found.ready } {
-                _ if unsettled && fds.settle() => continue,
                 // The entry that was ready has changed its path, or another thread has taken the connect.
                 0 if ready && deadline != Deadline::Now => continue,
                 0 if deadline != Deadline::Now => {}
@@ -181,5 +180,5 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usiz
 /// Whether the kernel alone cannot determine a descriptor's readiness, or a thread that waits for it has to hear of an
 /// operator.
 pub fn is_ours(fd: i32) -> bool {
-    is_looked_at(fd) || (process_mode::is_awaited() && table::knows(fd))
+    ours(fd).is_some() || is_candidate(fd) || (process_mode::is_awaited() && table::knows(fd))
 }

@@ -150,7 +150,7 @@ impl Endpoint for ShmEndpoint {
             enough::wake_reader(self, &v);
             self.standstill.note(self, &v);
             if self.standstill.is_noted() {
-                standstill::due().into_iter().for_each(|due| set.wake_at(due));
+                set.wake_at(standstill::next_look());
             }
         }
         // A process may have left the rings, or a thread may have switched the connection, before the registration.
