@@ -16,6 +16,7 @@ use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::switch::{queued_connects, standstill};
 use crate::wait::call_signals::CallSignals;
+use crate::wait::idle_windows;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, page};
@@ -163,6 +164,7 @@ fn run(e: &'static Epoll, call: &Call) -> Answer<usize> {
         standstill::check();
         let n = stashed + poll_round(e, call, stashed);
         if n > 0 {
+            idle_windows::look_in_passing();
             let now = cpu::ticks();
             fairness::pass(e, now);
             // Polled in this call, the kernel would report an event again if another thread has just switched its

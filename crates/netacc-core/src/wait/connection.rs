@@ -6,6 +6,7 @@ use crate::object::reference::Ref;
 use crate::object::socket::Socket;
 use crate::switch::{queued_connects, standstill};
 use crate::wait::call_signals::CallSignals;
+use crate::wait::idle_windows;
 use crate::wait::sleep::sleep_before;
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Answer, Fail};
@@ -75,6 +76,7 @@ pub fn until_done(
         s.spin.run(ep.peer_cpu(), deadline, &mut signals, &mut is_ready)
     };
     if found {
+        idle_windows::look_in_passing();
         return Ok(());
     }
     let replaced = || table::is_replaced(sock, s.first_fd()) && table::number_of(sock, -1).is_none();

@@ -11,6 +11,7 @@ use crate::process_mode;
 use crate::switch::{queued_connects, standstill};
 use crate::wait::bell::Bell;
 use crate::wait::call_signals::CallSignals;
+use crate::wait::idle_windows;
 use crate::wait::poll_entries::{Fds, is_candidate, ours};
 use crate::wait::sleep;
 use core::ffi::c_void;
@@ -90,6 +91,7 @@ pub(super) unsafe fn poll_with(
     requests::check();
     queued_connects::check();
     standstill::check();
+    idle_windows::look_in_passing();
     loop {
         match run(&mut fds, deadline, sigmask) {
             Ok(n) if n > 0 => match fds.after_closes(n, closed) {
