@@ -163,8 +163,9 @@ pub(crate) fn listen_in(e: &'static Epoll, reg: &'static Registration, s: &'stat
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP | EPOLLET) as u32;
         if liveness >= 0 && e.enter(EPOLL_CTL_ADD, liveness, events, cookie(Kind::Liveness, reg)).is_ok() {
             reg.set_source(e, Source::Liveness);
-            if ep.heir_waker.fd() >= 0 {
-                let _ = e.enter(EPOLL_CTL_ADD, ep.heir_waker.fd(), events, cookie(Kind::Liveness, reg));
+            let waker = ep.heir_waker.fd();
+            if waker >= 0 && e.enter(EPOLL_CTL_ADD, waker, events, cookie(Kind::Liveness, reg)).is_err() {
+                ep.heir_waker.give_up();
             }
             subscription::note_instance(ep, reg);
         }

@@ -18,11 +18,14 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::signals::Blocked;
 use netacc_sys::{Guard, Lock, lock, lock_rank, raw, reserved_fds, time};
 use netacc_transport::shm::unread::Unread;
-use netacc_transport::shm::{ShmEndpoint, WaitBudget};
+use netacc_transport::shm::{ShmEndpoint, WaitBudget, heir_waker};
 use rustix::fd::{AsRawFd, OwnedFd};
 
 /// Lock of a forking thread while it keeps others from reading: without it two such threads could wait for each other.
 pub(super) static FORK_LOCK: Lock<{ lock_rank::FORK }> = Lock::new();
+/// Largest number of connections for which a fork makes a waker for the child. A server that forks for each connection has one
+/// that is new; one that has many forks for something else.
+const HEIRS: u32 = 8;
 const FORK_QUIESCE: u64 = time::ns(timeouts::FORK_QUIESCE);
 
 /// The bits of the forks under way, by which a socket says which of them have counted their child as a holder of its
@@ -168,6 +171,8 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     if shared {
         // Done after all of them are marked: a peer that is forking too waits for us as we wait for it.
         each_shared(|ep| ep.before_fork(&timeout));
+        let mut heirs = 0;
+        each_shared(|ep| heirs += u32::from(heirs < HEIRS && heir_waker::make(ep)));
         // A handler that has interrupted a reader must not wait for it.
         let timeout = if in_handler { 0 } else { FORK_QUIESCE };
         forking.guard = FORK_LOCK.lock_within(timeout);

@@ -226,7 +226,7 @@ impl Endpoint for ShmEndpoint {
         self.liveness.release_peer(&self.side, &v);
         self.passed.drop_all();
         self.old_subflow.close();
-        self.heir_waker.close_own();
+        self.heir_waker.close_own(&v);
         let _last = self.liveness.take();
         windows::end(self);
         let gone = self.side.state.end(v.place()).has(PEER_GONE);

@@ -48,8 +48,9 @@ impl HeirWaker {
 
     /// Takes the ringing of the own one back, if the kernel reports it.
     pub(super) fn silence(&self) {
-        if self.fd() >= 0 {
-            wakers::silence(self.fd());
+        let fd = self.fd();
+        if fd >= 0 {
+            wakers::silence(fd);
         }
     }
 
@@ -64,13 +65,18 @@ impl HeirWaker {
         there
     }
 
-    /// Closes the own one: the connection ends in this process.
-    pub(super) fn close_own(&self) {
+    /// To be called when the connection ends in this process: closes the own one where no thread sleeps on it, since the link is
+    /// this process's own. A child's stays open, as another thread may be about to silence it; a fork makes few of them.
+    pub(super) fn close_own(&self, v: &View) {
         let there = self.own.load(Ordering::Relaxed) != 0;
-        let fd = if there { self.own.swap(0, Ordering::Relaxed) - 1 } else { -1 };
-        if fd >= 0 {
-            reserved_fds::close(fd);
+        if there && !v.link.is_inherited() {
+            reserved_fds::close(self.own.swap(0, Ordering::Relaxed) - 1);
         }
+    }
+
+    /// Has the threads of this side woken by bytes: an epoll instance could not enter the own one.
+    pub fn give_up(&self) {
+        self.own.store(0, Ordering::Relaxed);
     }
 
     /// Closes the peer's: the link ends.
@@ -92,23 +98,27 @@ impl HeirWaker {
     }
 }
 
-/// To be called before a fork, after the liveness socket was passed: makes the child's waker for a connection that was
-/// accepted and not used yet, which the child is likely to go on with. Without it the child is woken by bytes.
-pub(super) fn make(ep: &ShmEndpoint, v: &View) {
+/// To be called before a fork, after the liveness sockets of all connections were passed: makes the child's waker for a
+/// connection that was accepted and not used yet, which the child is likely to go on with. Returns whether it did. Without it the
+/// child is woken by bytes.
+pub fn make(ep: &ShmEndpoint) -> bool {
+    let Some(v) = ep.side.view().filter(|v| v.me == Side::Server && v.link.trust_is_mutual()) else { return false };
     let used = || {
         line!(v, producer, v.me).head.load(Ordering::Relaxed) != 0
             || line!(v, consumer, v.me).tail.load(Ordering::Relaxed) != 0
     };
-    if v.me != Side::Server || !v.link.trust_is_mutual() || ep.side.is_remote() || used() {
-        return;
+    if ep.side.is_remote() || v.link.is_inherited() || ep.heir_waker.fd() >= 0 || used() {
+        return false;
     }
-    let Ok(fd) = wakers::create_above() else { return };
+    let Ok(fd) = wakers::create_above() else { return false };
     let (slot, generation) = (num::small(v.index), ep.side.generation.load(Ordering::Relaxed));
-    if v.link.control.send(Message::HeirWaker { slot, generation }, Some(fd)).is_err() {
-        return reserved_fds::close(fd);
+    let sent = v.link.control.send(Message::HeirWaker { slot, generation }, Some(fd)).is_ok();
+    if sent {
+        ep.heir_waker.own.store(fd + 1, Ordering::Relaxed);
+    } else {
+        reserved_fds::close(fd);
     }
-    ep.heir_waker.close_own();
-    ep.heir_waker.own.store(fd + 1, Ordering::Relaxed);
+    sent
 }
 
 /// Stores the waker that the peer has passed for connection `generation`. A peer has one for each connection.

@@ -41,7 +41,7 @@ pub mod endpoint;
 pub mod enough;
 mod follow;
 pub mod guard;
-mod heir_waker;
+pub mod heir_waker;
 pub mod host_access;
 pub mod host_dir;
 pub mod identity;

@@ -15,7 +15,6 @@ use crate::num;
 use crate::shm::ShmEndpoint;
 use crate::shm::delays::{Next, Wait};
 use crate::shm::drain::LivenessEvent;
-use crate::shm::heir_waker;
 use crate::shm::inherited;
 use crate::shm::parts;
 use crate::shm::procfs;
@@ -217,7 +216,6 @@ impl ShmEndpoint {
                 // mark is stored after the message was sent, so that a peer that sees it need not wait, however long
                 // this thread loses its processor.
                 line!(v, side, v.me).forked.store(FORKED, Ordering::SeqCst);
-                heir_waker::make(self, &v);
                 // A peer that has forked has sent its message before. The child needs it, and cannot read the control
                 // socket.
                 v.link.service();
@@ -286,7 +284,7 @@ impl ShmEndpoint {
         self.liveness.close_peer(&self.side);
         self.passed.drop_all();
         self.old_subflow.close();
-        self.heir_waker.close_own();
+        self.heir_waker.close_own(&v);
         let _last = self.liveness.take();
         self.leave();
         if v.me == Side::Client && !v.link.is_inherited() {

@@ -350,7 +350,7 @@ impl ShmEndpoint {
         }
         self.liveness.release_peer(&self.side, &v);
         self.passed.drop_all();
-        self.heir_waker.close_own();
+        self.heir_waker.close_own(&v);
         let _last = self.liveness.take();
         self.old_subflow.close();
         self.leave();

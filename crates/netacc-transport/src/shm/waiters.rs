@@ -83,8 +83,8 @@ impl Waiters {
         for _ in 0..EXTRA {
             match cell.compare_exchange(0, waker, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return,
-                Err(b) if b == waker => {
-                    // The mark was stored for a thread of ours or by another sharer. That sharer may take the byte that
+                Err(b) if b == waker || (waker == LIVENESS_WAKER && is_mark(b)) => {
+                    // All sharers sleep on what either mark rings. The mark was stored for a thread of ours or by another sharer. That sharer may take the byte that
                     // is meant for this thread, so the sleep has to be bounded.
                     let others = waker == LIVENESS_WAKER && !self.has_co_waiters(what, set.waker_in(link));
                     set.bounded |= others;

@@ -77,7 +77,7 @@ impl WakerSource for Link {
 }
 
 /// Largest number of wakers that are made before threads sleep on them.
-const MADE_AHEAD: u32 = 32;
+const MADE_AHEAD: u32 = 8;
 
 impl Link {
     /// The waker by which the peer wakes the wait of `set`, borrowed at the first call; 0 if none can be borrowed. On a
@@ -172,18 +172,19 @@ impl Link {
 /// and reaches all others by a byte on the liveness socket alone, which costs both sides more. A process with a single
 /// thread has its waker heard of when it first waits for an answer.
 pub fn make_ahead(link: &Link) {
-    if !link.segment().is_some_and(|s| s.served_by() == ServedBy::Forked) || !link.trust_is_mutual() {
+    let end = const { num::constant(READY_SETS) } + MADE_AHEAD;
+    let wanted = || link.idle_wakers.next().is_some_and(|id| id < end);
+    if !link.segment().is_some_and(|s| s.served_by() == ServedBy::Forked) || !link.trust_is_mutual() || !wanted() {
         return;
     }
     let threads = rustix::fs::stat(c"/proc/self/task").map_or(0, |tasks| tasks.st_nlink.saturating_sub(2));
-    let wanted = u32::try_from(threads).map_or(MADE_AHEAD, |n| n.min(MADE_AHEAD));
-    if wanted < 2 {
-        return;
-    }
+    let end = end.min(const { num::constant(READY_SETS) }.saturating_add(u32::try_from(threads).unwrap_or(0)));
     let _g = link.lock.lock();
-    let end = const { num::constant(READY_SETS) } + wanted;
-    while let Some(id) = link.idle_wakers.next().filter(|id| *id < end) {
-        if make(link, id).is_err() {
+    while threads > 1
+        && let Some(id) = link.idle_wakers.next().filter(|id| *id < end)
+        && let Ok(fd) = wakers::create_above()
+    {
+        if hand_over(link, id, fd).is_err() {
             return;
         }
         link.idle_wakers.made(id);
@@ -198,7 +199,11 @@ fn make(link: &Link, id: u32) -> Result<()> {
     if !link.is_inherited() && is_apart && !link.trust_is_mutual() && make_named(link, id).is_ok() {
         return Ok(());
     }
-    let fd = wakers::create()?;
+    hand_over(link, id, wakers::create()?)
+}
+
+/// Makes the eventfd `fd` our waker `id` and passes it to the peer. Under the link's lock.
+fn hand_over(link: &Link, id: u32, fd: i32) -> Result<()> {
     // In the child of a fork the waker is only for threads of the child. A peer that must not have it, and to which no
     // socket could be named, wakes us by messages.
     let sent = if link.is_inherited() {
