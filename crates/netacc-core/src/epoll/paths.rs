@@ -186,8 +186,8 @@ pub fn candidate(s: &'static Socket) {
     });
 }
 
-/// Notes an edge for every registration: of a listener on which shutdown(2) was called, or of a connect that goes on
-/// waiting where it was.
+/// Notes an edge for every registration: of a listener on which shutdown(2) was called, or of a connection whose ring has to be
+/// read to its end before it goes on elsewhere.
 pub fn stirred(s: &'static Socket) {
     if s.registrations.load(Ordering::Acquire).is_null() {
         return;
