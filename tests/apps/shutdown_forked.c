@@ -8,6 +8,7 @@ static void child(struct sig s)
 	tell(s);
 	EQ(recv(p[0], b, 4, 0), 0); // most likely it waits already
 	EQ(recv(p[0], b, 4, 0), 0);
+	await(s); // Reading ends before writing where the two are shut down one after the other.
 	CHECK(ready(p[0], POLLIN | POLLOUT, 0));
 	FAILS(send(p[0], "x", 1, MSG_NOSIGNAL), EPIPE);
 	tell(s);
@@ -31,6 +32,7 @@ int main(void)
 			EQ(shutdown(p[0], SHUT_WR), 0);
 		} else
 			EQ(shutdown(p[0], SHUT_RDWR), 0);
+		tell(a);
 		await(a);
 		reap(kid);
 		close(p[0]);
