@@ -358,6 +358,11 @@ fn standing(t: &'static Target, link: &'static Link, now: u64) -> Standing {
     }
 }
 
+/// Whether a connect of this process waits on a link that no process has taken up.
+fn waits_at_rendezvous(link: &'static Link, now: u64) -> bool {
+    link.accepting() && link.segment().is_some_and(|s| s.server() == ServerState::Pending && s.front_age(now).is_some())
+}
+
 /// The link on which a connect to a listener of several processes is queued: one whose process waits for connects, or
 /// else one whose process will look soon. `None`: only a queue that all of them have leads to whichever process is idle
 /// next.
@@ -373,6 +378,11 @@ fn link_of_several(
         ClaimFor::Move => false,
     };
     let now = time::now();
+    // Whoever takes up the link on which the earlier connect waits could have accepted this one before it.
+    if what == ClaimFor::Connect && view.count < MOST_LINKS && links_to(t, member).any(|l| waits_at_rendezvous(l, now))
+    {
+        return None;
+    }
     let first = turn % view.count;
     let in_turn = links_to(t, member).skip(first).chain(links_to(t, member).take(first));
     let mut awake = None;
