@@ -53,7 +53,7 @@ fn a_fork_in_the_middle_of_a_switch_is_told_of_the_socket() {
     while send_message(Links::control(l.server), Message::Wake { id: 100 }, None).is_ok() {}
     let (local_end, peer_end) = sockets();
     let liveness = thread::scope(|scope| {
-        scope.spawn(|| s.offer_switch(&local_end, peer_end, Leave::ForGood).unwrap());
+        scope.spawn(|| s.offer_switch(&local_end, &peer_end, Leave::ForGood).unwrap());
         until(|| has_left(&l, c));
         // It reads while it waits for room, and has looked for a fork of the client by then.
         send_message(Links::control(l.client), Message::Wake { id: 100 }, None).unwrap();

@@ -102,7 +102,8 @@ fn a_socket_that_is_lost_on_its_way_ends_the_connection() {
         let (c, s) = l.connect().unwrap();
         let (local_end, peer_end) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-        s.offer_switch(&local_end, peer_end, Leave::ForGood).unwrap();
+        s.offer_switch(&local_end, &peer_end, Leave::ForGood).unwrap();
+        drop(peer_end);
         s.let_go();
         // Before the other side takes it from the control socket, as if it had no descriptor left for it.
         let Received::Message(Message::SwitchToKernel { slot, generation }, Some(fd)) =
@@ -128,7 +129,8 @@ fn a_socket_that_is_lost_on_its_way_ends_the_connection() {
     // What another thread works with is not closed, whatever else the peer says.
     let (local_end, peer_end) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-    s.offer_switch(&local_end, peer_end, Leave::ForGood).unwrap();
+    s.offer_switch(&local_end, &peer_end, Leave::ForGood).unwrap();
+    drop(peer_end);
     let Received::Message(moved @ Message::SwitchToKernel { slot, generation }, Some(fd)) =
         receive_message(Links::control(l.client))
     else {

@@ -217,20 +217,28 @@ fn to_kernel(link: &'static Link, ep: &'static ShmEndpoint) -> Result<()> {
 /// stands.
 fn go_on(ep: &'static ShmEndpoint, local_end: &OwnedFd, peer_end: OwnedFd) -> Result<()> {
     ep.readiness();
-    if ep.side.is_moving() {
-        // The client's program needed a kernel socket before a server accepted, so a relay joins the two.
-        ep.await_kernel();
-        ep.accept_switch()?;
-        let done = ep
-            .drain_rest(local_end, &peer_end)
-            .and_then(|all| if all { relay::start(peer_end.as_raw_fd(), ep.passed.kernel_fd()) } else { Ok(()) });
-        pair::discard(peer_end);
-        done?;
-    } else {
-        ep.offer_switch(local_end, peer_end, Leave::ForGood)?;
-    }
+    // The client may leave the rings for a kernel socket of its own before this process has offered it this one.
+    let left = if ep.side.is_moving() { Err(Errno::AGAIN) } else { ep.offer_switch(local_end, &peer_end, Leave::ForGood) };
+    let done = match left {
+        Err(Errno::AGAIN) => join(ep, local_end, &peer_end),
+        offered => offered,
+    };
+    pair::discard(peer_end);
+    done?;
     ep.let_go();
     Ok(())
+}
+
+/// Joins `peer_end` to the kernel socket on which the client has gone on before a server accepted.
+fn join(ep: &'static ShmEndpoint, local_end: &OwnedFd, peer_end: &OwnedFd) -> Result<()> {
+    ep.await_kernel();
+    ep.readiness();
+    if !ep.side.is_moving() {
+        return Err(Errno::AGAIN);
+    }
+    ep.accept_switch()?;
+    let all = ep.drain_rest(local_end, peer_end)?;
+    if all { relay::start(peer_end.as_raw_fd(), ep.passed.kernel_fd()) } else { Ok(()) }
 }
 
 /// Makes a non-blocking TCP socket of the address family of `a`.

@@ -119,7 +119,9 @@ fn offer(r: Ref<Socket>, why: Reason) -> Result<()> {
     let (local_end, peer_end) = pair::connected(s)?;
     let how_long = comeback::how_long(s, ep, why);
     let left = if ep.side.link().trust_is_mutual() {
-        ep.offer_switch(&local_end, peer_end, how_long)
+        let left = ep.offer_switch(&local_end, &peer_end, how_long);
+        pair::discard(peer_end);
+        left
     } else {
         ring_relay::start(s, ep, peer_end)
     };

@@ -312,24 +312,22 @@ impl ShmEndpoint {
     /// Takes our side off both rings: from now on the stream is that of `local_end`, an end of a fresh pair of
     /// connected sockets. The caller holds both direction locks and then calls [`ShmEndpoint::let_go`]. `EAGAIN`: the
     /// peer or another of our sharers has left first, or the server died before it took the connect.
-    pub fn offer_switch(&'static self, local_end: &OwnedFd, peer_end: OwnedFd, how_long: Leave) -> Result<()> {
+    pub fn offer_switch(&'static self, local_end: &OwnedFd, peer_end: &OwnedFd, how_long: Leave) -> Result<()> {
         let Some(v) = self.side.view() else { return Err(Errno::NOTCONN) };
         let mut sibling_copy = SiblingCopy::default();
         if self.liveness.fd() >= 0
             && let Err(e) = sibling_copy.of(local_end)
         {
             // No descriptor is left for the copy, but the connection can still stay where it is.
-            reserved_fds::drop_raw(peer_end);
             return Err(e);
         }
-        let done = SwitchOffer { ep: self, v: &v, local_end, peer_end: &peer_end, how_long, sibling_copy }.make();
+        let done = SwitchOffer { ep: self, v: &v, local_end, peer_end, how_long, sibling_copy }.make();
         if done.is_err() {
             // It is too late to stay, so both ends get a reset, which shows that bytes are missing.
             reset_at_close(peer_end.as_raw_fd());
             // The bytes that were put into the socket are no longer in the ring.
             self.fail(Errno::CONNRESET);
         }
-        reserved_fds::drop_raw(peer_end);
         match done {
             Ok(false) => Err(Errno::AGAIN),
             Ok(true) => Ok(()),
