@@ -2,7 +2,7 @@
 
 use crate::conn::reuseport::{Members, ReuseportGroup};
 use crate::conn::targets::{
-    POOL, Target, add, check_liveness, known, links, links_to, retain, sweep, sweep_all, target,
+    POOL, Target, add, check_liveness, known, links, links_to, retain, sweep, sweep_all, sweep_handed_on, target,
 };
 use crate::conn::{current, reuseport};
 use crate::fork::descendants;
@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::errno::Errno;
 use netacc_sys::time::Deadline;
-use netacc_sys::{lock, time};
+use netacc_sys::{Guard, lock, time};
 use netacc_transport::shm::claim::{Claim, segment_lacks};
 use netacc_transport::shm::owner::Word;
 use netacc_transport::shm::rendezvous::NoLink;
@@ -33,10 +33,7 @@ const STUCK: usize = 8;
 const MOVES: u64 = time::ns(timeouts::QUEUED_CONNECT_MOVES);
 
 /// Claims a slot on the link; returns the lock if it has none left.
-pub(super) fn claim_on(
-    link: &'static Link,
-    order: netacc_sys::Guard<'static>,
-) -> core::result::Result<Claim, netacc_sys::Guard<'static>> {
+pub(super) fn claim_on(link: &'static Link, order: Guard<'static>) -> core::result::Result<Claim, Guard<'static>> {
     if let Some(left) = link.slots.parked_slots()
         && descendants::alone()
     {
@@ -202,23 +199,26 @@ pub fn claim_in_order(
 pub fn has_ended(dest: SocketAddr) -> bool {
     let order = POOL.lock();
     let Some(t) = known(dest, false) else { return false };
-    let _order = when_handed_on(t, order);
+    let (_order, _) = when_handed_on(t, order);
     sweep(t)
 }
 
-/// Waits briefly, without the lock, if a server is just passing on the connects that wait on one of the links. A stopped
-/// server is not waited for long, and nobody waits with a lock.
-fn when_handed_on(t: &'static Target, mut order: netacc_sys::Guard<'static>) -> netacc_sys::Guard<'static> {
+/// Waits briefly, without the lock, if a server is just passing on the connects that wait on one of the links, and returns
+/// whether it has waited. A stopped server is not waited for long, and only once.
+fn when_handed_on(t: &'static Target, mut order: Guard<'static>) -> (Guard<'static>, bool) {
     let mut until = None;
     while links(t).any(is_handing_on) {
         drop(order);
-        if lock::interrupted() || until.get_or_insert_with(|| Deadline::within(timeouts::HANDING_ON)).passed() {
-            return POOL.lock();
+        let over = lock::interrupted() || until.get_or_insert_with(|| Deadline::within(timeouts::HANDING_ON)).passed();
+        if !over {
+            time::pause();
         }
-        time::pause();
         order = POOL.lock();
+        if over {
+            sweep_handed_on(t);
+        }
     }
-    order
+    (order, until.is_some())
 }
 
 /// `None`: a link was found to have ended, and is removed.
@@ -233,7 +233,7 @@ fn attempt(
     }
     let order = POOL.lock();
     let t = target(dest, false).ok_or(Reason::NoMemory)?;
-    let mut order = when_handed_on(t, order);
+    let (mut order, _) = when_handed_on(t, order);
     if sweep(t) {
         return Ok(None);
     }
@@ -271,7 +271,9 @@ fn attempt(
         }
     }
     links(t).for_each(check_liveness);
-    if sweep(t) {
+    // The server may have begun to leave since the look above.
+    let (order, waited) = when_handed_on(t, order);
+    if sweep(t) || waited {
         return Ok(None);
     }
     sweep_all();
@@ -430,8 +432,8 @@ fn claim_known(
     view: &View,
     (member, turn): (u64, usize),
     what: ClaimFor,
-    mut order: netacc_sys::Guard<'static>,
-) -> core::result::Result<core::result::Result<Claim, netacc_sys::Guard<'static>>, Reason> {
+    mut order: Guard<'static>,
+) -> core::result::Result<core::result::Result<Claim, Guard<'static>>, Reason> {
     let late = what == ClaimFor::Late;
     if view.several {
         match link_of_several(t, view, (member, turn), what) {

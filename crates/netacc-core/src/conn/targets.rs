@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
 use netacc_sys::{Lock, cpu, lock_rank};
-use netacc_transport::shm::Link;
+use netacc_transport::shm::{Link, is_handing_on};
 
 /// A destination and our links to it.
 #[derive(Debug)]
@@ -120,19 +120,28 @@ pub(super) fn target_or_unused(dest: SocketAddr, stands_in: fn(SocketAddr) -> bo
     }
 }
 
-/// Removes the links that are known to carry no further connection from the list. True: there were some, and connects
-/// may still be queued at them.
+/// Removes the links whose servers take no connect any more, and returns whether there was one. A link whose server is just
+/// passing its connects on stays: a later connect waits until that is done. Under [`POOL`].
 pub(super) fn sweep(t: &'static Target) -> bool {
+    remove(t, |link| link.accepting() || is_handing_on(link))
+}
+
+/// As [`sweep`], but nobody waits for the server any longer. Under [`POOL`].
+pub(super) fn sweep_handed_on(t: &'static Target) -> bool {
+    remove(t, Link::accepting)
+}
+
+fn remove(t: &'static Target, stays: impl Fn(&Link) -> bool) -> bool {
     let mut any = false;
     retain(t, |link| {
-        let accepting = link.accepting();
-        if !accepting && link.is_withdrawn() {
+        let stays = stays(link);
+        if !stays && link.is_withdrawn() {
             // A server process that closes its listener while others have it hands the queued connects on to the
             // kernel.
             t.dest.get().into_iter().for_each(kernel_queue::note);
         }
-        any |= !accepting;
-        accepting
+        any |= !stays;
+        stays
     });
     any
 }

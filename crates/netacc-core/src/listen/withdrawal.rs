@@ -218,7 +218,8 @@ fn to_kernel(link: &'static Link, ep: &'static ShmEndpoint) -> Result<()> {
 fn go_on(ep: &'static ShmEndpoint, local_end: &OwnedFd, peer_end: OwnedFd) -> Result<()> {
     ep.readiness();
     // The client may leave the rings for a kernel socket of its own before this process has offered it this one.
-    let left = if ep.side.is_moving() { Err(Errno::AGAIN) } else { ep.offer_switch(local_end, &peer_end, Leave::ForGood) };
+    let left =
+        if ep.side.is_moving() { Err(Errno::AGAIN) } else { ep.offer_switch(local_end, &peer_end, Leave::ForGood) };
     let done = match left {
         Err(Errno::AGAIN) => join(ep, local_end, &peer_end),
         offered => offered,
