@@ -117,7 +117,8 @@ pub fn became_listener(fd: i32, s: &'static Socket) {
     let mut p = s.registrations.load(Ordering::Relaxed);
     while let Some(reg) = at(p) {
         p = reg.next_sock.load(Ordering::Relaxed);
-        let Some(e) = at(reg.epoll.load(Ordering::Relaxed)) else {
+        // The entries of an inherited instance are its parent's, and stay until this process waits there.
+        let Some(e) = at(reg.epoll.load(Ordering::Relaxed)).filter(|e| !e.is_inherited()) else {
             continue;
         };
         hide_from_kernel(e, reg);
