@@ -120,6 +120,22 @@ def names_of_any_bytes(ctx):
 
 
 @case(modes=ONE)
+def twenty_columns(ctx):
+    """No tool needs more to say what it has to say; what does not fit is left to the terminal."""
+    process = listener(ctx, b"narrow")
+    pid = str(process.pid)
+    whole = run(ctx, "--explain", pid).out.split()
+    for program, *argv, word in (("netacc_ss", "--explain", pid, whole[-1]), ("netacc_ss", "-s", "all", "-p", pid, "NACC_LOG_PATH"),
+                                 ("netacc_ctl", "status", pid, "narrow"), ("netacc_check", "python3", "ok"), ("netacc_ss", "-w", "0.1", "--count", "2", "quit"),
+                                 *((tool, "--help", "Usage") for tool in ("netacc_ss", "netacc_ctl", "netacc_check", "netacc_bench", "netacc_run"))):
+        shown = Terminal(ctx, 20, 24, *argv, program=TOOLS / program)
+        equal(shown.end(), 0, f"status of {program} {argv}")
+        check(word in strip(shown.text), f"{word} is not in what {program} {argv} shows: {shown.text!r}")
+        shown.close()
+    process.end()
+
+
+@case(modes=ONE)
 def outputs_that_take_nothing(ctx):
     """A full disk is an error that is said; a reader that has gone is none; neither is a panic."""
     process = listener(ctx, b"full")
@@ -181,7 +197,7 @@ def processes_that_die_while_they_are_shown(ctx):
             for action in ("status", "off", "on"):
                 done = subprocess.run([TOOLS / "netacc_ctl", action, "-w", "5", "python3*"], capture_output=True, text=True)
                 # Of a name that nobody has at that moment it is said so.
-                check(done.returncode == 0 or "no accelerated process" in done.stderr, f"netacc_ctl {action}: {done}")
+                check(done.returncode == 0 or "no process with NetACC has the name" in done.stderr, f"netacc_ctl {action}: {done}")
     finally:
         stop.set()
         thread.join()
