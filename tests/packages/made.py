@@ -81,7 +81,7 @@ def prepare(modules):
 
 def only(folder, pattern):
     found = sorted(folder.glob(pattern))
-    check(len(found) == 1, f"{folder.relative_to(ROOT)}/{pattern}: {[p.name for p in found]}")
+    check(len(found) == 1, f"{folder}/{pattern}: {[p.name for p in found]}")
     return pathlib.Path(found[0])
 
 
