@@ -1,7 +1,6 @@
-"""What dist/release refuses; and the packages of a release in clean systems of each distribution that it is for: installed, used,
-upgraded and removed. dist/release has the latter run with what it has made (NETACC_RELEASE); else the same packages are made here.
+"""The packages of a release in clean systems of each distribution that it is for: installed, used, upgraded and removed. dist/release
+has this run with what it has made (NETACC_RELEASE); else the same packages are made here.
 """
-
 
 import json
 import os
