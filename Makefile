@@ -194,3 +194,4 @@ help:
 	@echo "make storm      10 minutes of fork, exec, kill, demote and promote at once (ARGS='--seconds 60 --seed 1')"
 	@echo "make lint       formatting and clippy;  make fmt formats"
 	@echo "make clean      remove what was built"
+	@echo "dist/release v$(VERSION)  a release from its tag, tried in clean systems (docs/CONTRIBUTING.md; --dry-run before there is a tag)"

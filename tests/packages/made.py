@@ -15,6 +15,10 @@ PACKAGES = ROOT / "build" / "packages"
 # Packages whose library runs with any glibc from OLDEST_GLIBC on; see scripts/zig-cc.
 PORTABLE = PACKAGES / "portable"
 OLDEST_GLIBC = "2.17"
+# The packages of a release, as dist/release makes and names them; else they are made here in the same way.
+RELEASE = pathlib.Path(os.environ.get("NETACC_RELEASE") or PACKAGES / "release")
+# The same sources as if they were the release before.
+BEFORE = PACKAGES / "before"
 # The library of a later version of the protocol.
 NEXT = ROOT / "build" / "target-next"
 NEXT_LIBRARY = NEXT / "debug" / "libnetacc_preload.so"
@@ -36,7 +40,21 @@ def make(*what):
     run(os.environ.get("MAKE") or "make", *what, MAKEFLAGS="")
 
 
+def make_before(*how):
+    """Packages with a lower version, whose programs name "before" as their commit."""
+    make("deb", "rpm", "VERSION=0.0.9", "COMMIT=before", f"OUTPUT={BEFORE.relative_to(ROOT)}", *how)
+
+
+def make_release():
+    make_before(f"GLIBC={OLDEST_GLIBC}")
+    if "NETACC_RELEASE" not in os.environ:
+        make("deb", "rpm", "dist", f"GLIBC={OLDEST_GLIBC}", f"OUTPUT={RELEASE.relative_to(ROOT)}")
+
+
+# In this order, since the programs that are built have the commit of the last step.
 STEPS = {
+    "before": make_before,
+    "release": make_release,
     "deb": lambda: make("deb"),
     "rpm": lambda: make("rpm"),
     "archive": lambda: make("dist"),
@@ -45,6 +63,8 @@ STEPS = {
                                 RUSTFLAGS="--cfg netacc_next_version"),
     "system": lambda: roots.prepare(roots.release),
     "old system": lambda: roots.prepare(lambda: roots.OLD),
+    "systems of a release": lambda: roots.prepare(*(lambda suite=suite: suite for suite in roots.SUPPORTED)),
+    "system with systemd": lambda: roots.prepare(lambda: f"{roots.release()}+systemd"),
 }
 
 
@@ -61,7 +81,7 @@ def prepare(modules):
 
 def only(folder, pattern):
     found = sorted(folder.glob(pattern))
-    check(len(found) == 1, f"{folder.relative_to(ROOT)}/{pattern}: {[p.name for p in found]}")
+    check(len(found) == 1, f"{folder}/{pattern}: {[p.name for p in found]}")
     return pathlib.Path(found[0])
 
 

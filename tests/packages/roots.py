@@ -12,6 +12,12 @@ ROOTS = ROOT / "build" / "roots"
 MIRROR = os.environ.get("NETACC_DEBIAN_MIRROR")
 # Debian 11: glibc 2.31, the oldest release that Debian's mirrors still have.
 OLD = "bullseye"
+# Those of Ubuntu. Debian has no keyring for them, so that the certificate of the mirror stands for their signature, and
+# debootstrap has no script for those that came after it, which the one of an older release makes.
+UBUNTU = ("jammy", "noble")
+UBUNTU_MIRROR = os.environ.get("NETACC_UBUNTU_MIRROR") or "https://archive.ubuntu.com/ubuntu"
+# A release is tried on these: Debian 11, 12 and 13, and Ubuntu 22.04 and 24.04.
+SUPPORTED = (OLD, "bookworm", "trixie", *UBUNTU)
 PACKAGES = "redis-server,redis-tools"
 # Seconds, for one system.
 LIMIT = 900
@@ -26,23 +32,28 @@ def release():
     return words["VERSION_CODENAME"]
 
 
-def pristine(suite):
-    """The folder of a system as debootstrap leaves it."""
-    place, stamp = ROOTS / suite, ROOTS / f"{suite}.made"
-    if stamp.exists() and stamp.read_text() == PACKAGES:
+def pristine(system):
+    """The folder of a system as debootstrap leaves it. `system` is a release, or RELEASE+PACKAGE for one with a package more."""
+    suite, _, more = system.partition("+")
+    packages = f"{PACKAGES},{more}" if more else PACKAGES
+    place, stamp = ROOTS / system, ROOTS / f"{system}.made"
+    if stamp.exists() and stamp.read_text() == packages:
         return place
-    fresh = ROOTS / f"{suite}.new"
+    fresh = ROOTS / f"{system}.new"
+    if suite in UBUNTU:
+        how, source = ["--no-check-gpg", "--components=main,universe"], [UBUNTU_MIRROR, "gutsy"]
+    else:
+        how, source = [], [MIRROR] if MIRROR else []
     for old in (fresh, place):
         shutil.rmtree(old, ignore_errors=True)
     ROOTS.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run([need("debootstrap"), "--variant=minbase", f"--include={PACKAGES}", suite, fresh,
-                           *filter(None, [MIRROR])],
+    done = subprocess.run([need("debootstrap"), "--variant=minbase", f"--include={packages}", *how, suite, fresh, *source],
                           stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT)
     if done.returncode:
         shutil.rmtree(fresh, ignore_errors=True)
-        raise Skipped(f"no {suite} by debootstrap: {' / '.join(done.stdout.splitlines()[-2:])}")
+        raise Skipped(f"no {system} by debootstrap: {' / '.join(done.stdout.splitlines()[-2:])}")
     fresh.rename(place)
-    stamp.write_text(PACKAGES)
+    stamp.write_text(packages)
     return place
 
 

@@ -10,7 +10,7 @@ from harness import check, equal, need
 from matrix import case
 from roots import Root, release
 
-NEEDS = ("deb", "system")
+NEEDS = ("before", "deb", "system")
 
 
 def dpkg(root, *argv):
@@ -129,3 +129,23 @@ def a_changed_default_asks_nobody_who_changed_nothing(ctx):
     root, _ = installed(ctx)
     dpkg(root, "--install", root.put(later(ctx), "/tmp/later.deb"))
     check(root.text("/etc/netacc.conf").endswith("# A later version's words.\n"), "the configuration was not renewed")
+
+
+@case(modes=made.ONE)
+def from_the_release_before(ctx):
+    """With its symbols, which belong to that version alone. A redis of the release before and clients of this one go together."""
+    root = Root(ctx, release())
+    before = root.files()
+    put = lambda folder, name: root.put(made.only(folder, f"{name}_*.deb"), f"/tmp/{name}.deb")
+    dpkg(root, "--install", put(made.BEFORE, "netacc"), put(made.BEFORE, "netacc-dbgsym"))
+    check("(before" in root.run("netacc_ss", "-v"), "the release before")
+    server = redis_inside.serve(root, "netacc_run")
+    dpkg(root, "--install", put(made.PACKAGES, "netacc"), put(made.PACKAGES, "netacc-dbgsym"))
+    check("(before" not in root.run("netacc_ss", "-v"), "the programs after the upgrade")
+    equal(root.run("dpkg", "--verify", "netacc", "netacc-dbgsym"), "", "what dpkg finds changed")
+    redis_inside.load(root, "netacc_run")
+    accepted = redis_inside.counters(root, server)["accepts_shm"]
+    check(accepted >= 16, f"{accepted} connections over shared memory")
+    server.end()
+    dpkg(root, "--purge", "netacc-dbgsym", "netacc")
+    equal(sorted(root.files() ^ before), [], "what is left, and what is gone")

@@ -11,7 +11,7 @@ from harness import ROOT, check, equal, need
 from matrix import case
 from roots import Root, release
 
-NEEDS = ("rpm", "system")
+NEEDS = ("before", "rpm", "system")
 
 
 def rpm(*argv):
@@ -56,32 +56,67 @@ def install_change_remove(ctx):
     equal(sorted(p.name for p in (root / "etc").iterdir() if p.is_file()), ["netacc.conf.rpmsave"], "the configuration")
 
 
+class Rpm:
+    """This machine's rpm on a clean system, whose linker is told of lib64."""
+
+    def __init__(self, root):
+        self.root = root
+        # The mounts of the system, seen from outside of it.
+        self.command = [*root.within[:2], need("rpm"), "--root", root.place / "root", "--dbpath", "/tmp/rpmdb"]
+        with open(root.path("/etc/ld.so.conf.d/lib64.conf"), "w") as f:
+            f.write("/usr/lib64\n")
+
+    def attempt(self, *argv):
+        return subprocess.run([str(a) for a in (*self.command, *argv)], capture_output=True, text=True)
+
+    def __call__(self, *argv):
+        # Debian's rpm advises against itself on the standard error.
+        done = self.attempt(*argv)
+        check(done.returncode == 0, f"rpm {argv}: {done.stderr}")
+        return done.stdout
+
+    def end(self):
+        self.root.run("rm", "/etc/ld.so.conf.d/lib64.conf")
+        self.root.run("ldconfig")
+
+
 @case(modes=made.ONE)
-def use_in_a_system(ctx):
+def install_use_upgrade_erase(ctx):
+    """A whole life. A redis that was started with the library of the release before goes on through all of it."""
     root = Root(ctx, release())
-    space = root.within[:2]  # Its mounts, from outside: rpm is this machine's.
-    manage = [*space, need("rpm"), "--root", root.place / "root", "--dbpath", "/tmp/rpmdb"]
-    with open(root.path("/etc/ld.so.conf.d/lib64.conf"), "w") as f:
-        f.write("/usr/lib64\n")
     before = root.files()
-    done = subprocess.run([*map(str, manage), "--nodeps", "-i", str(made.rpm())], capture_output=True, text=True)
-    # Debian's rpm advises against itself.
-    check(done.returncode == 0, f"installing it: {done.stderr}")
-    root.run("ldconfig")
-    check("netacc" in subprocess.run([*map(str, manage), "-qa"], capture_output=True, text=True).stdout, "rpm knows it")
+    manage = Rpm(root)
+    manage("--nodeps", "-i", made.only(made.BEFORE, "netacc-[0-9]*.rpm"))
+    check("(before" in root.run("netacc_ss", "-v"), "the release before")
+    check("libnetacc-preload.so" in root.run("ldconfig", "-p"), "the linker's cache after the installation")
     redis_inside.by_the_manual(root)
-    # Everything is as it was packed; rpm says nothing then.
-    verified = subprocess.run([*map(str, manage), "-V", "--nodeps", "netacc"], capture_output=True, text=True)
-    equal((verified.returncode, verified.stdout), (0, ""), "what rpm finds changed")
     server = redis_inside.serve(root, "netacc_run")
     redis_inside.load(root, "netacc_run")
-    check(redis_inside.counters(root, server)["accepts_shm"] > 0, "no connection over shared memory")
+    accepted = redis_inside.counters(root, server)["accepts_shm"]
+    check(accepted >= 16, f"{accepted} connections over shared memory")
+    mine = root.text("/etc/netacc.conf") + "# mine\n"
+    with open(root.path("/etc/netacc.conf"), "w") as f:
+        f.write(mine)
+
+    manage("--nodeps", "-U", made.rpm())
+    equal(manage("-q", "netacc").count("\n"), 1, "versions that are installed")
+    check("(before" not in root.run("netacc_ss", "-v"), "the programs after the upgrade")
+    equal(root.text("/etc/netacc.conf"), mine, "the configuration after the upgrade")
+    # Everything else is as it was packed.
+    verified = [line.split()[-1] for line in manage.attempt("-V", "--nodeps", "netacc").stdout.splitlines()]
+    equal(verified, ["/etc/netacc.conf"], "what rpm finds changed")
+    redis_inside.load(root, "netacc_run")
+    count = redis_inside.counters(root, server)["accepts_shm"]
+    check(count >= accepted + 16, f"{count} connections over shared memory after the upgrade, {accepted} before")
     check(root.run("netacc_check", "redis-server").startswith("ok "), "netacc_check")
-    done = subprocess.run([*map(str, manage), "-e", "netacc"], capture_output=True, text=True)
-    check(done.returncode == 0, f"erasing it: {done.stderr}")
+
+    manage("-e", "netacc")
+    check("libnetacc-preload.so" not in root.run("ldconfig", "-p"), "the linker's cache after the removal")
     equal(root.run("redis-cli", "-p", redis_inside.PORT, "ping"), "PONG\n", "the server that runs on")
-    root.run("ldconfig")
-    equal(root.files() ^ before, set(), "what is left, and what is gone")
+    server.end()
+    equal(root.text("/etc/netacc.conf.rpmsave"), mine, "the configuration after the removal")
+    manage.end()
+    equal(root.files() ^ before, {"/etc/netacc.conf.rpmsave"}, "what is left, and what is gone")
 
 
 def same(file, path):

@@ -76,9 +76,10 @@ class Page:
 
 
 class Terminal:
-    """A program on a terminal of its own."""
+    """A program on a terminal of its own: netacc_ss, or the one that is named."""
 
-    def __init__(self, ctx, columns, rows, *argv, **env):
+    def __init__(self, ctx, columns, rows, *argv, program=None, **env):
+        command = str(program or monitor.command())
         environment = ctx.environment({"TERM": "xterm", **env})
         go, tell = os.pipe()
         self.pid, self.master = pty.fork()
@@ -86,7 +87,7 @@ class Terminal:
             # The size is set here as well, for the child's first look at it.
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
             os.read(go, 1)
-            os.execve(monitor.command(), [monitor.command(), *map(str, argv)], environment)
+            os.execve(command, [command, *map(str, argv)], environment)
         # Before the program can have touched it: a terminal that was just made.
         self.usual = self.modes()
         os.write(tell, b"!")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import shutil
 import struct
 import subprocess
@@ -14,6 +15,7 @@ from host import wait_until
 from matrix import case
 from seeing import LAYOUT, ONE, PAGE_SIZE, Page, begin, head, run
 
+CTL = pathlib.Path(monitor.command()).parent / "netacc_ctl"
 ASKING = (["-p"], ["-s", "all", "-p"], ["--json", "-p"], ["--openmetrics", "-p"], ["--explain"], ["-w", "0.1", "-p"])
 
 
@@ -62,8 +64,8 @@ def pages_that_cannot_be_read(ctx):
     struct.pack_into("=I", sizes, 36, 255)
     for what, content, size, parts in (
             ("newer", head(version=LAYOUT + 1), 4096, ("a newer NetACC 9.8.7", f"page layout {LAYOUT + 1}",
-                                                       f"this one knows {LAYOUT}", "use the netacc_ss of that version")),
-            ("older", head(version=1), PAGE_SIZE, ("an older NetACC 9.8.7", "restart it, or use the netacc_ss of that")),
+                                                       f"this one knows {LAYOUT}", "use the tools of that version")),
+            ("older", head(version=1), PAGE_SIZE, ("an older NetACC 9.8.7", "restart it, or use the tools of that")),
             ("newer and short", head(version=9)[:16], 16, ("a newer NetACC (page layout 9",)),
             ("empty", b"", 0, ("damaged statistics page (only 0 bytes)", "restart")),
             ("one byte", b"N", 1, ("damaged", "restart")),
@@ -75,6 +77,9 @@ def pages_that_cannot_be_read(ctx):
             ("wrong sizes", bytes(sizes), PAGE_SIZE, ("damaged", "sizes"))):
         with Page(content, size):
             refused(ctx, own, f"process {own} (", *parts)
+            for action in ("status", "off", "on", "reload", "upgrade"):
+                done = subprocess.run([CTL, action, str(own)], capture_output=True, text=True, timeout=60)
+                check((done.returncode, done.stdout) == (1, "") and all(part in done.stderr for part in parts), f"netacc_ctl {action}: {done}")
             # The others are listed all the same, and it is told of this one.
             listed = run(ctx)
             equal(listed.status, 0, f"status of the list with a page that is {what}")

@@ -8,7 +8,7 @@ import sys
 import threading
 
 import monitor
-from harness import START_LIMIT, check, equal, need
+from harness import START_LIMIT, Skipped, check, equal, need
 from host import wait_until
 from matrix import case
 from seeing import ONE, Terminal, run, strip
@@ -85,6 +85,11 @@ def a_thousand_processes(ctx):
     crowd(1000)
 
 
+def strange(text):
+    """What of a text a terminal takes for a command, or for the end of a line."""
+    return [c for c in text if c != "\n" and (ord(c) < 32 or 127 <= ord(c) < 160 or c in "\u202e\u2028")]
+
+
 @case(modes=ONE)
 def names_of_any_bytes(ctx):
     """A name that a user has chosen neither moves the cursor of an administrator's terminal nor ends a line of a table."""
@@ -93,13 +98,16 @@ def names_of_any_bytes(ctx):
     made = {what: listener(ctx, name) for what, name in names.items()}
     for argv in ((), ("-s", "sock"), ("-s", "cnt"), ("--openmetrics",), ("--json",)):
         out = run(ctx, *argv).out
-        strange = [c for c in out if c != "\n" and (ord(c) < 32 or 127 <= ord(c) < 160 or c in "\u202e\u2028")]
-        equal(strange, [], f"what netacc_ss {argv} prints of the names")
+        equal(strange(out), [], f"what netacc_ss {argv} prints of the names")
     for process in made.values():
         lines = [line for line in run(ctx).out.splitlines() if str(process.pid) in line.split()[:1]]
         equal(len(lines), 1, "lines of a process")
-    status = subprocess.run([TOOLS / "netacc_ctl", "status", *(str(p.pid) for p in made.values())], capture_output=True, text=True)
-    equal(len(status.stdout.splitlines()), len(made) + 1, f"lines of netacc_ctl: {status.stdout!r}")
+    for action in ("status", "off", "on"):
+        said = subprocess.run([TOOLS / "netacc_ctl", action, *(str(p.pid) for p in made.values())], capture_output=True, text=True)
+        equal(len(said.stdout.splitlines()), len(made) + 1, f"lines of netacc_ctl: {said.stdout!r}")
+        equal(strange(said.stdout + said.stderr), [], f"what netacc_ctl {action} prints of the names")
+    for process in made.values():
+        equal(strange(run(ctx, "--explain", process.pid).out), [], "what --explain prints of a name")
     for columns in (20, 80):
         for argv in ((), ("-s", "sock")):
             shown = Terminal(ctx, columns, 50, *argv)
@@ -112,13 +120,31 @@ def names_of_any_bytes(ctx):
 
 
 @case(modes=ONE)
+def twenty_columns(ctx):
+    """No tool needs more to say what it has to say; what does not fit is left to the terminal."""
+    process = listener(ctx, b"narrow")
+    pid = str(process.pid)
+    whole = run(ctx, "--explain", pid).out.split()
+    for program, *argv, word in (("netacc_ss", "--explain", pid, whole[-1]), ("netacc_ss", "-s", "all", "-p", pid, "NACC_LOG_PATH"),
+                                 ("netacc_ctl", "status", pid, "narrow"), ("netacc_check", "python3", "ok"), ("netacc_ss", "-w", "0.1", "--count", "2", "quit"),
+                                 *((tool, "--help", "Usage") for tool in ("netacc_ss", "netacc_ctl", "netacc_check", "netacc_bench", "netacc_run"))):
+        shown = Terminal(ctx, 20, 24, *argv, program=TOOLS / program)
+        equal(shown.end(), 0, f"status of {program} {argv}")
+        check(word in strip(shown.text), f"{word} is not in what {program} {argv} shows: {shown.text!r}")
+        shown.close()
+    process.end()
+
+
+@case(modes=ONE)
 def outputs_that_take_nothing(ctx):
     """A full disk is an error that is said; a reader that has gone is none; neither is a panic."""
     process = listener(ctx, b"full")
     pid = str(process.pid)
     asking = [("netacc_ss",), ("netacc_ss", pid), ("netacc_ss", "-s", "sock"), ("netacc_ss", "--json"), ("netacc_ss", "--explain", pid),
               ("netacc_ctl", "status", pid), ("netacc_ctl", "status", pid, "--json"), ("netacc_check", "--json"), ("netacc_check", "python3"),
-              ("netacc_ss", "-c")]
+              ("netacc_ss", "-c"), ("netacc_ss", "-w", "0.1", "--count", "2"), ("netacc_check", "127.0.0.1:1"), ("netacc_bench", "server", "--help")]
+    asking += [(program, option) for program in ("netacc_ss", "netacc_ctl", "netacc_check", "netacc_bench", "netacc_run")
+               for option in ("--help", "-v")]
     for argv in asking:
         command = [str(TOOLS / argv[0]), *argv[1:]]
         with open("/dev/full", "w") as full:
@@ -129,6 +155,22 @@ def outputs_that_take_nothing(ctx):
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=60)
         os.close(write_end)
         check(done.returncode >= 0 and "panicked" not in done.stderr and "cannot be written" not in done.stderr, f"{argv} for nobody: {done}")
+    process.end()
+
+
+@case(modes=ONE)
+def a_log_on_a_full_disk(ctx):
+    """The program runs as it would, and the lines that the log has no room for are counted."""
+    if os.getuid() != 0:
+        raise Skipped("needs root, for a file system of its own")
+    small = ctx.dir / "small"
+    small.mkdir()
+    full = 'mount -t tmpfs -o size=16k none "$1" && head -c 100000 /dev/zero >"$1/filling" 2>/dev/null; shift; exec "$@"'
+    process = ctx.spawn([need("unshare"), "--mount", "sh", "-c", full, "sh", small, "env", f"LD_PRELOAD={LIBRARY}", need("python3"), "-c", LISTENER,
+                         b"full".hex()], env={"NACC_LOG_PATH": str(small / "log"), "NACC_LOG_LEVEL": "debug"})
+    wait_until(lambda: process.stdout() == "ready\n", START_LIMIT, "a listener")
+    count = run(ctx, "-p", process.pid, "-s", "cnt", "--json").json()["cnt"]
+    check(count["log_lines_dropped"] > 0 and count["log_lines"] == 0, f"lines of the log: {count}")
     process.end()
 
 
@@ -152,6 +194,10 @@ def processes_that_die_while_they_are_shown(ctx):
             for argv in ((), ("-s", "sock"), ("-s", "all"), ("--json",), ("--openmetrics",)):
                 answer = run(ctx, *argv)
                 equal(answer.status, 0, f"status of {argv}: {answer.err}")
+            for action in ("status", "off", "on"):
+                done = subprocess.run([TOOLS / "netacc_ctl", action, "-w", "5", "python3*"], capture_output=True, text=True)
+                # Of a name that nobody has at that moment it is said so.
+                check(done.returncode == 0 or "no process with NetACC has the name" in done.stderr, f"netacc_ctl {action}: {done}")
     finally:
         stop.set()
         thread.join()

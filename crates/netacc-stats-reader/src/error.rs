@@ -77,9 +77,9 @@ impl fmt::Display for Error {
             Self::Layout { found, library } => {
                 let release = if library.is_empty() { String::new() } else { format!(" {library}") };
                 let (age, advice) = if *found > LAYOUT_VERSION {
-                    ("a newer", "use the netacc_ss of that version")
+                    ("a newer", "use the tools of that version")
                 } else {
-                    ("an older", "restart it, or use the netacc_ss of that version")
+                    ("an older", "restart it, or use the tools of that version")
                 };
                 write!(f, "runs {age} NetACC{release} (page layout {found}, this one knows {LAYOUT_VERSION}); {advice}")
             }

@@ -79,7 +79,7 @@ fn what_is_wrong_is_said() {
     assert!(matches!(error(&good[..PAGE_SIZE - 1]), Error::Truncated(_)));
     assert!(matches!(error(&vec![0; PAGE_SIZE]), Error::Starting));
     assert!(matches!(error(&vec![1; PAGE_SIZE]), Error::Corrupt(_)));
-    for (found, advice) in [(LAYOUT_VERSION + 1, "use the netacc_ss of that version"), (1, "restart it")] {
+    for (found, advice) in [(LAYOUT_VERSION + 1, "use the tools of that version"), (1, "restart it")] {
         let mut other = good.clone();
         put(&mut other, 8, &found.to_ne_bytes());
         put(&mut other, 120, b"9.8.7\x1b");

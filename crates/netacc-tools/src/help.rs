@@ -1,10 +1,15 @@
 //! The command line as clap reads it, with a help text that is folded to the width of the terminal.
 
+use std::io::{self, Write};
+
 use clap::error::ErrorKind;
 use clap::{Command, Parser};
 use unicode_width::UnicodeWidthChar;
 
 use crate::terminal::{Style, print};
+
+/// The status for a help text or a version that cannot be written: that of wrong usage, which says nothing about processes.
+const UNWRITTEN: i32 = 2;
 
 /// Reads the command line. Help, version and mistakes end the process here.
 #[must_use]
@@ -15,15 +20,22 @@ pub fn parse<A: Parser>() -> A {
 
 /// Reads the command line by a definition.
 pub fn matches(command: Command) -> clap::ArgMatches {
+    let name = command.get_name().to_owned();
     command.try_get_matches().unwrap_or_else(|error| {
-        if error.kind() != ErrorKind::DisplayHelp {
+        if !matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
             error.exit();
         }
         // clap folds by itself only with a crate that builds rustix with std, which the preloaded library does not have.
+        // It also takes an output that cannot be written for one that was.
         let style = Style::of_stdout();
         let text = if style.colour { error.render().ansi().to_string() } else { error.render().to_string() };
         let text = style.width.map_or_else(|| text.clone(), |width| folded(&text, width));
-        std::process::exit(i32::from(print(&text).is_err()));
+        if let Err(message) = print(&text) {
+            // Nobody is left to tell when stderr is gone.
+            let _ = writeln!(io::stderr(), "{name}: {message}");
+            std::process::exit(UNWRITTEN);
+        }
+        std::process::exit(0);
     })
 }
 
