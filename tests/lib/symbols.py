@@ -34,7 +34,7 @@ def table():
         text = re.sub(r"//.*", "", path.read_text())
         found |= set(re.findall(r"no_mangle\)\]\s+(?:#\[.*?\]\s+)*pub\s+(?:unsafe\s+)?extern\s+\"C\"\s+fn\s+(\w+)", text))
         found |= set(re.findall(r"no_mangle\)\]\s+(?:#\[.*?\]\s+)*pub\s+static\s+(\w+)", text))
-        for block in re.findall(r"^(?:hooks|before|executes|variadic|liburing|vforks|opens|exports)! \{$(.*?)^\}$", text, re.M | re.S):
+        for block in re.findall(r"^(?:hooks|before|executes|variadic|liburing|vforks|opens|looks_up|exports)! \{$(.*?)^\}$", text, re.M | re.S):
             found |= set(re.findall(r"^    fn (\w+)(?:\(| in)", block, re.M))
     return found
 

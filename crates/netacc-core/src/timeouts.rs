@@ -161,6 +161,10 @@ pub const KERNEL_QUEUE_FULL: Duration = Duration::from_secs(1);
 /// more. Longer than a program that is about to read is kept from it by others on a busy host.
 pub const STANDSTILL: Duration = Duration::from_millis(20);
 
+/// How often an epoll instance looks at a registered socket that another process may make a listener. A wait that begins
+/// meanwhile does not hear of clients in shared memory.
+pub const UNSETTLED_LOOK: Duration = Duration::from_millis(10);
+
 /// How long one call of the program goes on taking connections to the kernel for an operator.
 /// The rest is done by the next calls, so that no call is held up much longer than this.
 pub const OPERATOR_SLICE: Duration = Duration::from_millis(5);

@@ -55,10 +55,23 @@ struct Handover {
     length: usize,
 }
 
-// Nobody else is to see where the table begins and ends.
-core::arch::global_asm!(".hidden __start_netacc_exports", ".hidden __stop_netacc_exports");
+// Nobody else is to see where the table begins and ends, and where the library does.
+core::arch::global_asm!(
+    ".hidden __start_netacc_exports",
+    ".hidden __stop_netacc_exports",
+    ".hidden __ehdr_start",
+    ".hidden _end",
+    ".hidden _DYNAMIC",
+);
 
 unsafe extern "C" {
+    // The linker defines them: the first byte of this copy in memory, the one after its last, and its dynamic section.
+    #[link_name = "__ehdr_start"]
+    static FIRST_BYTE: u8;
+    #[link_name = "_end"]
+    static END: u8;
+    #[link_name = "_DYNAMIC"]
+    static DYNAMIC: u8;
     // The linker defines them around the section (`export_line!`).
     #[link_name = "__start_netacc_exports"]
     static FIRST_LINE: Export;
@@ -104,6 +117,17 @@ fn instead(name: &CStr) -> *mut c_void {
     if next.is_null() { absent as *mut c_void } else { next }
 }
 
+/// Whether an address lies in this copy.
+pub fn holds(address: *const c_void) -> bool {
+    ((&raw const FIRST_BYTE).addr()..(&raw const END).addr()).contains(&address.addr())
+}
+
+/// What this copy defines under a name, for the linker to find.
+fn own_definition(name: &CStr) -> *mut c_void {
+    // SAFETY: the linker has put this copy's addresses from its first byte on, where they count from, and its dynamic section.
+    unsafe { symbol::in_tables((&raw const FIRST_BYTE).cast(), (&raw const DYNAMIC).cast(), name) }
+}
+
 /// The first copy, in one that took another's place.
 static FIRST: AtomicPtr<Entrance> = AtomicPtr::new(ptr::null_mut());
 /// The library's file, in a copy that took another's place.
@@ -137,6 +161,20 @@ fn first() -> &'static Entrance {
 /// The function of this name in the first copy's table; null if that copy has none.
 pub fn of_first(name: &CStr) -> *mut c_void {
     first().lines().iter().find(|line| line.name() == name).map_or(ptr::null_mut(), Export::function)
+}
+
+/// The exported function of this name, by which the program's own calls come to us whichever copy serves them; null if there
+/// is none, or if what it calls next is not `next`.
+pub fn exported(name: &CStr, next: *mut c_void) -> *mut c_void {
+    let ours = own_definition(name);
+    let first = ptr::from_ref(first()).cast();
+    if ours.is_null() || symbol::after(first, name) != next {
+        ptr::null_mut()
+    } else if ptr::eq(first, (&raw const netacc_exchange).cast()) {
+        ours
+    } else {
+        symbol::in_object(first, name)
+    }
 }
 
 /// The path of the library's file, as the loader has it.

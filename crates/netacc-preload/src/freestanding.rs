@@ -88,8 +88,7 @@ hidden! {
     "memcmp" => memcmp;
     "bcmp" => memcmp;
     "strlen" => strlen;
-    // Functions that rustix takes from libc: it looks for the functions of the vDSO, and for the page size.
-    "dlsym" => dlsym;
+    // rustix takes it from libc, for the page size.
     "sysconf" => sysconf;
 }
 
@@ -97,14 +96,18 @@ extern "C" fn abort_now() -> ! {
     abort()
 }
 
-extern "C" fn dlsym(_library: *mut c_void, name: *const c_char) -> *mut c_void {
-    // SAFETY: a NUL-terminated name.
-    let name = unsafe { CStr::from_ptr(name) };
-    if static_program::is_one() && name == c"getauxval" {
-        return static_program::auxiliary as *mut c_void;
-    }
-    // rustix asks for the first definition alone.
-    symbol::any(name)
+/// Whether a name is that of getauxval(3).
+///
+/// # Safety
+/// A constant of this library, which ends with NUL.
+pub unsafe fn is_getauxval(name: *const c_char) -> bool {
+    // SAFETY: the caller guarantees the constant.
+    unsafe { CStr::from_ptr(name) == c"getauxval" }
+}
+
+/// getauxval(3), or what serves as it.
+pub fn getauxval() -> *mut c_void {
+    if static_program::is_one() { static_program::auxiliary as *mut c_void } else { symbol::any(c"getauxval") }
 }
 
 extern "C" fn sysconf(name: c_int) -> c_long {

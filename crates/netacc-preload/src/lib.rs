@@ -27,6 +27,7 @@ mod go;
 mod handlers;
 mod hooks;
 mod identity;
+mod looked_up;
 mod opened;
 mod process;
 mod seccomp;

@@ -8,7 +8,7 @@
 
 use crate::go_code::{EPOLL, EXIT, SETTLS, SETTLS_WITH_FRAME, SYSCALL6};
 use crate::own_calls::{contains, position};
-use crate::{static_program, symbol_tables, weak};
+use crate::{static_program, symbol_tables};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
 
@@ -209,7 +209,7 @@ pub enum Program {
 pub fn loaded() -> Program {
     let mut found = Program::Other;
     // SAFETY: the callback gets `found` back, and nobody else has it meanwhile.
-    unsafe { weak::each_object(look, (&raw mut found).cast()) };
+    unsafe { symbol_tables::each_object(look, (&raw mut found).cast()) };
     found
 }
 
@@ -258,7 +258,7 @@ fn judge(base: usize, headers: &[libc::Elf64_Phdr]) -> Program {
 /// would take long to read at each start.
 fn shows_cgo(base: usize, dynamic: &libc::Elf64_Phdr) -> bool {
     // SAFETY: the dynamic section of the loaded program.
-    unsafe { symbol_tables::defines(base, bytes(base, dynamic).0, CGO) }
+    unsafe { !symbol_tables::definition_in(base, bytes(base, dynamic).0, CGO).is_null() }
 }
 
 /// What the names of the dynamic symbols tell. The loader does not read how long their table is, so that it may be wrong.

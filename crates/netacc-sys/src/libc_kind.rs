@@ -75,7 +75,7 @@ fn find() -> Libc {
 /// Whether musl's dynamic loader, which is the whole of its libc, is in the process.
 fn has_musl() -> bool {
     // SAFETY: the callback needs no data.
-    unsafe { weak::each_object(look_for_musl, ptr::null_mut()) != 0 }
+    unsafe { symbol_tables::each_object(look_for_musl, ptr::null_mut()) != 0 }
 }
 
 unsafe extern "C" fn look_for_musl(info: *mut libc::dl_phdr_info, _size: usize, _data: *mut c_void) -> c_int {

@@ -9,7 +9,7 @@
 
 use crate::libc_kind::{self, Libc};
 pub use crate::symbol_tables::search_from;
-use crate::symbol_tables::{first_copy, walk};
+use crate::symbol_tables::{self, first_copy, walk};
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -38,6 +38,26 @@ pub fn any(name: &CStr) -> *mut c_void {
     by_linker(libc::RTLD_DEFAULT, name).unwrap_or_else(|| walk(name, false))
 }
 
+/// The definition of a symbol in the object that the linker has loaded at this address; null if there is none.
+pub fn in_object(address: *const c_void, name: &CStr) -> *mut c_void {
+    symbol_tables::in_object(address.addr(), name)
+}
+
+/// The first definition of a symbol in the objects behind the one that the linker has loaded at this address; null if there is
+/// none. That is no look-up of the linker's, so it leaves no error for dlerror(3).
+pub fn after(address: *const c_void, name: &CStr) -> *mut c_void {
+    symbol_tables::after(address.addr(), name)
+}
+
+/// The definition of a symbol in an object of which the caller knows where its tables are; null if there is none.
+///
+/// # Safety
+/// `dynamic` is the address of the dynamic section of an object that is loaded at `base` and stays so.
+pub unsafe fn in_tables(base: *const c_void, dynamic: *const c_void, name: &CStr) -> *mut c_void {
+    // SAFETY: the caller guarantees the object.
+    unsafe { symbol_tables::definition_in(base.addr(), dynamic.addr(), name) }
+}
+
 /// The result of dlsym(3), if it may be called.
 fn by_linker(from: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     if !matches!(libc_kind::libc(), Libc::Glibc(minor) if minor >= 34) {
@@ -46,7 +66,8 @@ fn by_linker(from: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     // Relaxed: every thread finds the same address, and the code there needs no ordering.
     let mut function = DLSYM.load(Ordering::Relaxed);
     if function.is_null() {
-        function = walk(c"dlsym", false);
+        // Ours would answer with functions of ours, and one of another preloaded library by what is next after that.
+        function = symbol_tables::of_libc(c"dlsym").unwrap_or_else(|| symbol_tables::next(c"dlsym"));
         DLSYM.store(function, Ordering::Relaxed);
     }
     if function.is_null() {
@@ -86,6 +107,9 @@ mod tests {
             assert_eq!((walk(name, true), next(name)), (expected, expected), "{name:?}");
         }
         assert!(walk(c"netacc_no_such_function", true).is_null());
+        let read = next(c"read");
+        assert_eq!((in_object(read, c"read"), in_object(read, c"netacc_no_such_function")), (read, ptr::null_mut()));
+        assert!(in_object(ptr::null(), c"read").is_null(), "no object has this address");
         assert_eq!(walk(c"errno", false), ptr::null_mut(), "a thread's variable");
     }
 }

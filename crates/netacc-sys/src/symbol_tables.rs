@@ -35,22 +35,126 @@ pub(crate) fn next(name: &CStr) -> *mut c_void {
     first_copy().map_or_else(|| walk(name, true), |first| first(name.as_ptr()))
 }
 
+type Visit = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+
+/// libc's dl_iterate_phdr(3), once it is known.
+static ITERATE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// Calls `visit` for the loaded objects until it returns something else than 0, as dl_iterate_phdr(3) does. Without
+/// that function there are none.
+///
+/// # Safety
+/// `visit` gets `data` and may do with it what it does.
+pub(crate) unsafe fn each_object(visit: Visit, data: *mut c_void) -> c_int {
+    // Relaxed: every thread finds the same address, and the code there needs no ordering.
+    let mut function = ITERATE.load(Ordering::Relaxed);
+    if function.is_null() {
+        function = of_libc(c"dl_iterate_phdr").unwrap_or_else(weak::dl_iterate_phdr);
+        ITERATE.store(function, Ordering::Relaxed);
+    }
+    if function.is_null() {
+        if static_program::is_one() {
+            // SAFETY: the caller guarantees the contract.
+            return unsafe { static_program::each_object(visit, data) };
+        }
+        return 0;
+    }
+    // SAFETY: libc's function of this signature, and the caller guarantees its contract.
+    unsafe {
+        let function: unsafe extern "C" fn(Visit, *mut c_void) -> c_int = core::mem::transmute(function);
+        function(visit, data)
+    }
+}
+
+/// The beginning of a `struct r_debug` (link.h).
+#[repr(C)]
+struct LinkersList {
+    version: c_int,
+    first: *const LinkMap,
+}
+
+/// The beginning of a `struct link_map` (link.h).
+#[repr(C)]
+struct LinkMap {
+    base: usize,
+    _name: *const c_char,
+    dynamic: usize,
+    next: *const LinkMap,
+}
+
+/// A function as libc itself defines it, whoever else does: a program or a library that is preloaded as well may have one of
+/// this name that looks the next one up by dlsym(3), which is ours and would come here again. So the linker's list is read
+/// without a call. The objects that it begins with, up to libc, are those that the program was loaded with, which stay. libc
+/// is the one of them that defines where a thread's errno lies.
+pub(crate) fn of_libc(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: 0 or the linker's own structure, which it has filled in before it relocated the program.
+    let list = unsafe { ptr::with_exposed_provenance::<LinkersList>(weak::linkers_list()).as_ref() }?;
+    if list.version == 0 {
+        return None;
+    }
+    let mut object = list.first;
+    // SAFETY: null or the linker's description of an object that stays loaded, as does what its dynamic section leads to.
+    while let Some(its) = unsafe { object.as_ref() } {
+        // SAFETY: as above.
+        let tables = if its.dynamic == 0 { None } else { unsafe { Tables::read(its.base, its.dynamic) } };
+        // SAFETY: as above.
+        let found =
+            |name| tables.as_ref().map_or(ptr::null_mut(), |t| unsafe { t.find(&Search::new(name, Objects::All)) });
+        if !found(c"__errno_location").is_null() {
+            let function = found(name);
+            if !function.is_null() {
+                return Some(function);
+            }
+        }
+        object = its.next;
+    }
+    None
+}
+
 struct Search<'a> {
     name: &'a CStr,
     hash: u32,
-    /// Set once those objects have been seen that do not count: all up to the one that we are in.
-    past_us: bool,
+    objects: Objects,
     found: *mut c_void,
+}
+
+impl Search<'_> {
+    fn new(name: &CStr, objects: Objects) -> Search<'_> {
+        Search { name, hash: gnu_hash(name.to_bytes()), objects, found: ptr::null_mut() }
+    }
+
+    fn run(mut self) -> *mut c_void {
+        // SAFETY: the callback gets the search back, and nobody else has it meanwhile.
+        unsafe { each_object(visit_object, (&raw mut self).cast()) };
+        self.found
+    }
+}
+
+/// The objects in which a symbol is searched for.
+#[derive(Clone, Copy)]
+enum Objects {
+    All,
+    /// Those after the one that has this address.
+    After(usize),
+    /// The one that has this address.
+    With(usize),
 }
 
 /// The first default definition in the loaded objects, or in those `after_ours`.
 pub(crate) fn walk(name: &CStr, after_ours: bool) -> *mut c_void {
     // No loader has read the tables of a static program, which may be wrong.
-    let past_us = !after_ours && !static_program::is_one();
-    let mut search = Search { name, hash: gnu_hash(name.to_bytes()), past_us, found: ptr::null_mut() };
-    // SAFETY: the callback gets `search` back, and nobody else has it meanwhile.
-    unsafe { weak::each_object(visit_object, (&raw mut search).cast()) };
-    search.found
+    let all = !after_ours && !static_program::is_one();
+    Search::new(name, if all { Objects::All } else { Objects::After((visit_object as *const ()).addr()) }).run()
+}
+
+/// The first default definition in the objects after the one that has this address; null if there is none.
+pub(crate) fn after(address: usize, name: &CStr) -> *mut c_void {
+    Search::new(name, Objects::After(address)).run()
+}
+
+/// The default definition in the loaded object that has this address; null if there is none.
+pub(crate) fn in_object(address: usize, name: &CStr) -> *mut c_void {
+    Search::new(name, Objects::With(address)).run()
 }
 
 unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
@@ -62,13 +166,22 @@ unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _size: usize, d
     // SAFETY: the program headers of an object that is loaded.
     let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
     let base = info.dlpi_addr as usize;
-    if !search.past_us {
-        let here = (visit_object as *const ()).addr();
-        search.past_us = headers.iter().any(|h| {
+    let has = |address: usize| {
+        headers.iter().any(|h| {
             let start = base.wrapping_add(h.p_vaddr as usize);
-            h.p_type == libc::PT_LOAD && (start..start.saturating_add(h.p_memsz as usize)).contains(&here)
-        });
-        return 0;
+            h.p_type == libc::PT_LOAD && (start..start.saturating_add(h.p_memsz as usize)).contains(&address)
+        })
+    };
+    match search.objects {
+        Objects::All => {}
+        Objects::After(address) => {
+            if has(address) {
+                search.objects = Objects::All;
+            }
+            return 0;
+        }
+        Objects::With(address) if has(address) => {}
+        Objects::With(_) => return 0,
     }
     let Some(dynamic) = headers.iter().find(|h| h.p_type == libc::PT_DYNAMIC) else { return 0 };
     // SAFETY: the dynamic section of a loaded object, which stays loaded while the linker iterates.
@@ -78,15 +191,15 @@ unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _size: usize, d
     c_int::from(!search.found.is_null())
 }
 
-/// Whether an object defines a symbol of this name.
+/// The default definition of a symbol in an object; null if there is none.
 ///
 /// # Safety
 ///
 /// `dynamic` is the address of the dynamic section of an object that is loaded at `base`.
-pub(crate) unsafe fn defines(base: usize, dynamic: usize, name: &CStr) -> bool {
-    let search = Search { name, hash: gnu_hash(name.to_bytes()), past_us: true, found: ptr::null_mut() };
+pub(crate) unsafe fn definition_in(base: usize, dynamic: usize, name: &CStr) -> *mut c_void {
+    let search = Search::new(name, Objects::All);
     // SAFETY: the caller guarantees a loaded object.
-    unsafe { Tables::read(base, dynamic).is_some_and(|tables| !tables.find(&search).is_null()) }
+    unsafe { Tables::read(base, dynamic).map_or(ptr::null_mut(), |tables| tables.find(&search)) }
 }
 
 #[cfg(target_pointer_width = "64")]

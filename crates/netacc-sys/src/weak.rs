@@ -37,6 +37,8 @@ weak_symbols! {
     "gnu_get_libc_version" in netacc_weak_gnu_get_libc_version;
     "pthread_self" in netacc_weak_pthread_self;
     "__errno_location" in netacc_weak_errno_location;
+    "_r_debug" in netacc_weak_r_debug;
+    "_dl_debug_addr" in netacc_weak_dl_debug_addr;
 }
 
 /// Reads a cell. The compiler must not take the value for constant: the loader writes it.
@@ -47,28 +49,21 @@ macro_rules! address {
     }};
 }
 
-/// Calls `visit` for the loaded objects until it returns something else than 0, as dl_iterate_phdr(3) does. Without
-/// that function there are none.
-///
-/// # Safety
-/// `visit` gets `data` and may do with it what it does.
-pub unsafe fn each_object(
-    visit: unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int,
-    data: *mut c_void,
-) -> c_int {
-    type Visit = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
-    let function = address!(netacc_weak_dl_iterate_phdr);
-    if function.is_null() {
-        if static_program::is_one() {
-            // SAFETY: the caller guarantees the contract.
-            return unsafe { static_program::each_object(visit, data) };
-        }
-        return 0;
-    }
-    // SAFETY: libc's function of this signature, and the caller guarantees its contract.
-    unsafe {
-        let function: unsafe extern "C" fn(Visit, *mut c_void) -> c_int = core::mem::transmute(function);
-        function(visit, data)
+/// dl_iterate_phdr(3) as the process finds it: libc's, or one of the program's own; null where there is none.
+pub(crate) fn dl_iterate_phdr() -> *mut c_void {
+    address!(netacc_weak_dl_iterate_phdr)
+}
+
+/// Where the linker has the structure that debuggers find the loaded objects by (`struct r_debug`, link.h): glibc exports it,
+/// musl its address. 0 under another libc.
+pub(crate) fn linkers_list() -> usize {
+    let here = address!(netacc_weak_r_debug);
+    let place = address!(netacc_weak_dl_debug_addr).cast::<usize>();
+    match (here.is_null(), place.is_null()) {
+        (false, _) => here.addr(),
+        // SAFETY: musl's variable, which nobody writes to.
+        (true, false) => unsafe { place.read() },
+        (true, true) => 0,
     }
 }
 

@@ -10,10 +10,10 @@ use crate::epoll::{children, shared, stash};
 use crate::fd::placeholder::materialize;
 use crate::fd::table;
 use crate::fd::table::Entry;
-use crate::listen::adopt;
+use crate::listen::{adopt, unsettled};
 use crate::object::instance::{Epoll, STRUCTURE};
 use crate::object::reference::Ref;
-use crate::object::socket::{Path, Socket};
+use crate::object::socket::{ConnState, Path, Socket};
 use crate::object::source::Source;
 use crate::outcome::Outcome;
 use crate::process_mode;
@@ -88,7 +88,7 @@ fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u3
         (EPOLL_CTL_ADD, path) => match (known, event) {
             (Some(_), _) => Outcome::Failed(Errno::EXIST),
             (None, None) => Outcome::Failed(Errno::FAULT),
-            (None, Some(ev)) => match add(e, path, fd, s, ev) {
+            (None, Some(ev)) => match add(e, path, fd, s, ev).inspect(|()| note_unsettled(s)) {
                 // Another thread has left the listener to the kernel meanwhile.
                 Err(Errno::BADF) if path == Path::Listener && s.path() != Path::Listener => Outcome::Anew,
                 done => done.into(),
@@ -114,6 +114,13 @@ fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u3
 /// process was off: its registration has to be known then.
 fn comes_back(op: i32, fd: i32, s: &Socket) -> bool {
     op == EPOLL_CTL_ADD && process_mode::is_awaited() && adopt::is_kernels_listener(fd, s)
+}
+
+/// Has the next wait look at a socket that other processes may make a listener.
+fn note_unsettled(s: &Socket) {
+    if s.is(ConnState::InheritedNew) {
+        unsettled::note();
+    }
 }
 
 /// Leaves a number to the kernel's set.

@@ -45,7 +45,8 @@ fn remove(e: &'static Epoll, reg: &'static Registration, why: Removed) {
         let plain = s.is_some_and(|s| matches!(s.path(), Path::New | Path::Tcp));
         if plain && why == Removed::Requested {
             let _ = e.enter_plain(reg, EPOLL_CTL_DEL, 0, 0);
-        } else if flags & PROGRAMS == 0 {
+        } else if flags & PROGRAMS == 0 && !(plain && source == Source::Kernel) {
+            // With a value of the program's the entry means the same to every process that has the set.
             del(fd);
         }
     }

@@ -11,6 +11,7 @@ use crate::epoll::subscription::{any_bits, arm_all};
 use crate::epoll::threads::{hand_off, plain};
 use crate::epoll::{fairness, shared};
 use crate::fd::{later, table};
+use crate::listen::{adopt, unsettled};
 use crate::object::instance::Epoll;
 use crate::operator::requests;
 use crate::outcome::Outcome;
@@ -50,7 +51,7 @@ const SIGSET: usize = 8;
 #[inline]
 pub fn concerns(fd: i32, timeout: i64) -> bool {
     // A call that does not sleep misses nothing that another thread adds.
-    table::is_epoll(fd, |e| timeout != 0 || !e.is_plain()) || later::has_later()
+    table::is_epoll(fd, |e| timeout != 0 || !e.is_plain() || unsettled::is_any()) || later::has_later()
 }
 
 /// epoll_wait(2), epoll_pwait(2), epoll_pwait2(2) for `timeout` nanoseconds, for ever if negative. `pass` is libc's
@@ -63,6 +64,9 @@ pub fn wait(fd: i32, mut call: Call, timeout: i64, pass: impl FnOnce() -> i32) -
     };
     if !(1..=MOST_EVENTS).contains(&call.max) {
         return Outcome::Pass;
+    }
+    if unsettled::is_any() {
+        adopt::settle();
     }
     if !r.obj.is_plain() {
         call.deadline = Deadline::after(timeout);

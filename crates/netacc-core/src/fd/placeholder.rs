@@ -2,6 +2,7 @@
 
 use crate::fd::table::Entry;
 use crate::fd::{fd_cache, table};
+use crate::listen::unsettled;
 use crate::object::socket::{FIRST, NONBLOCK, PLACEHOLDER, Socket};
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use libc::{AF_INET, O_CLOEXEC, O_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
@@ -215,6 +216,8 @@ pub fn share(fd: i32, s: &'static Socket) -> Result<()> {
     let listens = raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1);
     if listens || !s.let_others_have() {
         s.leave_to_kernel();
+    } else {
+        unsettled::note();
     }
     Ok(())
 }

@@ -9,12 +9,14 @@
 
 use crate::fd::create::enter;
 use crate::fd::placeholder::is_stdio;
-use crate::listen::opening;
+use crate::fd::table;
+use crate::listen::{opening, unsettled};
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, NONBLOCK, Path, Socket};
 use crate::options::remember;
 use crate::runtime::{self, Runtime};
 use crate::{process_mode, startup};
+use core::sync::atomic::Ordering;
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, SOL_SOCKET};
 use netacc_conf::{Call, Choice};
 use netacc_sys::{Lock, addr, lock_rank, raw};
@@ -154,6 +156,26 @@ pub fn wake(fd: i32, r: Ref<Socket>) -> bool {
     }
     opening::wake(s);
     s.path() == Path::Listener
+}
+
+/// To be called when a wait in an epoll instance begins and [`unsettled::is_any`]: takes up registered sockets that were unconnected
+/// when other processes got them, and that one of these has made a listener since.
+#[cold]
+pub(crate) fn settle() {
+    if !unsettled::begin_look() {
+        return;
+    }
+    let mut any = false;
+    table::each_socket(|fd, r| {
+        // Relaxed: a registration that is made meanwhile is noted after that.
+        if r.obj.is(ConnState::InheritedNew) && !r.obj.registrations.load(Ordering::Relaxed).is_null() {
+            wake(fd, r);
+            any |= r.obj.is(ConnState::InheritedNew);
+        }
+    });
+    if any {
+        unsettled::look_again();
+    }
 }
 
 /// The process is accelerated again: opens a rendezvous for a listener that was left to the kernel. Which other

@@ -8,4 +8,5 @@ pub mod entrance;
 pub mod heirs;
 pub mod opening;
 pub mod taking;
+pub(crate) mod unsettled;
 pub mod withdrawal;

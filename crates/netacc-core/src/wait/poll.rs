@@ -12,7 +12,7 @@ use crate::switch::{queued_connects, standstill};
 use crate::wait::bell::Bell;
 use crate::wait::call_signals::CallSignals;
 use crate::wait::idle_windows;
-use crate::wait::poll_entries::{Fds, is_candidate, ours};
+use crate::wait::poll_entries::{Fds, is_looked_at};
 use crate::wait::sleep;
 use core::ffi::c_void;
 use libc::{POLLNVAL, pollfd};
@@ -58,7 +58,16 @@ pub unsafe fn poll(
     sigmask: *const c_void,
 ) -> Outcome {
     // SAFETY: the caller's promise.
-    unsafe { poll_with(p, n, deadline, sigmask, POLLNVAL) }
+    unsafe { poll_with(p, n, deadline, sigmask, POLLNVAL, Part::Whole) }
+}
+
+/// Which part of a call of the program's a poll is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// All of it: without a descriptor of ours libc makes it.
+    Whole,
+    /// The rest of one that has waited already, which ends here whatever descriptors are left.
+    Rest,
 }
 
 /// As [`poll`], where `closed` is what an entry has whose number another thread has closed during the call.
@@ -71,6 +80,7 @@ pub(super) unsafe fn poll_with(
     deadline: impl FnOnce() -> Option<Deadline>,
     sigmask: *const c_void,
     closed: i16,
+    part: Part,
 ) -> Outcome {
     later::close_later();
     // The kernel reports memory that cannot be accessed.
@@ -80,7 +90,7 @@ pub(super) unsafe fn poll_with(
     }
     // SAFETY: the caller guarantees `n` valid entries, and they can be written.
     let mut fds = unsafe { Fds::new(p, n) };
-    let mut any = false;
+    let mut any = part == Part::Rest;
     fds.each(|_, p| any = any || is_ours(p.fd));
     // The kernel refuses more entries than RLIMIT_NOFILE, whatever they are.
     let allowed = |n: usize| getrlimit(Resource::Nofile).current.is_none_or(|most| n as u64 <= most);
@@ -112,9 +122,10 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usiz
     loop {
         progress::progress();
         let found = fds.look();
-        let (ready, listens) = (found.ready > 0, !found.listeners.is_empty());
-        if ready || listens || deadline == Deadline::Now {
+        let (ready, listens, unsettled) = (found.ready > 0, !found.listeners.is_empty(), found.unsettled);
+        if ready || listens || unsettled || deadline == Deadline::Now {
             match if found.foreign || listens { fds.ask(found)? } else { found.ready } {
+                _ if unsettled && fds.settle() => continue,
                 // The entry that was ready has changed its path, or another thread has taken the connect.
                 0 if ready && deadline != Deadline::Now => continue,
                 0 if deadline != Deadline::Now => {}
@@ -182,5 +193,5 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usiz
 /// Whether the kernel alone cannot determine a descriptor's readiness, or a thread that waits for it has to hear of an
 /// operator.
 pub fn is_ours(fd: i32) -> bool {
-    ours(fd).is_some() || is_candidate(fd) || (process_mode::is_awaited() && table::knows(fd))
+    is_looked_at(fd) || (process_mode::is_awaited() && table::knows(fd))
 }

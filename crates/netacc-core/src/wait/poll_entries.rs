@@ -13,7 +13,7 @@ use crate::listen::adopt;
 use crate::listen::opening::follow_sharer;
 use crate::object::listener::Listener;
 use crate::object::reference::Ref;
-use crate::object::socket::{Path, SLEPT_ON, Socket};
+use crate::object::socket::{ConnState, Path, SLEPT_ON, Socket};
 use crate::switch::{offers, promote};
 use crate::wait::held::Held;
 use crate::wait::sleep::NUMBER_CHECK;
@@ -28,13 +28,13 @@ use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 
 /// The object behind an entry of the array.
 #[derive(Clone, Copy)]
-pub(super) enum Ours {
+enum Ours {
     Connection(&'static Socket),
     Listener(&'static Socket),
     Epoll,
 }
 
-pub(super) fn ours(fd: i32) -> Option<Ours> {
+fn ours(fd: i32) -> Option<Ours> {
     match table::get(fd)? {
         Entry::Socket(r) => of(fd, r),
         Entry::Epoll(r) => (!r.obj.is_plain()).then_some(Ours::Epoll),
@@ -60,10 +60,20 @@ fn of(fd: i32, r: Ref<Socket>) -> Option<Ours> {
     }
 }
 
-/// Whether the descriptor is a candidate. The kernel answers for it, but an end of stream may be the peer's switch, so
-/// it is checked again before it is reported.
-pub(super) fn is_candidate(fd: i32) -> bool {
-    table::socket(fd).is_some_and(|r| r.obj.is_candidate())
+/// Whether the kernel's answer for the descriptor alone does not do. For a candidate the kernel answers, but an end of stream may
+/// be the peer's switch, so it is checked again before it is reported.
+pub(super) fn is_looked_at(fd: i32) -> bool {
+    match table::get(fd) {
+        Some(Entry::Socket(r)) => of(fd, r).is_some() || r.obj.is_candidate() || is_unsettled(r),
+        Some(Entry::Epoll(r)) => !r.obj.is_plain(),
+        None => false,
+    }
+}
+
+/// Whether it is a socket that was unconnected when other processes got it, any of which may have called listen(2) or
+/// connect(2) since. While it is unconnected the kernel reports POLLHUP for it, so no wait sleeps on it.
+fn is_unsettled(r: Ref<Socket>) -> bool {
+    r.obj.is(ConnState::InheritedNew)
 }
 
 /// The events that `o` has now, of those requested in `events`. `None`: another thread has just moved the connection to
@@ -144,6 +154,8 @@ pub(super) struct Look {
     pub(super) foreign: bool,
     /// The entries from the first listener to the last one. For listeners the kernel has to be asked too.
     pub(super) listeners: Range<usize>,
+    /// Whether there are entries that [`Fds::settle`] is for.
+    pub(super) unsettled: bool,
     /// What the kernel can be asked about the foreign entries: as [`Fds::foreign`] adds them.
     set: WaitSet,
 }
@@ -186,7 +198,7 @@ impl Fds {
 
     /// Fills in the events of all our entries, as far as they are known without a question to the kernel about listeners.
     pub(super) fn look(&self) -> Look {
-        let mut found = Look { ready: 0, foreign: false, listeners: 0..0, set: WaitSet::new() };
+        let mut found = Look { ready: 0, foreign: false, listeners: 0..0, unsettled: false, set: WaitSet::new() };
         self.each(|i, p| {
             self.with(i, p.fd, |ours| match ours.and_then(|o| glance(o, p.fd, p.events)) {
                 Some(events) => {
@@ -199,6 +211,7 @@ impl Fds {
                 }
                 None if p.fd >= 0 => {
                     found.foreign = true;
+                    found.unsettled |= table::socket(p.fd).is_some_and(is_unsettled);
                     found.set.fill_up(i);
                     found.set.add(self.polled(i, p.fd), p.events);
                 }
@@ -441,6 +454,22 @@ impl Fds {
             if is_quiet(o, fd, &set) { glance(o, fd, events) } else { look(o, fd, events) }
         };
         self.fill_in(&set, seen).map_or_else(|| self.at_once(), Ok)
+    }
+
+    /// To be called after the kernel was asked: takes up the sockets that other processes have made listeners, or have
+    /// connected. That costs nothing while they are unconnected, as the events of their entries tell. Returns whether there is
+    /// one, so that the entries are to be looked at again.
+    pub(super) fn settle(&self) -> bool {
+        let mut any = false;
+        self.each(|_, p| {
+            if p.revents & POLLHUP == 0
+                && let Some(r) = table::socket(p.fd).filter(|r| is_unsettled(*r))
+            {
+                adopt::wake(p.fd, r);
+                any |= !is_unsettled(r);
+            }
+        });
+        any
     }
 
     /// To be called before the poll returns with `n` entries that have events: gives those whose numbers another thread has

@@ -6,7 +6,7 @@
 
 use crate::fd::table;
 use crate::outcome::Outcome;
-use crate::wait::poll;
+use crate::wait::poll::{self, Part};
 use alloc::vec::Vec;
 use core::ffi::c_void;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, pollfd};
@@ -17,6 +17,10 @@ use netacc_sys::user;
 /// What the entry of a number has that another thread has closed meanwhile: for the kernel's select(2) it is ready for
 /// everything.
 const CLOSED: i16 = POLLNVAL | POLLIN | POLLOUT | POLLPRI;
+
+/// What a number is reported for in each of the three sets (select(2), "Correspondence between select() and poll()
+/// notifications").
+const REPORTED: [i16; 3] = [POLLIN | POLLHUP | POLLERR, POLLOUT | POLLERR, POLLPRI];
 
 const BITS: usize = usize::BITS as usize;
 
@@ -115,25 +119,39 @@ pub unsafe fn select(nfds: i32, sets: [*mut c_void; 3], deadline: Deadline, sigm
             fds.push(pollfd { fd: fd as i32, events, revents: 0 });
         }
     }
-    // SAFETY: the pointer and the length are those of our own vector.
-    match unsafe { poll::poll_with(fds.as_mut_ptr(), fds.len(), || Some(deadline), sigmask, CLOSED) } {
-        Outcome::Done(_) => {}
-        other => return other,
-    }
-    if fds.iter().any(|p| p.revents & CLOSED == POLLNVAL) {
-        return Outcome::Failed(Errno::BADF);
+    let mut part = Part::Whole;
+    loop {
+        // SAFETY: the pointer and the length are those of our own vector.
+        match unsafe { poll::poll_with(fds.as_mut_ptr(), fds.len(), || Some(deadline), sigmask, CLOSED, part) } {
+            Outcome::Done(_) => {}
+            other => return other,
+        }
+        if fds.iter().any(|p| p.revents & CLOSED == POLLNVAL) {
+            return Outcome::Failed(Errno::BADF);
+        }
+        let found =
+            |p: &pollfd| [r, w, x].iter().zip(REPORTED).any(|(set, mask)| set.has(number(p)) && p.revents & mask != 0);
+        if deadline == Deadline::Now || fds.iter().any(found) || deadline.passed() {
+            break;
+        }
+        // An end of a connection is none of the conditions of exceptfds: the wait goes on without what is named there alone.
+        fds.iter_mut().filter(|p| p.revents != 0).for_each(|p| (p.fd, p.revents) = (!p.fd, 0));
+        part = Part::Rest;
     }
     let mut count = 0;
     for p in &fds {
-        let fd = p.fd as usize;
-        // select(2), "Correspondence between select() and poll() notifications".
-        for (set, mask) in [(r, POLLIN | POLLHUP | POLLERR), (w, POLLOUT | POLLERR), (x, POLLPRI)] {
-            if set.has(fd) {
+        for (set, mask) in [r, w, x].iter().zip(REPORTED) {
+            if set.has(number(p)) {
                 let on = p.revents & mask != 0;
-                set.put(fd, on);
+                set.put(number(p), on);
                 count += isize::from(on);
             }
         }
     }
     Outcome::Done(count)
+}
+
+/// The number of an entry. One that the wait goes on without has its complement.
+fn number(p: &pollfd) -> usize {
+    (if p.fd < 0 { !p.fd } else { p.fd }) as usize
 }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::{OwnCall, contains, find, is_linked};
-use crate::{libc_kind, reserved_fds, symbol, weak};
+use crate::{libc_kind, reserved_fds, symbol, symbol_tables};
 use alloc::format;
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
@@ -19,7 +19,7 @@ use rustix::param::page_size;
 pub fn own_call() -> Option<OwnCall> {
     let mut search = Search { found: None, first: true };
     // SAFETY: the callback gets `search` back, and nobody else has it meanwhile.
-    unsafe { weak::each_object(look, (&raw mut search).cast()) };
+    unsafe { symbol_tables::each_object(look, (&raw mut search).cast()) };
     search.found
 }
 
@@ -79,7 +79,7 @@ pub fn has_libuv() -> bool {
 fn has_text(text: &[u8]) -> bool {
     let mut search = Text { text, found: false };
     // SAFETY: the callback gets `search` back, and nobody else has it meanwhile.
-    unsafe { weak::each_object(look_for, (&raw mut search).cast()) };
+    unsafe { symbol_tables::each_object(look_for, (&raw mut search).cast()) };
     search.found
 }
 
