@@ -48,7 +48,6 @@ static void one(int early, int child_listens, int child_waits, int edge)
 		EQ(listen(l, 16), 0);
 	tell(of_child);
 	await(of_child);
-	// An unbound socket that nobody listened on has reported a hang-up, which an edge may have left behind.
 	if (!child_waits)
 		serve(ep, l, port_of(l));
 	tell(of_child);

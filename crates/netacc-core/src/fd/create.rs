@@ -1,6 +1,6 @@
 //! Descriptors: socket(2), and the dup family.
 
-use crate::conn::pin;
+use crate::conn::pin::{self, Pin};
 use crate::fd::closing::{File, changes_files};
 use crate::fd::placeholder::{first_or_another, is_stdio, keep_ready_socket, materialize, ready_socket};
 use crate::fd::table::Entry;
@@ -138,38 +138,56 @@ fn before_dup(old: i32) -> Result<Option<Entry>> {
     Ok(e)
 }
 
-/// dup(2) and fcntl(F_DUPFD): `make` does the duplication.
-pub fn dup_with(old: i32, make: impl FnOnce() -> Result<i32>) -> Outcome {
-    match before_dup(old) {
-        Ok(None) if reserved_fds::is(old) => Outcome::Failed(Errno::BADF),
-        Ok(None) => Outcome::Pass,
-        Ok(Some(e)) => match made(old, e, make) {
-            Ok(new) => {
-                if is_stdio(new) {
-                    demote::by_number_if_connected(new, Reason::Stdio);
-                }
-                Outcome::Done(new as isize)
-            }
-            Err(err) => Outcome::Failed(err),
-        },
-        Err(err) => Outcome::Failed(err),
+/// Keeps the object of an entry while one of its numbers is duplicated: another thread may close the last number meanwhile.
+/// `EBADF`: it has just done so. An epoll instance counts its numbers only, so nothing keeps it.
+fn kept(e: Entry) -> Result<Option<Pin>> {
+    match e {
+        Entry::Socket(r) => r.pin().map(Some).ok_or(Errno::BADF),
+        Entry::Epoll(_) => Ok(None),
     }
 }
 
-/// Duplicates `old`, whose entry is `e`.
-fn made(old: i32, e: Entry, make: impl FnOnce() -> Result<i32>) -> Result<i32> {
+/// dup(2) and fcntl(F_DUPFD): `make` does the duplication.
+pub fn dup_with(old: i32, make: impl Fn() -> Result<i32>) -> Outcome {
+    loop {
+        let e = match before_dup(old) {
+            Ok(Some(e)) => e,
+            Ok(None) if reserved_fds::is(old) => return Outcome::Failed(Errno::BADF),
+            Ok(None) => return Outcome::Pass,
+            Err(err) => return Outcome::Failed(err),
+        };
+        match made(old, e, &make) {
+            Ok(Some(new)) => {
+                if is_stdio(new) {
+                    demote::by_number_if_connected(new, Reason::Stdio);
+                }
+                return Outcome::Done(new as isize);
+            }
+            Ok(None) => {}
+            Err(err) => return Outcome::Failed(err),
+        }
+    }
+}
+
+/// Duplicates `old`, whose entry is `e`. `None`: another thread has closed the number, which may have another file by now.
+fn made(old: i32, e: Entry, make: &impl Fn() -> Result<i32>) -> Result<Option<i32>> {
+    let _kept = kept(e)?;
     let locks = still(e);
     if table::get(old) != Some(e) {
-        // Another thread has just closed the number.
-        return Err(Errno::BADF);
+        return Ok(None);
     }
     let new = make()?;
+    if table::get(old) != Some(e) {
+        // Nothing tells which of the files has been duplicated.
+        let _ = raw::close(new);
+        return Ok(None);
+    }
     let entered = entered_dup(new, e);
     drop(locks);
     match entered {
         Ok(stale) => {
             closing::replaced(new, stale);
-            Ok(new)
+            Ok(Some(new))
         }
         Err(err) => {
             closing::not_entered(new, e);
@@ -232,9 +250,18 @@ fn put_over(new: i32, old: i32, source: Option<Entry>, flags: i32) -> Outcome {
     }
     // The object of `new` ends first: from then on no thread takes the number for that connection's.
     let leaving = closing::forget(new, File::There);
-    let locks = source.and_then(still);
-    let done = raw::dup3(old, new, flags).and_then(|_| source.map_or(Ok(None), |e| entered_dup(new, e)));
-    drop(locks);
+    let mut source = source;
+    let done = loop {
+        match made_over(new, old, source, flags) {
+            Ok(Some(stale)) => break Ok(stale),
+            // Another thread has closed `old`, and what is under `new` now may be either file.
+            Ok(None) => match before_dup(old) {
+                Ok(now) => source = now,
+                Err(e) => break Err(e),
+            },
+            Err(e) => break Err(e),
+        }
+    };
     drop(leaving);
     match done {
         Ok(stale) => {
@@ -243,4 +270,16 @@ fn put_over(new: i32, old: i32, source: Option<Entry>, flags: i32) -> Outcome {
         }
         Err(e) => Outcome::Failed(e),
     }
+}
+
+/// Puts the file of `old` under `new`, and enters that as a duplicate for `source`. Returns the entry that `new` had; `None`:
+/// `old` has another entry by now.
+fn made_over(new: i32, old: i32, source: Option<Entry>, flags: i32) -> Result<Option<Option<Entry>>> {
+    let _kept = source.map_or(Ok(None), kept)?;
+    let _locks = source.and_then(still);
+    raw::dup3(old, new, flags)?;
+    if table::get(old) != source {
+        return Ok(None);
+    }
+    source.map_or(Ok(None), |e| entered_dup(new, e)).map(Some)
 }
