@@ -158,7 +158,7 @@ pub(crate) fn in_object(address: usize, name: &CStr) -> *mut c_void {
 }
 
 unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
-    // SAFETY: the linker gives a valid description of a loaded object, and `data` is the `Search` of `walk`.
+    // SAFETY: the linker gives a valid description of a loaded object, and `data` is the `Search` of `Search::run`.
     let (info, search) = unsafe { (&*info, &mut *data.cast::<Search<'_>>()) };
     if info.dlpi_phdr.is_null() {
         return 0;

@@ -199,14 +199,23 @@ pub fn claim_in_order(
 pub fn has_ended(dest: SocketAddr) -> bool {
     let order = POOL.lock();
     let Some(t) = known(dest, false) else { return false };
-    let (_order, _) = when_handed_on(t, order);
-    sweep(t)
+    let (_order, waited) = when_handed_on(t, order);
+    sweep(t) || waited.ended
 }
 
-/// Waits briefly, without the lock, if a server is just passing on the connects that wait on one of the links, and returns
-/// whether it has waited. A stopped server is not waited for long, and only once.
-fn when_handed_on(t: &'static Target, mut order: Guard<'static>) -> (Guard<'static>, bool) {
+/// What [`when_handed_on`] came to.
+struct Waited {
+    /// Whether it has waited, so that the links are to be looked at anew.
+    any: bool,
+    /// Whether links were removed whose servers take no connect any more.
+    ended: bool,
+}
+
+/// Waits briefly, without the lock, if a server is just passing on the connects that wait on one of the links. A stopped
+/// server is not waited for long, and only once.
+fn when_handed_on(t: &'static Target, mut order: Guard<'static>) -> (Guard<'static>, Waited) {
     let mut until = None;
+    let mut ended = false;
     while links(t).any(is_handing_on) {
         drop(order);
         let over = lock::interrupted() || until.get_or_insert_with(|| Deadline::within(timeouts::HANDING_ON)).passed();
@@ -215,10 +224,10 @@ fn when_handed_on(t: &'static Target, mut order: Guard<'static>) -> (Guard<'stat
         }
         order = POOL.lock();
         if over {
-            sweep_handed_on(t);
+            ended |= sweep_handed_on(t);
         }
     }
-    (order, until.is_some())
+    (order, Waited { any: until.is_some(), ended })
 }
 
 /// `None`: a link was found to have ended, and is removed.
@@ -233,8 +242,8 @@ fn attempt(
     }
     let order = POOL.lock();
     let t = target(dest, false).ok_or(Reason::NoMemory)?;
-    let (mut order, _) = when_handed_on(t, order);
-    if sweep(t) {
+    let (mut order, waited) = when_handed_on(t, order);
+    if sweep(t) || waited.ended {
         return Ok(None);
     }
     let mut view = View::of(t);
@@ -273,7 +282,7 @@ fn attempt(
     links(t).for_each(check_liveness);
     // The server may have begun to leave since the look above.
     let (order, waited) = when_handed_on(t, order);
-    if sweep(t) || waited {
+    if sweep(t) || waited.any || waited.ended {
         return Ok(None);
     }
     sweep_all();
@@ -360,9 +369,11 @@ fn standing(t: &'static Target, link: &'static Link, now: u64) -> Standing {
     }
 }
 
-/// Whether a connect of this process waits on a link that no process has taken up.
+/// Whether a connect of this process waits on a link that no process has taken up. One that has waited long is at the place
+/// of a process that may be stopped, and keeps no other one waiting.
 fn waits_at_rendezvous(link: &'static Link, now: u64) -> bool {
-    link.accepting() && link.segment().is_some_and(|s| s.server() == ServerState::Pending && s.front_age(now).is_some())
+    let waits = |s: Segment| s.server() == ServerState::Pending && s.front_age(now).is_some_and(|age| age < MOVES);
+    link.accepting() && link.segment().is_some_and(waits)
 }
 
 /// The link on which a connect to a listener of several processes is queued: one whose process waits for connects, or
@@ -381,8 +392,8 @@ fn link_of_several(
     };
     let now = time::now();
     // Whoever takes up the link on which the earlier connect waits could have accepted this one before it.
-    if what == ClaimFor::Connect && view.count < MOST_LINKS && links_to(t, member).any(|l| waits_at_rendezvous(l, now))
-    {
+    let is_passed = |link: &'static Link| !view.avoids(link) && waits_at_rendezvous(link, now);
+    if what == ClaimFor::Connect && view.count < MOST_LINKS && links_to(t, member).any(is_passed) {
         return None;
     }
     let first = turn % view.count;

@@ -21,6 +21,7 @@ use crate::epoll::{cookies, nested, subscription};
 use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::fork::descendants;
+use crate::listen::unsettled;
 use crate::object::instance::{
     DISABLED, Epoll, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS, Registration, STRUCTURE,
 };
@@ -405,9 +406,15 @@ fn poll_apart(
 /// Called in the child of a fork: the kernel's sets are the parent's.
 pub fn after_fork() {
     cookies::after_fork();
+    let mut any = false;
     table::each(0, usize::MAX, |_, e| {
         if let Entry::Epoll(r) = e {
             inherit(r.obj);
+            any = true;
         }
     });
+    if any {
+        // Another thread of the parent may have been in the middle of a look.
+        unsettled::note();
+    }
 }

@@ -139,13 +139,17 @@ fn before_dup(old: i32) -> Result<Option<Entry>> {
 }
 
 /// Keeps the object of an entry while one of its numbers is duplicated: another thread may close the last number meanwhile.
-/// `EBADF`: it has just done so. An epoll instance counts its numbers only, so nothing keeps it.
-fn kept(e: Entry) -> Result<Option<Pin>> {
+/// `None`: it has just done so, and the number has another entry or none. An epoll instance counts its numbers only, so nothing
+/// keeps it.
+fn kept(e: Option<Entry>) -> Option<Kept> {
     match e {
-        Entry::Socket(r) => r.pin().map(Some).ok_or(Errno::BADF),
-        Entry::Epoll(_) => Ok(None),
+        Some(Entry::Socket(r)) => r.pin().map(|pin| Kept(Some(pin))),
+        Some(Entry::Epoll(_)) | None => Some(Kept(None)),
     }
 }
+
+/// Guard made by [`kept`].
+struct Kept(#[allow(dead_code)] Option<Pin>);
 
 /// dup(2) and fcntl(F_DUPFD): `make` does the duplication.
 pub fn dup_with(old: i32, make: impl Fn() -> Result<i32>) -> Outcome {
@@ -171,7 +175,7 @@ pub fn dup_with(old: i32, make: impl Fn() -> Result<i32>) -> Outcome {
 
 /// Duplicates `old`, whose entry is `e`. `None`: another thread has closed the number, which may have another file by now.
 fn made(old: i32, e: Entry, make: &impl Fn() -> Result<i32>) -> Result<Option<i32>> {
-    let _kept = kept(e)?;
+    let Some(_kept) = kept(Some(e)) else { return Ok(None) };
     let locks = still(e);
     if table::get(old) != Some(e) {
         return Ok(None);
@@ -275,11 +279,17 @@ fn put_over(new: i32, old: i32, source: Option<Entry>, flags: i32) -> Outcome {
 /// Puts the file of `old` under `new`, and enters that as a duplicate for `source`. Returns the entry that `new` had; `None`:
 /// `old` has another entry by now.
 fn made_over(new: i32, old: i32, source: Option<Entry>, flags: i32) -> Result<Option<Option<Entry>>> {
-    let _kept = source.map_or(Ok(None), kept)?;
-    let _locks = source.and_then(still);
+    let Some(_kept) = kept(source) else { return Ok(None) };
+    let locks = source.and_then(still);
     raw::dup3(old, new, flags)?;
     if table::get(old) != source {
         return Ok(None);
     }
-    source.map_or(Ok(None), |e| entered_dup(new, e)).map(Some)
+    let Some(e) = source else { return Ok(Some(None)) };
+    let entered = entered_dup(new, e);
+    drop(locks);
+    entered.map(Some).inspect_err(|_| {
+        closing::not_entered(new, e);
+        let _ = raw::close(new);
+    })
 }

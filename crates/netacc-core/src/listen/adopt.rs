@@ -19,7 +19,7 @@ use crate::{process_mode, startup};
 use core::sync::atomic::Ordering;
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, SOL_SOCKET};
 use netacc_conf::{Call, Choice};
-use netacc_sys::{Lock, addr, lock_rank, raw};
+use netacc_sys::{Lock, addr, lock, lock_rank, raw};
 use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags, RawDir, open};
 
@@ -162,14 +162,19 @@ pub fn wake(fd: i32, r: Ref<Socket>) -> bool {
 /// when other processes got them, and that one of these has made a listener since.
 #[cold]
 pub(crate) fn settle() {
-    if !unsettled::begin_look() {
+    // A handler may have interrupted a thread that is taking one up.
+    if lock::interrupted() || !unsettled::begin_look() {
         return;
     }
     let mut any = false;
     table::each_socket(|fd, r| {
         // Relaxed: a registration that is made meanwhile is noted after that.
         if r.obj.is(ConnState::InheritedNew) && !r.obj.registrations.load(Ordering::Relaxed).is_null() {
-            wake(fd, r);
+            // Another thread may close the number while it is looked at.
+            let pin = r.pin();
+            if pin.is_some() {
+                wake(fd, r);
+            }
             any |= r.obj.is(ConnState::InheritedNew);
         }
     });

@@ -14,7 +14,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// To be called after a socket has become one of these, and after one of these was registered.
 pub(crate) fn note() {
-    // Relaxed: the thread that does either looks when it waits, and a child of its finds the word as it is. Another thread that
+    // Relaxed: the thread that does either looks when it waits, and a child that it forks finds the word as it is. Another thread that
     // waits already looks when it waits again.
     NEXT.store(AT_ONCE, Ordering::Relaxed);
 }

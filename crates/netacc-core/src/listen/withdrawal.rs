@@ -238,6 +238,10 @@ fn join(ep: &'static ShmEndpoint, local_end: &OwnedFd, peer_end: &OwnedFd) -> Re
         return Err(Errno::AGAIN);
     }
     ep.accept_switch()?;
+    if ep.passed.kernel_fd() < 0 {
+        // The client was stopped before it passed its socket.
+        return Err(Errno::TIMEDOUT);
+    }
     let all = ep.drain_rest(local_end, peer_end)?;
     if all { relay::start(peer_end.as_raw_fd(), ep.passed.kernel_fd()) } else { Ok(()) }
 }

@@ -23,7 +23,7 @@ use core::sync::atomic::Ordering;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, pollfd};
 use netacc_sys::errno::Answer;
 use netacc_sys::time::{self, Deadline};
-use netacc_sys::{cpu, raw};
+use netacc_sys::{cpu, lock, raw};
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 
 /// The object behind an entry of the array.
@@ -460,10 +460,15 @@ impl Fds {
     /// connected. That costs nothing while they are unconnected, as the events of their entries tell. Returns whether there is
     /// one, so that the entries are to be looked at again.
     pub(super) fn settle(&self) -> bool {
+        if lock::interrupted() {
+            // A handler may have interrupted a thread that is taking one up.
+            return false;
+        }
         let mut any = false;
         self.each(|_, p| {
             if p.revents & POLLHUP == 0
                 && let Some(r) = table::socket(p.fd).filter(|r| is_unsettled(*r))
+                && let Some(_pin) = r.pin()
             {
                 adopt::wake(p.fd, r);
                 any |= !is_unsettled(r);

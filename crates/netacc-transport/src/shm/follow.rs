@@ -264,13 +264,16 @@ impl ShmEndpoint {
                 return if follower.is_hopeless() { Err(Errno::CONNRESET) } else { Ok(None) };
             }
             let fd = self.passed.kernel_fd();
-            let Ok(_sharers) = self.enter(&v, Direction::Write) else { return Err(Errno::CONNRESET) };
             if !state.is_left_by_sharer() {
                 follower.forward_sibling_copy();
+            }
+            // A sharer that leaves has its turn until it has sent what was unread.
+            let Ok(_sharers) = self.enter(&v, Direction::Write) else { return Err(Errno::CONNRESET) };
+            if !state.is_left_by_sharer() {
                 follower.give_once(fd)?;
             }
-            // A sharer that has left may not have seen our end of stream, which is the end for all sharers.
-            if state.has_shut() {
+            // A sharer that has left may not have seen the end of stream that another one has written, which is the end for all.
+            if self.observe(&v).has_shut() {
                 let _ = raw::shutdown(fd, libc::SHUT_WR);
             }
             self.side.on::<Switch>(SwitchEvent::Accept);
