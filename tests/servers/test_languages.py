@@ -73,6 +73,8 @@ def gunicorn(ctx, kind, application, workers, *options):
     server = ctx.serve(lambda port: [*command, "--bind", f"127.0.0.1:{port}", application],
                        env={"PYTHONDONTWRITEBYTECODE": "1"})
     wait_until(lambda: len(host.children(server.pid)) >= workers, START_LIMIT, "the workers are there")
+    # Until a worker has loaded the application nobody waits for clients, and all of them may come by TCP.
+    ask(ctx, server)
     ask(ctx, server)
     ctx.prove(server, accepts=60)
     return server
