@@ -8,7 +8,7 @@ static void *libc_handle(void)
 	void *h = dlopen("libc.so.6", RTLD_NOW);
 	return h ? h : dlopen("libc.so", RTLD_NOW); // musl
 }
-// As the runtimes of sanitizers and of some databases do: found when it is first called, by whoever calls it.
+// Sanitizers and some databases wrap this function in the same way: the first call looks the next definition up.
 static int walks;
 int dl_iterate_phdr(int (*visit)(struct dl_phdr_info *, size_t, void *), void *data)
 {
@@ -60,7 +60,7 @@ int main(void)
 	EQ(dlsym(RTLD_NEXT, "recv"), dlsym(RTLD_DEFAULT, "recv"));
 	EQ(dl_iterate_phdr(count, &n), 0);
 	CHECK(n > 1 && walks > 0);
-	// An answer leaves no error, whoever found it; none leaves one.
+	// A successful look-up leaves no error for dlerror(3), and a failed one leaves one.
 	CHECK(dlsym(h, "getauxval") && dlsym(h, "sendmmsg") && dlsym(h, "strlen") && dlsym(RTLD_DEFAULT, "recv"));
 	EQ(dlerror(), NULL);
 	EQ(dlsym(h, "netacc_exchange"), NULL);

@@ -71,6 +71,18 @@ static void client(int at)
 	EQ(recv(c, b, 1, 0), 0);
 	close(c);
 }
+// A process of its own is a client of the socket, which is a listener by now.
+static void connects(int s)
+{
+	pid_t c = fork_child();
+	if (!c) {
+		int at = port_of(s);
+		close(s);
+		client(at);
+		_exit(0);
+	}
+	reap(c);
+}
 // `looks`: the process that listens has waited at the listener once, so that clients may come to it as well.
 static void listens(int passes, int looks, enum how how)
 {
@@ -104,14 +116,7 @@ static void listens(int passes, int looks, enum how how)
 	if (looks)
 		EQ(ready(s, POLLIN, 0), 0);
 	tell(g), await(g);
-	pid_t c = fork_child();
-	if (!c) {
-		int at = port_of(s);
-		close(s);
-		client(at);
-		_exit(0);
-	}
-	reap(c);
+	connects(s);
 	tell(g);
 	reap(kid);
 	close(s), close(u[0]), close(u[1]);
@@ -141,14 +146,7 @@ static void registered_before(int parent_waits, enum how how)
 		await(g);
 		EQ(listen(s, 16), 0);
 		tell(g), await(g);
-		pid_t c = fork_child();
-		if (!c) {
-			int at = port_of(s);
-			close(s);
-			client(at);
-			_exit(0);
-		}
-		reap(c);
+		connects(s);
 		tell(g);
 		if (!kid)
 			_exit(0);

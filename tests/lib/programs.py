@@ -31,8 +31,8 @@ STATES = {
     "cork": "how long bytes are held back", "sendfile_": "how much one call moves", "splice_": "how much one call moves",
 }
 # Those of which each run has a part: each has passed in 50 rounds there, beside other load. The others run where they are named, and with
-# `--whole`. Some of them still fail now and then: listener_left and shared_unconnected may wait for ever where one process that shares
-# a listener is switched on before the other. signals_random counts on a call that no exchange of the library interrupts.
+# `--whole`. Some still fail now and then: listener_left, listens_later and shared_unconnected may wait for ever where one process that
+# shares a listener is switched on before the other. signals_random counts on a call that no exchange of the library interrupts.
 STEADY = {
     "off-on": (
         "accept_threads", "accept_turns", "adopt_listener", "bulk_random", "cancel", "close_beside_calls", "close_other_thread", "epoll_et",

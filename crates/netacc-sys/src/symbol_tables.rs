@@ -82,8 +82,8 @@ struct LinkMap {
     next: *const LinkMap,
 }
 
-/// A function as libc itself defines it, whoever else does: a program or a library that is preloaded as well may have one of
-/// this name that looks the next one up by dlsym(3), which is ours and would come here again. So the linker's list is read
+/// Returns libc's own definition of a function. The program or another preloaded library may define the same name, and look
+/// the next definition up by dlsym(3), which is ours and would come here again. So the linker's list is read
 /// without a call. The objects that it begins with, up to libc, are those that the program was loaded with, which stay. libc
 /// is the one of them that defines where a thread's errno lies.
 pub(crate) fn of_libc(name: &CStr) -> Option<*mut c_void> {

@@ -391,7 +391,7 @@ fn link_of_several(
         ClaimFor::Move => false,
     };
     let now = time::now();
-    // Whoever takes up the link on which the earlier connect waits could have accepted this one before it.
+    // The process that takes up that link may be the one that accepts this connect, and has to accept the earlier one first.
     let is_passed = |link: &'static Link| !view.avoids(link) && waits_at_rendezvous(link, now);
     if what == ClaimFor::Connect && view.count < MOST_LINKS && links_to(t, member).any(is_passed) {
         return None;
