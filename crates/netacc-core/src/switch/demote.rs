@@ -14,14 +14,19 @@ use crate::switch::to_kernel::complete;
 use crate::switch::{comeback, pair, promote, redispatch, relay, ring_relay};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::time;
+use netacc_sys::{raw, time};
 use netacc_transport::Endpoint;
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::shm::segment::Leave;
+use netacc_transport::shm::switch::Left;
 use rustix::fd::AsRawFd;
 
 /// Number of checks, a millisecond apart, of a connection that the peer or another sharer is already switching.
 const TRIES: usize = 2_000;
+
+/// What a socket's buffer is to have (bytes) that has to take all that a ring can have. The kernel doubles the number, and
+/// limits it (`net.core.wmem_max`, socket(7)).
+const WHOLE_RING: i32 = netacc_ring::LARGE as i32;
 
 /// Makes the number an ordinary kernel socket that carries on the connection. If it is one already, this costs one
 /// look-up. A failure is logged, and a caller that cannot report it continues without the switch.
@@ -99,7 +104,7 @@ fn demote_once(tries: usize, fd: i32, r: Ref<Socket>, why: Reason) -> Result<()>
 }
 
 /// Offers the peer the switch to a kernel socket and makes it. `EAGAIN`: another switch of the connection is in
-/// progress.
+/// progress, or the program has to read first, which only an operator's request waits for.
 fn offer(r: Ref<Socket>, why: Reason) -> Result<()> {
     let s = r.obj;
     let _locks = (s.rx.lock(), s.tx.lock());
@@ -118,7 +123,15 @@ fn offer(r: Ref<Socket>, why: Reason) -> Result<()> {
     }
     let (local_end, peer_end) = pair::connected(s)?;
     let how_long = comeback::how_long(s, ep, why);
-    let left = if ep.side.link().trust_is_mutual() {
+    let unread = ep.left_unread(&peer_end);
+    if why == Reason::Operator && unread != Left::Fits {
+        pair::discard(local_end);
+        pair::discard(peer_end);
+        return Err(Errno::AGAIN);
+    }
+    // What a socket does not take is read by a relay, for which nobody waits.
+    let all_at_once = unread != Left::TooMuch || ep.old_subflow.fd() >= 0;
+    let left = if ep.side.link().trust_is_mutual() && all_at_once {
         let left = ep.offer_switch(&local_end, &peer_end, how_long);
         pair::discard(peer_end);
         left
@@ -138,6 +151,10 @@ fn offer(r: Ref<Socket>, why: Reason) -> Result<()> {
 /// before those of the peer's socket.
 fn bypass(s: &'static Socket, ep: &'static ShmEndpoint, why: Reason) -> Result<()> {
     let (local_end, peer_end) = pair::connected(s)?;
+    if ep.left_unread(&peer_end) == Left::TooMuch {
+        // Nobody but the relay sends there, so it needs no buffer that grows by itself.
+        let _ = raw::setsockopt_int(peer_end.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, WHOLE_RING);
+    }
     let done = ep.drain_rest(&local_end, &peer_end).and_then(|all| match all {
         // The drained bytes are no longer in the ring, so a failure ends the connection.
         true => relay::start(peer_end.as_raw_fd(), ep.passed.kernel_fd()).inspect_err(|_| ep.fail(Errno::CONNRESET)),

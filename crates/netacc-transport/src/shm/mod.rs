@@ -89,7 +89,7 @@ pub mod standstill;
 mod state;
 mod stats;
 pub mod strangers;
-mod switch;
+pub mod switch;
 pub mod unread;
 pub mod users;
 pub mod wait_budget;

@@ -159,7 +159,7 @@ impl OldSubflow {
     }
 
     /// Number of bytes in the old subflow, and whether it has ended after them.
-    fn left(&self, side: &SlotSide) -> (usize, bool) {
+    pub(super) fn left(&self, side: &SlotSide) -> (usize, bool) {
         let _using = side.users.begin();
         let fd = self.fd();
         if fd < 0 {

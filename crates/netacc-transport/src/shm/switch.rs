@@ -41,6 +41,18 @@ fn peer_has_read_all(ep: &ShmEndpoint, v: &View) -> bool {
     ep.rings.peer_left_unread(&ep.side, v) == Some(0) && ep.old_subflow.unread_before(v) == 0
 }
 
+/// Where the bytes of a connection are that this side has not read, as one counts that is about to leave the ring: they
+/// come before everything that the peer sends over the socket on which the connection goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// A fresh socket takes all of them, although nobody reads it until the switch is over.
+    Fits,
+    /// Some are in the old subflow, and the peer may send more there until its next call.
+    UnderWay,
+    /// They may be more than a fresh socket takes.
+    TooMuch,
+}
+
 /// A copy of our end for our other sharers, which the peer sends back to them. It is [`enclosed`], since a copy that
 /// stayed at the peer would keep our end open when we close it. All messages pass the same enclosing socket: once the
 /// copy has been taken out of it, a message that is never read holds none.
@@ -307,6 +319,24 @@ impl ShmEndpoint {
             end_at_close(self.passed.kernel_fd());
         }
         Ok(drained.is_ok())
+    }
+
+    /// What this side has not read, for a switch whose bytes go into `peer_end`, an end of a fresh pair of connected
+    /// sockets. The caller holds the lock of reads.
+    pub fn left_unread(&self, peer_end: &OwnedFd) -> Left {
+        let Some(v) = self.side.view() else { return Left::Fits };
+        let (before, ended) = self.old_subflow.left(&self.side);
+        let unread = before as u64 + self.rings.waiting_in(&self.side, &v);
+        // A socket takes about as many bytes as its buffer has. Half of that leaves room for what a socket needs for
+        // its own purposes, and for what the peer writes until it sees that this side has left.
+        let room = raw::getsockopt_int(peer_end.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0) / 2;
+        if unread > room.try_into().unwrap_or(0) {
+            Left::TooMuch
+        } else if before > 0 && !ended {
+            Left::UnderWay
+        } else {
+            Left::Fits
+        }
     }
 
     /// Takes our side off both rings: from now on the stream is that of `local_end`, an end of a fresh pair of
