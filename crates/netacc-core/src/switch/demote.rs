@@ -123,7 +123,7 @@ fn offer(r: Ref<Socket>, why: Reason) -> Result<()> {
     }
     let (local_end, peer_end) = pair::connected(s)?;
     let how_long = comeback::how_long(s, ep, why);
-    let unread = ep.left_unread(&peer_end);
+    let unread = Left::unread(ep, &peer_end);
     if why == Reason::Operator && unread != Left::Fits {
         pair::discard(local_end);
         pair::discard(peer_end);
@@ -151,7 +151,7 @@ fn offer(r: Ref<Socket>, why: Reason) -> Result<()> {
 /// before those of the peer's socket.
 fn bypass(s: &'static Socket, ep: &'static ShmEndpoint, why: Reason) -> Result<()> {
     let (local_end, peer_end) = pair::connected(s)?;
-    if ep.left_unread(&peer_end) == Left::TooMuch {
+    if Left::unread(ep, &peer_end) == Left::TooMuch {
         // Nobody but the relay sends there, so it needs no buffer that grows by itself.
         let _ = raw::setsockopt_int(peer_end.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, WHOLE_RING);
     }

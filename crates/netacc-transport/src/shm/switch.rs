@@ -53,6 +53,26 @@ pub enum Left {
     TooMuch,
 }
 
+impl Left {
+    /// What this side has not read, for a switch whose bytes go into `peer_end`, an end of a fresh pair of connected
+    /// sockets. The caller holds the lock of reads.
+    pub fn unread(ep: &ShmEndpoint, peer_end: &OwnedFd) -> Left {
+        let Some(v) = ep.side.view() else { return Left::Fits };
+        let (before, ended) = ep.old_subflow.left(&ep.side);
+        let unread = before as u64 + ep.rings.waiting_in(&ep.side, &v);
+        // A socket takes about as many bytes as its buffer has. Half of that leaves room for what a socket needs for
+        // its own purposes, and for what the peer writes until it sees that this side has left.
+        let room = raw::getsockopt_int(peer_end.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0) / 2;
+        if unread > room.try_into().unwrap_or(0) {
+            Left::TooMuch
+        } else if before > 0 && !ended {
+            Left::UnderWay
+        } else {
+            Left::Fits
+        }
+    }
+}
+
 /// A copy of our end for our other sharers, which the peer sends back to them. It is [`enclosed`], since a copy that
 /// stayed at the peer would keep our end open when we close it. All messages pass the same enclosing socket: once the
 /// copy has been taken out of it, a message that is never read holds none.
@@ -319,24 +339,6 @@ impl ShmEndpoint {
             end_at_close(self.passed.kernel_fd());
         }
         Ok(drained.is_ok())
-    }
-
-    /// What this side has not read, for a switch whose bytes go into `peer_end`, an end of a fresh pair of connected
-    /// sockets. The caller holds the lock of reads.
-    pub fn left_unread(&self, peer_end: &OwnedFd) -> Left {
-        let Some(v) = self.side.view() else { return Left::Fits };
-        let (before, ended) = self.old_subflow.left(&self.side);
-        let unread = before as u64 + self.rings.waiting_in(&self.side, &v);
-        // A socket takes about as many bytes as its buffer has. Half of that leaves room for what a socket needs for
-        // its own purposes, and for what the peer writes until it sees that this side has left.
-        let room = raw::getsockopt_int(peer_end.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0) / 2;
-        if unread > room.try_into().unwrap_or(0) {
-            Left::TooMuch
-        } else if before > 0 && !ended {
-            Left::UnderWay
-        } else {
-            Left::Fits
-        }
     }
 
     /// Takes our side off both rings: from now on the stream is that of `local_end`, an end of a fresh pair of
