@@ -98,7 +98,7 @@ static const struct call calls[] = {
 	{ "prctl", SYS_prctl, NO_FD, { N(PR_GET_PDEATHSIG), P(INT) } },
 };
 
-enum { CALLS = sizeof calls / sizeof *calls, PAGES = 8, SLOT = 2 * 4096, MOST = 40000 };
+enum { CALLS = sizeof calls / sizeof *calls, PAGES = 8, SLOT = 2 * 4096, MOST = 80000 };
 static char *good;             // two pages for each argument
 static void *bad[7];           // no access, null, the first page, the end of a page, outside of user space (2), constant
 static const char *const bads[] = { "no access", "null", "first page", "end of page", "kernel", "non-canonical", "constant" };
@@ -191,7 +191,7 @@ static function by_name;
 struct answer { int value, error; };
 static struct answer answers[MOST], expected[MOST];
 static int count;
-static char labels[MOST][96];
+static char labels[MOST][128];
 
 // Makes a call by its number, or by libc's function of the name.
 static void make(const struct call *c, long *v)
@@ -224,6 +224,7 @@ static void label(const struct call *c, const char *what, int arg, int inner, in
 enum { NO_NUMBER = -7 };
 struct made { const char *what; int fd, other; }; // other: the other end
 static void (*renew)(struct made *);
+static int (*look)(struct made *); // what a call has left behind
 
 static void one(const struct call *c, struct made *m, int at, int in, int b)
 {
@@ -247,6 +248,11 @@ static void one(const struct call *c, struct made *m, int at, int in, int b)
 	}
 	label(c, m->what, at, in, b);
 	make(c, v);
+	if (look) {
+		label(c, m->what, at, in, b);
+		strcat(labels[count], ", afterwards");
+		answers[count++] = (struct answer){ look(m), 0 };
+	}
 }
 static void all_of(const struct call *c, struct made *m)
 {
@@ -301,6 +307,25 @@ static void filled(struct made *m)
 		send_all(m->other, "abcdefgh", 8 - n);
 	EQ(ready(m->fd, POLLIN, 10000) & POLLIN, POLLIN);
 }
+// One has nothing to read.
+static void emptied(struct made *m)
+{
+	char b[64];
+	nonblock(m->fd);
+	while (recv(m->fd, b, sizeof b, 0) > 0 || recv(m->other, b, sizeof b, MSG_DONTWAIT) > 0)
+		;
+}
+static int error_of(struct made *m)
+{
+	int e = -1;
+	socklen_t n = sizeof e;
+	getsockopt(m->fd, SOL_SOCKET, SO_ERROR, &e, &n);
+	return e;
+}
+static int is_waited_at(struct made *m)
+{
+	return ready(m->fd, POLLIN, 0);
+}
 static void fresh(struct made *m)
 {
 	if (m->fd >= 0)
@@ -352,15 +377,21 @@ static void sockets(void)
 	int p[2], ep = epoll_create1(0), l, n;
 	struct epoll_event e = { EPOLLIN | EPOLLOUT, { 0 } };
 	pair(p);
-	for (int i = 0; i < 2; i++)
+	look = error_of;
+	for (int i = 0; i < 2; i++) {
 		run((struct made){ i ? "server's end" : "client's end", p[i] < 0 ? -1 : dup(p[i]), dup(p[!i]) }, filled);
+		run((struct made){ i ? "server's empty end" : "client's empty end", dup(p[i]), dup(p[!i]) }, emptied);
+	}
+	look = NULL;
 	EQ(epoll_ctl(ep, EPOLL_CTL_ADD, p[0], &e), 0);
 	EQ(epoll_ctl(ep, EPOLL_CTL_ADD, p[1], &e), 0);
 	run((struct made){ "epoll with TCP", ep, -1 }, NULL);
 	expect_shm(p[0]);
 	run((struct made){ "socket", -1, -1 }, fresh);
 	l = nonblock(listen_on(&n));
+	look = is_waited_at;
 	run((struct made){ "listener", l, connect_to(n) }, visited);
+	look = NULL;
 	close(p[0]), close(p[1]);
 }
 static void work(void)

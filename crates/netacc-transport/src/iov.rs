@@ -23,6 +23,19 @@ fn nowhere(v: &libc::iovec) -> bool {
     (v.iov_base as usize).wrapping_sub(4096) >= TOP - 4096 && v.iov_len > 0
 }
 
+/// Whether a buffer reaches beyond user space, for which the kernel refuses a call before it looks at the socket, whatever
+/// the length is.
+#[inline]
+fn outside(v: &libc::iovec) -> bool {
+    let start = v.iov_base as usize;
+    if cfg!(target_arch = "x86_64") {
+        start.saturating_add(v.iov_len) > TOP
+    } else {
+        // The upper byte may be a tag (PR_SET_TAGGED_ADDR_CTRL), and the next bit says whose half it is.
+        start & 1 << 55 != 0
+    }
+}
+
 /// One or several buffers, with the position up to which they were used.
 #[derive(Debug)]
 pub struct Iov<'a> {
@@ -35,6 +48,8 @@ pub struct Iov<'a> {
     left: usize,
     /// Whether a buffer is at an address where no program has memory.
     bad: bool,
+    /// Whether a buffer is at an address of the kernel's.
+    outside: bool,
     /// Whether a copy was not done because the memory cannot be accessed.
     faulted: bool,
     _life: PhantomData<&'a libc::iovec>,
@@ -47,7 +62,7 @@ impl<'a> Iov<'a> {
     /// `vec` points to `count` iovecs whose buffers are valid for the call in progress.
     pub unsafe fn new(vec: *const libc::iovec, count: usize) -> Option<Iov<'a>> {
         let mut left = 0usize;
-        let mut bad = false;
+        let (mut bad, mut is_outside) = (false, false);
         for i in 0..count {
             // SAFETY: the caller guarantees `count` iovecs at `vec`, and i < count.
             let v = unsafe { &*vec.add(i) };
@@ -55,9 +70,11 @@ impl<'a> Iov<'a> {
                 return None;
             }
             bad |= nowhere(v);
+            is_outside |= outside(v);
             left = left.saturating_add(v.iov_len);
         }
-        Some(Iov { vec, count, done: 0, left: left.min(MAX_BYTES), bad, faulted: false, _life: PhantomData })
+        let left = left.min(MAX_BYTES);
+        Some(Iov { vec, count, done: 0, left, bad, outside: is_outside, faulted: false, _life: PhantomData })
     }
 
     /// A single iovec.
@@ -68,6 +85,7 @@ impl<'a> Iov<'a> {
             done: 0,
             left: v.iov_len.min(MAX_BYTES),
             bad: nowhere(v),
+            outside: outside(v),
             faulted: false,
             _life: PhantomData,
         }
@@ -75,7 +93,16 @@ impl<'a> Iov<'a> {
 
     /// A cursor without a buffer.
     pub const fn empty() -> Iov<'a> {
-        Iov { vec: ptr::null(), count: 0, done: 0, left: 0, bad: false, faulted: false, _life: PhantomData }
+        Iov {
+            vec: ptr::null(),
+            count: 0,
+            done: 0,
+            left: 0,
+            bad: false,
+            outside: false,
+            faulted: false,
+            _life: PhantomData,
+        }
     }
 
     /// Whether the kernel would return EFAULT for the address alone: a null pointer with a length, or an address in the
@@ -83,6 +110,12 @@ impl<'a> Iov<'a> {
     #[inline]
     pub fn bad(&self) -> bool {
         self.bad
+    }
+
+    /// Whether the kernel returns EFAULT at once, before it waits for bytes or for room.
+    #[inline]
+    pub fn is_outside(&self) -> bool {
+        self.outside
     }
 
     /// Whether a copy was not done because the memory cannot be accessed, for which the kernel returns EFAULT.

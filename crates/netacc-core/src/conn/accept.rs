@@ -5,7 +5,7 @@ use crate::conn::{candidate, ports, shown};
 use crate::fallback;
 use crate::fd::create::enter;
 use crate::fd::placeholder::{is_stdio, placeholder};
-use crate::fd::{fd_cache, later, table};
+use crate::fd::{closing, fd_cache, later, table};
 use crate::listen::{adopt, entrance, opening, withdrawal};
 use crate::object::listener::{Listener, tcp_ready};
 use crate::object::reference::Ref;
@@ -101,17 +101,15 @@ fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32, cal
     if flags & !ACCEPT_FLAGS != 0 {
         return Some(Outcome::Failed(Errno::INVAL));
     }
-    if !p.is_null()
-        && let Err(e) = addr::check(p, len)
-    {
-        return Some(Outcome::Failed(e));
-    }
+    // An address that cannot be stored is the error of a call that has taken a connection, and so ends that connection.
+    let storable = if p.is_null() { Ok(()) } else { addr::check(p, len) };
+    let (p_of_peer, room) = if storable.is_ok() { (p, len) } else { (core::ptr::null_mut(), core::ptr::null_mut()) };
     if l.served.load(Ordering::Relaxed) == 0 {
         l.served.store(1, Ordering::Relaxed);
     }
     l.serve();
     loop {
-        match try_accept(fd, s, l, p, len, flags) {
+        match try_accept(fd, s, l, p_of_peer, room, flags) {
             Err(Fail::AGAIN) if !s.has(NONBLOCK) => {}
             Err(Fail::ToKernel) => return accept_by_kernel(fd, r, (p, len, flags), call),
             Ok(new) => {
@@ -119,7 +117,11 @@ fn accept_while_switched(fd: i32, p: *mut c_void, len: *mut u32, flags: i32, cal
                 if l.has_siblings() {
                     withdrawal::leave_to_siblings(s, l);
                 }
-                return Some(Outcome::Done(new as isize));
+                let Err(e) = storable else { return Some(Outcome::Done(new as isize)) };
+                if closing::close(new) == Outcome::Pass {
+                    let _ = raw::close(new);
+                }
+                return Some(Outcome::Failed(e));
             }
             Err(Fail::Errno(Errno::MFILE)) if fallback::give_back_descriptors() => return Some(Outcome::Pass),
             done => return Some(done.into()),

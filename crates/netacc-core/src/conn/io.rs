@@ -55,6 +55,9 @@ pub(super) fn receive(
     dst: &mut Iov<'_>,
     flags: i32,
 ) -> Outcome {
+    if dst.is_outside() {
+        return Outcome::Failed(Errno::FAULT);
+    }
     let mut call = Waiting::default();
     let mut ep = ep;
     loop {
@@ -88,6 +91,9 @@ pub(super) fn transmit(
     src: &mut Iov<'_>,
     flags: i32,
 ) -> Outcome {
+    if src.is_outside() {
+        return Outcome::Failed(Errno::FAULT);
+    }
     let mut call = Waiting::default();
     let mut ep = ep;
     loop {
@@ -110,10 +116,12 @@ pub(super) fn transmit(
 pub fn read(fd: i32, buf: *mut u8, len: usize) -> Outcome {
     let Some(r) = table::socket(fd) else { return Outcome::Pass };
     let ep = accelerated_of(fd, r);
-    if len == 0 && ep.is_some() {
+    let buffer = one(buf, len);
+    let mut dst = Iov::one(&buffer);
+    if len == 0 && ep.is_some() && !dst.is_outside() {
         return Outcome::Done(0);
     }
-    receive(fd, r, ep, &mut Iov::one(&one(buf, len)), 0)
+    receive(fd, r, ep, &mut dst, 0)
 }
 
 /// Gives the socket to the kernel, since a send with MSG_FASTOPEN connects and only the kernel can do that. It needs a
@@ -205,7 +213,7 @@ pub unsafe fn vectored(fd: i32, vec: *const libc::iovec, count: i32, write: bool
     let Some(mut iov) = (unsafe { Iov::new(vec, count as usize) }) else {
         return Outcome::Failed(Errno::INVAL);
     };
-    if iov.left() == 0 {
+    if iov.left() == 0 && !iov.is_outside() {
         return Outcome::Done(0);
     }
     if write { transmit(fd, r, Some(ep), &mut iov, flags) } else { receive(fd, r, Some(ep), &mut iov, flags) }

@@ -22,6 +22,7 @@ use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::shm::parts;
 
 const IOV_MAX: usize = 1024;
+const TOO_LONG: Errno = Errno(libc::EMSGSIZE);
 
 /// # Safety
 /// `m` is the application's valid message header.
@@ -35,7 +36,7 @@ unsafe fn iov<'a>(m: *const libc::msghdr) -> Result<Iov<'a>> {
         return Err(Errno::INVAL);
     }
     if n > IOV_MAX {
-        return Err(Errno(libc::EMSGSIZE));
+        return Err(TOO_LONG);
     }
     if !user::readable(vec, n * size_of::<libc::iovec>()) {
         return Err(Errno::FAULT);
@@ -186,11 +187,11 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
     let Some((r, ep)) = (unsafe { endpoint_for(fd, m) }) else {
         // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
         let Some((r, mut v)) = (unsafe { candidate(fd, m) }) else { return Outcome::Pass };
-        if !user::writable(m, HEADER) {
-            return Outcome::Failed(Errno::FAULT);
-        }
         let done = receive(fd, r, None, &mut v, flags);
         if let Outcome::Done(_) = done {
+            if !user::writable(m, HEADER) {
+                return Outcome::Failed(Errno::FAULT);
+            }
             // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
             unsafe {
                 (*m).msg_namelen = 0;
@@ -199,15 +200,16 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
         }
         return done;
     };
-    if !user::writable(m, HEADER) {
-        return Outcome::Failed(Errno::FAULT);
-    }
     // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
     let got = match unsafe { iov(m) } {
         Ok(mut v) => receive(fd, r, Some(ep), &mut v, flags),
         Err(e) => Outcome::Failed(e),
     };
     if let Outcome::Done(_) = got {
+        // What was read is lost then, as it is in the kernel.
+        if !user::writable(m, HEADER) {
+            return Outcome::Failed(Errno::FAULT);
+        }
         // SAFETY: the caller guarantees a header, and `m` was found writable above. A connected stream gives no address
         // and, but for TCP_INQ, no control messages.
         unsafe {
@@ -297,15 +299,22 @@ unsafe fn received_until(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32, dea
     while done < n.min(IOV_MAX as u32) {
         // SAFETY: the caller guarantees `n` headers, and done < n.
         let one = unsafe { v.add(done as usize) };
-        if !user::writable(one, size_of::<libc::mmsghdr>()) {
-            return if done == 0 { Outcome::Failed(Errno::FAULT) } else { Outcome::Done(done as isize) };
-        }
-        // SAFETY: the header was found to be writable.
-        match unsafe { recvmsg(fd, &raw mut (*one).msg_hdr, flags_now) } {
+        // SAFETY: the caller guarantees that it is a valid header or unreadable, which the callee checks.
+        let got = unsafe { recvmsg(fd, &raw mut (*one).msg_hdr, flags_now) };
+        let is_writable = !matches!(got, Outcome::Done(_)) || user::writable(one, size_of::<libc::mmsghdr>());
+        match if is_writable { got } else { Outcome::Failed(Errno::FAULT) } {
             // SAFETY: the header was found to be writable.
             Outcome::Done(k) => unsafe { (*one).msg_len = k as u32 },
             other if done == 0 => return other,
-            _ => break,
+            other => {
+                // The next call reports what was wrong with a later message.
+                if let (Outcome::Failed(e @ (Errno::FAULT | Errno::INVAL | TOO_LONG)), Some((_, ep))) =
+                    (other, accelerated(fd))
+                {
+                    ep.side.leave_error(e);
+                }
+                break;
+            }
         }
         // SAFETY: the header was found to be writable.
         let end = unsafe { (*one).msg_len } == 0;

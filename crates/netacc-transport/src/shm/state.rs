@@ -18,8 +18,13 @@ impl SlotSide {
     pub fn put_back(&self, e: Errno) {
         // EPIPE is not put back, since it also stands for our own end; neither are errors that the program has caused.
         if matches!(e, Errno::CONNRESET | Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH) {
-            let _ = self.error.compare_exchange(0, e.0, Ordering::AcqRel, Ordering::Relaxed);
+            self.leave_error(e);
         }
+    }
+
+    /// Has the next call report an error.
+    pub fn leave_error(&self, e: Errno) {
+        let _ = self.error.compare_exchange(0, e.0, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
