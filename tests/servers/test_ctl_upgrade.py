@@ -5,6 +5,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import time
 
 import host
@@ -17,6 +18,17 @@ from operators import ctl, ctl_any, real, state
 from redis_server import admin, start
 
 CLIENTS = 100
+# Says for each line of input how io_uring_setup(2) refuses a bad address, while the program has a connection.
+ASKS = """
+import ctypes, errno, select, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+listener = socket.create_server(("127.0.0.1", 0))
+ends = socket.create_connection(listener.getsockname()), listener.accept()[0]
+print("ready", flush=True)
+while select.select([sys.stdin, ends[0]], [], [])[0] and sys.stdin.readline():
+    libc.syscall(425, 4, None)
+    print(errno.errorcode[ctypes.get_errno()], flush=True)
+"""
 LIBRARY = "libnetacc-preload.so"
 
 
@@ -112,6 +124,23 @@ def threads(ctx):
     ctx.mark()
     ctx.run(test_memcached.script(ctx, server, "values", seed + 1), readable=True)
     ctx.prove(server, payload=1 << 20)
+
+
+@case(modes=("both",))
+def first_copy_is_no_program(ctx):
+    """What the library has among its constants and in its code is not taken for the program's, whichever copy looks."""
+    library = Library(ctx)
+    program = ctx.client([sys.executable, "-c", ASKS], stdin=subprocess.PIPE, readable=True)
+    wait_until(lambda: "ready" in program.text(), 30, "the program has a connection")
+    pid = real(program)
+    for turn in range(3):
+        program.popen.stdin.write(b"\n")
+        program.popen.stdin.flush()
+        wait_until(lambda: len(program.text().split()) == turn + 2, 30, "it has asked for a ring")
+        equal(program.text().split()[-1], "EFAULT", f"the answer after {turn} upgrades")
+        library.upgrade(pid)
+    program.popen.stdin.close()
+    program.result()
 
 
 @case(modes=("both",))

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::{OwnCall, contains, find, is_linked};
+use crate::symbol_tables::first_copy;
 use crate::{libc_kind, reserved_fds, symbol, symbol_tables};
 use alloc::format;
 use core::ffi::{CStr, c_int, c_void};
@@ -125,6 +126,10 @@ unsafe extern "C" fn look_for(info: *mut libc::dl_phdr_info, _size: usize, data:
     // SAFETY: the linker gives a valid description of a loaded object, and `data` is the `Text` of `has_text`.
     let (info, search) = unsafe { (&*info, &mut *data.cast::<Text<'_>>()) };
     // SAFETY: the linker gives a valid description of a loaded object.
+    if unsafe { is_first_copy(info) } {
+        return 0;
+    }
+    // SAFETY: the linker gives a valid description of a loaded object.
     unsafe {
         each_segment(info, |header, bytes| {
             // Constants may lie in pages that can be executed, where a linker does not keep them apart; not in those
@@ -205,16 +210,33 @@ fn is_file_in_holders(file: &OwnedFd, name: &[u8]) -> bool {
     HOLDERS.iter().any(|folder| stat(format!("{folder}/{last}").as_str()).is_ok_and(same))
 }
 
-/// Whether the object holds this code: the preloaded library, or a program of the project's own that is linked with it.
-/// Its system calls are our own work.
+/// Whether the object holds this code: the preloaded library, or a program of the project's own that is linked with it; or
+/// it is the library's first copy, of which this one has taken the place. Its system calls are our own work.
 ///
 /// # Safety
 /// `info` is the linker's description of a loaded object.
 unsafe fn is_ours(info: &libc::dl_phdr_info) -> bool {
-    let here = (look as *const ()).cast::<u8>();
+    // SAFETY: the caller guarantees that `info` is the linker's description of a loaded object.
+    unsafe { has(info, (look as *const ()).cast()) || is_first_copy(info) }
+}
+
+/// Whether the object is the library's first copy, and this is another one. The linker knows only that one.
+///
+/// # Safety
+/// `info` is the linker's description of a loaded object.
+unsafe fn is_first_copy(info: &libc::dl_phdr_info) -> bool {
+    // SAFETY: the caller guarantees that `info` is the linker's description of a loaded object.
+    first_copy().is_some_and(|first| unsafe { has(info, (first as *const ()).cast()) })
+}
+
+/// Whether a byte is in an object's file.
+///
+/// # Safety
+/// `info` is the linker's description of a loaded object.
+unsafe fn has(info: &libc::dl_phdr_info, byte: *const u8) -> bool {
     let mut found = false;
     // SAFETY: the caller guarantees that `info` is the linker's description of a loaded object.
-    unsafe { each_segment(info, |_, bytes| found |= holds(bytes, here)) };
+    unsafe { each_segment(info, |_, bytes| found |= holds(bytes, byte)) };
     found
 }
 
