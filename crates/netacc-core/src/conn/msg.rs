@@ -22,7 +22,6 @@ use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::shm::parts;
 
 const IOV_MAX: usize = 1024;
-const TOO_LONG: Errno = Errno(libc::EMSGSIZE);
 
 /// # Safety
 /// `m` is the application's valid message header.
@@ -36,7 +35,7 @@ unsafe fn iov<'a>(m: *const libc::msghdr) -> Result<Iov<'a>> {
         return Err(Errno::INVAL);
     }
     if n > IOV_MAX {
-        return Err(TOO_LONG);
+        return Err(Errno(libc::EMSGSIZE));
     }
     if !user::readable(vec, n * size_of::<libc::iovec>()) {
         return Err(Errno::FAULT);
@@ -307,11 +306,8 @@ unsafe fn received_until(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32, dea
             Outcome::Done(k) => unsafe { (*one).msg_len = k as u32 },
             other if done == 0 => return other,
             other => {
-                // The next call reports what was wrong with a later message.
-                if let (Outcome::Failed(e @ (Errno::FAULT | Errno::INVAL | TOO_LONG)), Some((_, ep))) =
-                    (other, accelerated(fd))
-                {
-                    ep.side.leave_error(e);
+                if let (Outcome::Failed(e), Some((_, ep))) = (other, accelerated(fd)) {
+                    ep.side.put_back(e);
                 }
                 break;
             }

@@ -105,7 +105,7 @@ pub(super) fn receive(
                     switched = ep.must_switch();
                     res
                 }
-                Err(e) if got > 0 => {
+                Err(e) if got > 0 && e != Errno::FAULT => {
                     ep.side.put_back(e);
                     res
                 }

@@ -281,6 +281,11 @@ impl Socket {
         self.is_inherited() || self.change(ConnState::New, ConnState::InheritedNew)
     }
 
+    /// Notes in the child of a fork that a listener which is the kernel's alone is its parent's until the child waits on it.
+    pub fn inherit_listener(&self) {
+        let _ = self.let_others_have() || self.change(ConnState::Tcp, ConnState::InheritedTcp);
+    }
+
     /// Makes an inherited socket this program's own. False: it was that already.
     pub fn end_inheritance(&self) -> bool {
         self.change(ConnState::InheritedNew, ConnState::New) || self.change(ConnState::InheritedTcp, ConnState::Tcp)

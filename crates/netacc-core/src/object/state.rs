@@ -122,6 +122,7 @@ const CONNECTION: &[Edge<Kind>] = &[
     (Some(Kind::InheritedTcp), Some(Kind::Tcp), "it is connected, or there is no rendezvous"),
     (Some(Kind::InheritedTcp), Some(Kind::Listener), "the program waits on it, and it listens"),
     (Some(Kind::Tcp), Some(Kind::New), "connect(2) is refused"),
+    (Some(Kind::Tcp), Some(Kind::InheritedTcp), "a fork, while the listener is the kernel's alone"),
     (Some(Kind::Tcp), Some(Kind::Candidate), "connect(2) by TCP first"),
     (Some(Kind::Tcp), Some(Kind::Listener), "listen(2)"),
     (Some(Kind::Candidate), Some(Kind::Shm), "goes over to its ring"),

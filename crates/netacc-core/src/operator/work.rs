@@ -47,6 +47,14 @@ pub(crate) fn after_fork() {
     if has_page && runtime::get().is_some() && !Runtime::shows_rules() {
         requests::reload_here();
     }
+    if to_be_replaced || process_mode::is_off() {
+        // Else the child would open a rendezvous when it is switched on, and clients would queue where nobody accepts.
+        table::each_socket(|fd, r| {
+            if adopt::is_kernels_listener(fd, r.obj) {
+                r.obj.inherit_listener();
+            }
+        });
+    }
     if to_be_replaced || process_mode::is_returning() {
         // Its parent was going to the kernel only to have the library replaced, which nobody has asked the child for; or
         // the thread that was switching it on is the parent's.

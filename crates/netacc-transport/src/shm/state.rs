@@ -12,19 +12,23 @@ use core::sync::atomic::{Ordering, fence};
 use netacc_sys::errno::Errno;
 
 impl SlotSide {
-    /// Puts an error back that was taken by a call which then had bytes to report: the next call reports it, as in the
-    /// kernel.
+    /// Leaves an error for the next call, as the kernel does: one that was taken by a call which then had bytes to report,
+    /// or that a later message of several has met.
     #[cold]
     pub fn put_back(&self, e: Errno) {
-        // EPIPE is not put back, since it also stands for our own end; neither are errors that the program has caused.
-        if matches!(e, Errno::CONNRESET | Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH) {
-            self.leave_error(e);
+        // EPIPE is not put back, since it also stands for our own end.
+        const LEFT: [Errno; 7] = [
+            Errno::CONNRESET,
+            Errno::TIMEDOUT,
+            Errno::HOSTUNREACH,
+            Errno::NETUNREACH,
+            Errno::FAULT,
+            Errno::INVAL,
+            Errno(libc::EMSGSIZE),
+        ];
+        if LEFT.contains(&e) {
+            let _ = self.error.compare_exchange(0, e.0, Ordering::AcqRel, Ordering::Relaxed);
         }
-    }
-
-    /// Has the next call report an error.
-    pub fn leave_error(&self, e: Errno) {
-        let _ = self.error.compare_exchange(0, e.0, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
