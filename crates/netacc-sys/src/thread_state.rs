@@ -108,6 +108,12 @@ impl Count {
         self.open_at.store(n, Ordering::Relaxed);
     }
 
+    /// Whether the thread has left the library, as far as can be told: a call in which handlers run may have been left by a
+    /// jump out of a handler, and then does not end.
+    pub(crate) fn may_be_out(&self) -> bool {
+        self.visits() <= self.open_at()
+    }
+
     /// Whether no handler of the program's may run in the thread: it is in a call of the library, or holds a lock of it.
     #[inline(always)]
     pub(crate) fn is_inside(&self) -> bool {

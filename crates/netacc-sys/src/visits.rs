@@ -147,7 +147,9 @@ fn left(place: Place) {
     #[allow(unsafe_code)]
     // SAFETY: null or a function in static memory. Acquire pairs with `on_leaving`.
     let Some(work) = (unsafe { ON_LEAVING.load(Ordering::Acquire).as_ref() }) else { return };
-    if place.is_none_or(|count| count.visits() == 0) {
+    // The thread may be in a handler that has interrupted a call. Then the library stays as it is; but somebody has to say
+    // so, for after a jump out of such a handler no call of the thread would be made before that.
+    if place.is_none_or(Count::may_be_out) {
         work();
     }
 }
@@ -293,8 +295,11 @@ pub fn all_out() -> bool {
 }
 
 /// Waits until no thread is inside, and calls `wake` meanwhile, which ends their sleeps. False: that takes longer than
-/// `limit` nanoseconds.
+/// `limit` nanoseconds, or the calling thread itself is in a handler that has interrupted a call of ours, or was.
 pub fn wait_until_all_out(limit: u64, mut wake: impl FnMut()) -> bool {
+    if thread_state::entered().is_some_and(|own| own.visits() != 0) {
+        return false;
+    }
     let until = time::now().saturating_add(limit);
     while !all_out() {
         if time::now() > until {
