@@ -35,10 +35,10 @@ STATES = {
 # shares a listener is switched on before the other. signals_random counts on a call that no exchange of the library interrupts.
 STEADY = {
     "off-on": (
-        "accept_many_sleep", "accept_threads", "accept_turns", "adopt_listener", "bulk_random", "cancel", "close_beside_calls", "close_other_thread", "epoll_et",
-        "epoll_oneshot", "epoll_threads", "fork_both", "fork_keep", "fork_rights", "fork_server", "fork_sole_threads", "half_close",
-        "inetd", "jump_out", "kill_bulk", "kill_undelivered", "many_large", "poll_family", "prefork", "resets", "reuseport", "scm_rights",
-        "shutdown_forked", "shutdown_other_thread", "v4v6_same_port",
+        "accept_many_sleep", "accept_threads", "accept_turns", "adopt_listener", "bulk_random", "cancel", "close_beside_calls",
+        "close_other_thread", "epoll_et", "epoll_oneshot", "epoll_threads", "fork_both", "fork_keep", "fork_rights", "fork_server",
+        "fork_sole_threads", "half_close", "inetd", "jump_out", "kill_bulk", "kill_undelivered", "many_large", "poll_family", "prefork",
+        "resets", "reuseport", "scm_rights", "shutdown_forked", "shutdown_other_thread", "v4v6_same_port",
     ),
     "upgrade": ("accept_many_sleep", "bulk_random", "half_close", "jump_out", "poll_family", "resets", "shutdown_forked"),
 }
