@@ -130,6 +130,8 @@ def threads(ctx):
 def first_copy_is_no_program(ctx):
     """What the library has among its constants and in its code is not taken for the program's, whichever copy looks."""
     library = Library(ctx)
+    # Usually EFAULT; some systems forbid rings.
+    plain = subprocess.run([sys.executable, "-c", ASKS], input="\n", capture_output=True, text=True, check=True).stdout.split()[-1]
     program = ctx.client([sys.executable, "-c", ASKS], stdin=subprocess.PIPE, readable=True)
     wait_until(lambda: "ready" in program.text(), 30, "the program has a connection")
     pid = real(program)
@@ -137,7 +139,7 @@ def first_copy_is_no_program(ctx):
         program.popen.stdin.write(b"\n")
         program.popen.stdin.flush()
         wait_until(lambda: len(program.text().split()) == turn + 2, 30, "it has asked for a ring")
-        equal(program.text().split()[-1], "EFAULT", f"the answer after {turn} upgrades")
+        equal(program.text().split()[-1], plain, f"the answer after {turn} upgrades")
         library.upgrade(pid)
     program.popen.stdin.close()
     program.result()

@@ -61,7 +61,7 @@ class Stream:
 @case(modes=("both",))
 def off_and_on(ctx):
     """The stream is just coming back from the kernel, and most of it still waits there, when it is to go there again."""
-    with sockets_that_take(ctx, 1 << 17):
+    with sockets_that_take(ctx, 1 << 18):
         stream = Stream(ctx, 64 << 20)
         pid = real(stream.reader)
         stream.read(1 << 20)

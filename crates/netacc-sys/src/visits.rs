@@ -278,7 +278,7 @@ pub fn close() -> Result<bool> {
     }
     CLOSER.store(thread_state::thread_pointer(), Ordering::Relaxed);
     // Every other thread has executed a full barrier when this returns: it has counted its visit where the loop in
-    // `all_out` sees it, or it sees that the library is closed.
+    // `wait_until_all_out` sees it, or it sees that the library is closed.
     match raw::membarrier(BARRIER) {
         Ok(()) => Ok(true),
         Err(errno) => {
@@ -288,20 +288,16 @@ pub fn close() -> Result<bool> {
     }
 }
 
-/// Whether no thread is inside. Called by the thread that has closed the library.
-#[must_use]
-pub fn all_out() -> bool {
-    thread_state::lines().all(|line| line.visits() == 0) && WITHOUT_LINE.load(Ordering::SeqCst) == 0
-}
-
-/// Waits until no thread is inside, and calls `wake` meanwhile, which ends their sleeps. False: that takes longer than
+/// Waits until no other thread is inside, and calls `wake` meanwhile, which ends their sleeps. False: that takes longer than
 /// `limit` nanoseconds, or the calling thread itself is in a handler that has interrupted a call of ours, or was.
 pub fn wait_until_all_out(limit: u64, mut wake: impl FnMut()) -> bool {
-    if thread_state::entered().is_some_and(|own| own.visits() != 0) {
-        return false;
-    }
+    let own = thread_state::entered();
+    let others_out = || {
+        let is_out = |line: &Count| line.visits() == 0 || own.is_some_and(|own| core::ptr::eq(own, line));
+        thread_state::lines().all(is_out) && WITHOUT_LINE.load(Ordering::SeqCst) == 0
+    };
     let until = time::now().saturating_add(limit);
-    while !all_out() {
+    while !others_out() {
         if time::now() > until {
             return false;
         }
@@ -310,7 +306,7 @@ pub fn wait_until_all_out(limit: u64, mut wake: impl FnMut()) -> bool {
     }
     // What the threads have written while they were inside comes before what this one does.
     core::sync::atomic::fence(Ordering::SeqCst);
-    true
+    own.is_none_or(|own| own.visits() == 0)
 }
 
 /// Opens the library.

@@ -23,13 +23,14 @@ fn nowhere(v: &libc::iovec) -> bool {
     (v.iov_base as usize).wrapping_sub(4096) >= TOP - 4096 && v.iov_len > 0
 }
 
-/// Whether a buffer reaches beyond user space, for which the kernel refuses a call before it looks at the socket, whatever
-/// the length is.
+/// Whether a buffer reaches into the kernel's half of the addresses, for which the kernel refuses a call before it looks at
+/// the socket, whatever the length is. Addresses between the halves are not decided here: kernels differ, and what some
+/// processors have there is memory.
 #[inline]
 fn outside(v: &libc::iovec) -> bool {
     let start = v.iov_base as usize;
     if cfg!(target_arch = "x86_64") {
-        start.saturating_add(v.iov_len) > TOP
+        (start | start.wrapping_add(v.iov_len.min(MAX_BYTES))).cast_signed() < 0
     } else {
         // The upper byte may be a tag (PR_SET_TAGGED_ADDR_CTRL), and the next bit says whose half it is.
         start & 1 << 55 != 0

@@ -73,6 +73,12 @@ fn accept_after_close(r: Ref<Socket>, p: *mut c_void, len: *mut u32, flags: i32,
         // Another process may take the connection first, and then the call sleeps.
         match from.accept_sleeping(fd, flags) {
             Ok(new) => {
+                if !p.is_null()
+                    && let Err(e) = addr::check(p, len)
+                {
+                    let _ = raw::close(new);
+                    return Outcome::Failed(e);
+                }
                 from.give(p, len);
                 plain(r.obj, new, from.peer(), flags);
                 return Outcome::Done(new as isize);

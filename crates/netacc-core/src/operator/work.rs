@@ -47,7 +47,7 @@ pub(crate) fn after_fork() {
     if has_page && runtime::get().is_some() && !Runtime::shows_rules() {
         requests::reload_here();
     }
-    if to_be_replaced || process_mode::is_off() {
+    if to_be_replaced || process_mode::is_off() || process_mode::is_returning() {
         // Else the child would open a rendezvous when it is switched on, and clients would queue where nobody accepts.
         table::each_socket(|fd, r| {
             if adopt::is_kernels_listener(fd, r.obj) {

@@ -16,9 +16,9 @@ use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, time};
 use netacc_transport::Endpoint;
-use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::shm::segment::Leave;
 use netacc_transport::shm::switch::Left;
+use netacc_transport::shm::{ShmEndpoint, reset_at_close};
 use rustix::fd::AsRawFd;
 
 /// Number of checks, a millisecond apart, of a connection that the peer or another sharer is already switching.
@@ -124,7 +124,10 @@ fn offer(r: Ref<Socket>, why: Reason) -> Result<()> {
     let (local_end, peer_end) = pair::connected(s)?;
     let how_long = comeback::how_long(s, ep, why);
     let unread = Left::unread(ep, &peer_end);
-    if why == Reason::Operator && unread != Left::Fits {
+    // A relay, which a connection between two users has, reads any number of bytes.
+    if why == Reason::Operator && unread != Left::Fits && ep.side.link().trust_is_mutual() {
+        // It has carried nothing, and is made again at the next attempt: no number of a port is to stay in use for it.
+        reset_at_close(local_end.as_raw_fd());
         pair::discard(local_end);
         pair::discard(peer_end);
         return Err(Errno::AGAIN);
@@ -151,7 +154,8 @@ fn offer(r: Ref<Socket>, why: Reason) -> Result<()> {
 /// before those of the peer's socket.
 fn bypass(s: &'static Socket, ep: &'static ShmEndpoint, why: Reason) -> Result<()> {
     let (local_end, peer_end) = pair::connected(s)?;
-    if Left::unread(ep, &peer_end) == Left::TooMuch {
+    let buffer = raw::getsockopt_int(peer_end.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
+    if buffer < 2 * WHOLE_RING {
         // Nobody but the relay sends there, so it needs no buffer that grows by itself.
         let _ = raw::setsockopt_int(peer_end.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, WHOLE_RING);
     }
