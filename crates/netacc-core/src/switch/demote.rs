@@ -3,8 +3,8 @@
 //! Some calls need a kernel socket: exec by a program that inherits the connection, passing it to another process,
 //! stdio, urgent data, signal-driven I/O, setuid(2) with a peer in another container. So the connection gets one under
 //! the same number, and the byte stream goes on there. `offer_switch` in [`netacc_transport::shm`] explains how no byte
-//! is lost. If the two sides do not trust each other, the ring stays, and a process of our own relays between it and the
-//! socket ([`ring_relay`]).
+//! is lost. If the two sides do not trust each other, or more bytes are unread than a socket takes, the ring stays, and a
+//! process of our own relays between it and the socket ([`ring_relay`]).
 
 use crate::fd::placeholder::{share, to_kernel};
 use crate::fd::table;
@@ -132,7 +132,8 @@ fn offer(r: Ref<Socket>, why: Reason) -> Result<()> {
         pair::discard(peer_end);
         return Err(Errno::AGAIN);
     }
-    // What a socket does not take is read by a relay, for which nobody waits.
+    // A relay reads what a socket does not take, so that this call does not wait for the program. It would not read an
+    // old subflow.
     let all_at_once = unread != Left::TooMuch || ep.old_subflow.fd() >= 0;
     let left = if ep.side.link().trust_is_mutual() && all_at_once {
         let left = ep.offer_switch(&local_end, &peer_end, how_long);

@@ -1,5 +1,5 @@
 //! A process that relays between a ring and a kernel socket, for a connection that has to be a kernel socket now and
-//! whose peer belongs to another user, to which no socket can be passed.
+//! whose peer belongs to another user, to which no socket can be passed, or that has more unread bytes than a socket takes.
 //!
 //! The program gets one end of a new pair of sockets under its numbers. The relay is a copy of this process that shares
 //! the connection as the child of a fork does, and moves bytes between the ring and the other end of the pair. To the

@@ -68,8 +68,9 @@ pub(super) fn empty(from: i32, to: i32, budget: u32) -> Result<bool> {
     }
 }
 
-/// Sends all `n` bytes. Whoever leaves a ring has seen that the socket takes them without its reader
-/// ([`crate::shm::switch::Left`]), but for what an old subflow adds, so this does not wait in practice. If the reader of a socket is gone, the bytes are discarded, as the kernel would do.
+/// Sends all `n` bytes. A side leaves its ring only once it has checked that the socket has room for the unread bytes while
+/// nobody reads from it ([`crate::shm::switch::Left`]). So this waits only for bytes of an old subflow beyond that. If the
+/// reader of the socket is gone, the bytes are discarded, as the kernel would do.
 pub(super) fn send_all(fd: i32, mut p: *const u8, mut n: usize) -> Result<()> {
     while n > 0 {
         match raw::send(fd, p, n, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
