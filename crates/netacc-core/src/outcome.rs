@@ -1,6 +1,7 @@
 //! The answer of the socket layer to an intercepted call.
 
 use netacc_sys::errno::{Answer, Errno, Fail, Result};
+use netacc_sys::time::{Deadline, Until};
 
 /// The result of an intercepted call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,12 +14,33 @@ pub enum Outcome {
     Pass,
     /// The thread is cancelled (pthread_cancel(3)) and ends in the intercepted call, where it holds nothing of ours.
     Cancelled,
-    /// The call is to be made anew, with its whole time-out: the library is about to be replaced (see
-    /// [`crate::operator::exchange`]), or the connection has changed its path.
-    Anew,
+    /// The call is to be made anew: the library is about to be replaced (see [`crate::operator::exchange`]), or the connection
+    /// has changed its path.
+    Anew {
+        /// What a call with a limit (SO_RCVTIMEO, SO_SNDTIMEO) waits for, as an event of poll(2): such a call has no time-out
+        /// among its arguments that could be made shorter.
+        waits: i16,
+        /// When the call's time-out ends.
+        until: Until,
+    },
     /// The call is to be made anew, with its whole time-out, and whatever its number means by then: a signal has interrupted
     /// it, and the kernel would restart it (signal(7)).
     Restart,
+}
+
+impl Outcome {
+    /// The call is to be made anew, with its whole time-out.
+    pub const ANEW: Outcome = Outcome::Anew { waits: 0, until: Until::NONE };
+
+    /// The outcome, where a call that is to be made anew has a time-out of which a part is over.
+    #[inline]
+    #[must_use]
+    pub(crate) fn ending(self, end: Deadline) -> Outcome {
+        match self {
+            Outcome::Anew { waits, .. } => Outcome::Anew { waits, until: end.into() },
+            other => other,
+        }
+    }
 }
 
 impl From<Fail> for Outcome {
@@ -27,7 +49,7 @@ impl From<Fail> for Outcome {
             Fail::Errno(e) => Outcome::Failed(e),
             Fail::ToKernel => Outcome::Pass,
             Fail::Cancelled => Outcome::Cancelled,
-            Fail::Anew => Outcome::Anew,
+            Fail::Anew => Outcome::ANEW,
             Fail::Restart => Outcome::Restart,
         }
     }

@@ -36,21 +36,22 @@ hooks! {
     fn __poll_chk(fds: *mut pollfd, n: nfds_t, t: c_int, room: size_t) -> c_int => {
         check(n as usize * size_of::<pollfd>(), room);
         sleeps!(poll::poll(fds, n as usize, || Some(crate::time::ms(t)), core::ptr::null()))
-    };
+    }, until => __poll_chk(fds, n, crate::time::ms_left(until, t), room);
     fn __ppoll_chk(fds: *mut pollfd, n: nfds_t, t: *const timespec, mask: *const sigset_t, room: size_t) -> c_int => {
         check(n as usize * size_of::<pollfd>(), room);
         sleeps!(poll::poll(fds, n as usize, || crate::time::timespec(t), mask.cast()))
-    };
+    }, until => __ppoll_chk(fds, n, crate::time::timespec_left(until).or(t), mask, room);
     fn __connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
         where table::knows(fd) => sleeps!(connect::connect(fd, addr.cast(), len));
     fn __fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int
         where control::concerns(fd, cmd) => control::fcntl(fd, cmd, arg);
     fn __dup2(old: c_int, new: c_int) -> c_int => create::dup3(old, new, 0, true);
     fn __poll(fds: *mut pollfd, n: nfds_t, t: c_int) -> c_int
-
-        where poll::concerns(fds, n as usize) => sleeps!(poll::poll(fds, n as usize, || Some(crate::time::ms(t)), core::ptr::null()));
+        where poll::concerns(fds, n as usize) => sleeps!(poll::poll(fds, n as usize, || Some(crate::time::ms(t)), core::ptr::null())),
+        until => __poll(fds, n, crate::time::ms_left(until, t));
     fn __select(n: c_int, r: *mut c_void, w: *mut c_void, x: *mut c_void, t: *mut timeval) -> c_int
-        where select::concerns(n, [r, w, x]) => sleeps!(crate::hooks::any_select(n, [r, w, x], t));
+        where select::concerns(n, [r, w, x]) => sleeps!(crate::hooks::any_select(n, [r, w, x], t)),
+        until => __select(n, r, w, x, crate::time::timeval_left(until).or(t));
     fn __close(fd: c_int) -> c_int where closing::concerns(fd) => closing::close(fd);
     fn __read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t where io::concerns(fd) => sleeps!(io::read(fd, buf.cast(), n));
     fn __write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t

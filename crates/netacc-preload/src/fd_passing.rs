@@ -70,7 +70,7 @@ exports! {
                 let n = call_next!(recvmsg(fd => c_int, m => *mut msghdr, flags => c_int) -> ssize_t);
                 one_received(n, m);
                 n
-            }, recvmsg(fd, m, flags), ssize_t)
+            }, fd => recvmsg(fd, m, flags), ssize_t)
         }
     }
 
@@ -84,7 +84,7 @@ exports! {
                 ) -> c_int);
                 many_received(got as ssize_t, v);
                 got
-            }, recvmmsg(fd, v, n, flags, t), c_int)
+            }, fd => recvmmsg(fd, v, n, flags, t), c_int)
         }
     }
 }

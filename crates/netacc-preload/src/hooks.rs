@@ -91,7 +91,8 @@ hooks! {
 
     // Waiting.
     fn poll(fds: *mut pollfd, n: nfds_t, t: c_int) -> c_int
-        where poll::concerns(fds, n as usize) => sleeps!(poll::poll(fds, n as usize, || Some(time::ms(t)), core::ptr::null()));
+        where poll::concerns(fds, n as usize) => sleeps!(poll::poll(fds, n as usize, || Some(time::ms(t)), core::ptr::null())),
+        until => poll(fds, n, time::ms_left(until, t));
     fn epoll_create(size: c_int) -> c_int
         => if size <= 0 { Outcome::Failed(Errno::INVAL) } else { epoll::create::create(|| raw::epoll_create1(0)) };
     fn epoll_create1(flags: c_int) -> c_int => epoll::create::create(|| raw::epoll_create1(flags));
@@ -100,12 +101,14 @@ hooks! {
         where epoll::wait::concerns(ep, time::ms_ns(t))
         => sleeps!(epoll::wait::wait(ep, Call::new(ev, max, core::ptr::null()), time::ms_ns(t), || {
             call_next!(epoll_wait(ep => c_int, ev => *mut epoll_event, max => c_int, t => c_int) -> c_int)
-        }));
+        })),
+        until => epoll_wait(ep, ev, max, time::ms_left(until, t));
     fn epoll_pwait(ep: c_int, ev: *mut epoll_event, max: c_int, t: c_int, mask: *const sigset_t) -> c_int
         where epoll::wait::concerns(ep, time::ms_ns(t)) => sleeps!(epoll::wait::wait(ep, Call::new(ev, max, mask.cast()), time::ms_ns(t), || {
             call_next!(epoll_pwait(ep => c_int, ev => *mut epoll_event, max => c_int, t => c_int,
                 mask => *const sigset_t) -> c_int)
-        }));
+        })),
+        until => epoll_pwait(ep, ev, max, time::ms_left(until, t), mask);
     fn epoll_pwait2(ep: c_int, ev: *mut epoll_event, max: c_int, t: *const timespec, mask: *const sigset_t) -> c_int
         where epoll::wait::concerns(ep, 1) => match time::timespec_ns(t) {
             Some(ns) => sleeps!(epoll::wait::wait(ep, Call::new(ev, max, mask.cast()), ns, || {
@@ -113,7 +116,8 @@ hooks! {
                     mask => *const sigset_t) -> c_int)
             })),
             None => Outcome::Pass,
-        };
+        },
+        until => epoll_pwait2(ep, ev, max, time::timespec_left(until).or(t), mask);
 }
 
 // Calls that syscall(2) does not pass on by libc's function.
@@ -124,15 +128,18 @@ hooks! {
         where io::concerns(fd) || msg::carries(m) => sleeps!(msg::sendmsg(fd, m, flags));
     fn sendmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int => sleeps!(msg::sendmmsg(fd, v, n, flags));
     fn ppoll(fds: *mut pollfd, n: nfds_t, t: *const timespec, mask: *const sigset_t) -> c_int
-        where poll::concerns(fds, n as usize) => sleeps!(poll::poll(fds, n as usize, || time::timespec(t), mask.cast()));
+        where poll::concerns(fds, n as usize) => sleeps!(poll::poll(fds, n as usize, || time::timespec(t), mask.cast())),
+        until => ppoll(fds, n, time::timespec_left(until).or(t), mask);
     fn select(n: c_int, r: *mut c_void, w: *mut c_void, x: *mut c_void, t: *mut timeval) -> c_int
-        where select::concerns(n, [r, w, x]) => sleeps!(any_select(n, [r, w, x], t));
+        where select::concerns(n, [r, w, x]) => sleeps!(any_select(n, [r, w, x], t)),
+        until => select(n, r, w, x, time::timeval_left(until).or(t));
     fn pselect(n: c_int, r: *mut c_void, w: *mut c_void, x: *mut c_void, t: *const timespec, mask: *const sigset_t) -> c_int
         where select::concerns(n, [r, w, x])
         => match time::timespec(t) {
             Some(d) => sleeps!(select::select(n, [r, w, x], d, mask.cast())),
             None => Outcome::Pass,
-        };
+        },
+        until => pselect(n, r, w, x, time::timespec_left(until).or(t), mask);
 }
 
 /// select(2).

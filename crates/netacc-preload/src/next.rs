@@ -163,29 +163,46 @@ macro_rules! answered {
     ($body:expr) => {
         match netacc_sys::visits::Visit::begin() {
             netacc_sys::visits::Admission::Inside(_visit) => $body,
-            netacc_sys::visits::Admission::Anew => netacc_core::Outcome::Anew,
+            netacc_sys::visits::Admission::Anew => netacc_core::Outcome::ANEW,
             netacc_sys::visits::Admission::Closer => netacc_core::Outcome::Pass,
         }
     };
 }
 
 /// The result of a call with this outcome: of `$pass` where the next definition makes the call, and of `$anew` where the
-/// call is to be made once more.
+/// call is to be made once more. Of a time-out of which a part is over, the call has what is left: by `$left`, where the
+/// time-out that ends at `$until` is an argument of the call; else it is a limit of the socket `$fd`.
 macro_rules! concluded {
-    ($outcome:expr, $pass:expr, $anew:expr, $ret:ty) => {
+    ($outcome:expr, $pass:expr, $fd:expr => $anew:expr, $ret:ty $(, $until:ident => $left:expr)?) => {
         match $outcome {
             netacc_core::Outcome::Pass => $pass,
             netacc_core::Outcome::Done(v) => v as $ret,
             netacc_core::Outcome::Failed(e) => $crate::next::fail(e) as $ret,
             netacc_core::Outcome::Cancelled => $crate::next::interrupted() as $ret,
-            netacc_core::Outcome::Anew | netacc_core::Outcome::Restart => $anew,
+            $(netacc_core::Outcome::Anew { until: $until, .. } => $left,)?
+            #[allow(unreachable_patterns, reason = "a call with a time-out has the line above")]
+            netacc_core::Outcome::Anew { waits, until } if $crate::time::has_passed(until, $fd as usize as i32, waits) => {
+                -1 as $ret
+            }
+            // Made anew, with the whole time-out if there is one.
+            _ => $anew,
         }
+    };
+}
+
+/// The first of some arguments, which is the descriptor in a call on one.
+macro_rules! first {
+    ($first:expr $(, $rest:expr)*) => {
+        $first
     };
 }
 
 /// One line per intercepted call: its C signature and what the socket layer makes of it. With `where`, the call is
 /// passed on at once if that is false: a few instructions, for the calls that a program makes most on descriptors
 /// that are not ours.
+///
+/// A line whose call has a time-out ends with that call once more, with what is left of it until the time named before the
+/// arrow.
 ///
 /// With `mod NAME` there is a module of that name, too, in which the function of each line only tells what the socket
 /// layer makes of the call: for a caller that passes a call on in another way than by libc's function.
@@ -194,7 +211,10 @@ macro_rules! hooks {
         hooks! { $($lines)* }
         outcomes! { $outcomes; $($lines)* }
     };
-    ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) -> $ret:ty $(where $ours:expr)? => $body:expr; )*) => {$(
+    ($(
+        fn $name:ident ( $($arg:ident : $ty:ty),* ) -> $ret:ty $(where $ours:expr)? => $body:expr
+            $(, $until:ident => $left:expr)?;
+    )*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
             next_of!(NEXT, name_of!($name));
@@ -211,7 +231,8 @@ macro_rules! hooks {
                 // a thread is not inside while the next definition makes the call.
                 unsafe {
                     concluded!(
-                        answered!($body), call_at!(NEXT, ($($arg => $ty),*) -> $ret), $name($($arg),*), $ret
+                        answered!($body), call_at!(NEXT, ($($arg => $ty),*) -> $ret), first!($($arg),*) => $name($($arg),*), $ret
+                        $(, $until => $left)?
                     )
                 }
             }
@@ -224,7 +245,10 @@ macro_rules! hooks {
 macro_rules! outcomes {
     (
         $module:ident;
-        $( fn $name:ident ( $($arg:ident : $ty:ty),* ) -> $ret:ty $(where $ours:expr)? => $body:expr; )*
+        $(
+            fn $name:ident ( $($arg:ident : $ty:ty),* ) -> $ret:ty $(where $ours:expr)? => $body:expr
+                $(, $until:ident => $left:expr)?;
+        )*
     ) => {
         #[allow(unused_unsafe, reason = "the lines differ in what they need")]
         #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "AArch64 has no select(2)"))]
@@ -256,7 +280,8 @@ macro_rules! sleeps {
         loop {
             match $call {
                 netacc_core::Outcome::Cancelled => $crate::process::cancelled(),
-                netacc_core::Outcome::Anew | netacc_core::Outcome::Restart
+                netacc_core::Outcome::Anew { until: netacc_sys::time::Until::NONE, .. }
+                | netacc_core::Outcome::Restart
                     if netacc_sys::visits::stays_for_another() => {}
                 outcome => break outcome,
             }

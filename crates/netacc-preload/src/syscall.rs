@@ -78,7 +78,7 @@ exports! {
                 n if reads_memory(n) => {
                     let next = || passed(n, a, b, c, d, e, f);
                     concluded!(
-                        outcome(n, [a, b, c, d, e, f]), received(n, b, next()), syscall(n, a, b, c, d, e, f), c_long
+                        outcome(n, [a, b, c, d, e, f]), received(n, b, next()), a => syscall(n, a, b, c, d, e, f), c_long
                     )
                 }
                 n if is_worked_on(n) => {

@@ -1,8 +1,10 @@
 //! Time-outs in the forms that libc's functions take.
 
+use core::ffi::c_int;
 use netacc_core::Outcome;
-use netacc_sys::time::Deadline;
-use netacc_sys::user;
+use netacc_sys::errno::Errno;
+use netacc_sys::time::{Deadline, Until};
+use netacc_sys::{libc_kind, user};
 
 /// Deadline of poll(2) and epoll_wait(2), whose time-out is in milliseconds; negative means for ever.
 pub fn ms(t: i32) -> Deadline {
@@ -47,6 +49,59 @@ pub fn timeval(t: *const libc::timeval) -> Option<Deadline> {
     Some(Deadline::after(t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_usec.saturating_mul(1000))))
 }
 
+/// A time-out of poll(2) and epoll_wait(2) for the rest of a call with the time-out `given`.
+pub fn ms_left(until: Until, given: c_int) -> c_int {
+    // Rounded up, so that no call ends early.
+    until.left().map_or(given, |ns| c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(given))
+}
+
+/// A time-out for the rest of a call, in the form that the call takes; none where the call has its whole time-out.
+pub struct Left<T>(Option<T>);
+
+impl<T> Left<T> {
+    /// Its address, or else that of the whole time-out.
+    pub fn or(&mut self, given: *const T) -> *mut T {
+        self.0.as_mut().map_or(given.cast_mut(), core::ptr::from_mut)
+    }
+}
+
+/// The time-out for the rest of a call of ppoll(2) and similar ones.
+pub fn timespec_left(until: Until) -> Left<libc::timespec> {
+    // Both numbers fit: a number of nanoseconds is below 2 to the power of 64.
+    Left(
+        until
+            .left()
+            .map(|ns| libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }),
+    )
+}
+
+/// The time-out for the rest of a select(2). That of glibc has stored what is left in its argument already.
+pub fn timeval_left(until: Until) -> Left<libc::timeval> {
+    Left(until.left().filter(|_| libc_kind::is_musl()).map(|ns| {
+        let us = ns.div_ceil(1000);
+        libc::timeval { tv_sec: (us / 1_000_000) as i64, tv_usec: (us % 1_000_000) as i64 }
+    }))
+}
+
+/// Whether the limit of a call (SO_RCVTIMEO, SO_SNDTIMEO) that is to be made anew passes before there is what it waits for,
+/// an event of poll(2) at `fd`. Then errno says so, or that a signal has come: a call with a limit is not restarted (signal(7)).
+#[cold]
+#[inline(never)]
+pub fn has_passed(until: Until, fd: c_int, waits: i16) -> bool {
+    if waits == 0 || until == Until::NONE {
+        return false;
+    }
+    let mut at = libc::pollfd { fd, events: waits, revents: 0 };
+    // SAFETY: an entry of this function's own. The call goes by the hook, which another copy of the library may have by now.
+    match unsafe { crate::hooks::poll(&raw mut at, 1, ms_left(until, c_int::MAX)) } {
+        0 => {
+            crate::next::fail(Errno::AGAIN);
+            true
+        }
+        n => n < 0,
+    }
+}
+
 /// Makes `call`, unless the kernel makes it, and writes what is left of the time-out `t` to `t` afterwards, as the
 /// kernel's ppoll and pselect6 do. Where it cannot be written, the kernel reports no error.
 ///
@@ -55,7 +110,9 @@ pub fn timeval(t: *const libc::timeval) -> Option<Deadline> {
 pub unsafe fn left_in(t: *mut libc::timespec, call: impl FnOnce() -> Outcome) -> Outcome {
     let deadline = timespec(t);
     let done = call();
-    if let (false, Outcome::Done(_) | Outcome::Failed(_), Some(deadline)) = (t.is_null(), done, deadline) {
+    if let (false, Outcome::Done(_) | Outcome::Failed(_) | Outcome::Anew { .. }, Some(deadline)) =
+        (t.is_null(), done, deadline)
+    {
         let left = deadline.left().max(0);
         let left = libc::timespec { tv_sec: left / 1_000_000_000, tv_nsec: left % 1_000_000_000 };
         // SAFETY: where the program wants it.

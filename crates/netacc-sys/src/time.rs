@@ -79,3 +79,27 @@ impl Deadline {
         self.left() == 0
     }
 }
+
+/// When the time-out of a call ends that is made anew, in one word: a [`now`] value, or 0 for a call that has none or has not
+/// waited yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Until(u64);
+
+impl Until {
+    /// The call has its whole time-out.
+    pub const NONE: Until = Until(0);
+
+    /// Nanoseconds left, 0 when they are over. `None`: the call has its whole time-out.
+    pub fn left(self) -> Option<u64> {
+        (self.0 != 0).then(|| self.0.saturating_sub(now()))
+    }
+}
+
+impl From<Deadline> for Until {
+    fn from(end: Deadline) -> Until {
+        match end {
+            Deadline::At(t) => Until(t),
+            Deadline::Never | Deadline::Now => Until::NONE,
+        }
+    }
+}

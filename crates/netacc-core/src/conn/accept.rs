@@ -50,10 +50,11 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
     loop {
         let outcome = accept_while_switched(fd, p, len, flags, &mut call);
         match (outcome, call.held().filter(|r| table::socket(fd) != Some(*r))) {
-            (None | Some(Outcome::Pass | Outcome::Anew), Some(r)) if r.obj.kept.fd() >= 0 => {
+            (None | Some(Outcome::Pass | Outcome::Anew { .. }), Some(r)) if r.obj.kept.fd() >= 0 => {
                 return accept_after_close(r, p, len, flags, call.until(&r.obj.rcvtimeo));
             }
             (None, _) => {}
+            (Some(Outcome::Anew { .. }), _) => return Outcome::Anew { waits: libc::POLLIN, until: call.end() },
             (Some(outcome), _) => return outcome,
         }
     }

@@ -18,13 +18,13 @@ use netacc_transport::Iov;
 /// Whether the result of a call is that it is to be made anew or by the kernel, for which its number is no longer of use.
 #[inline]
 pub(super) fn is_due(done: Outcome, call: &Waiting) -> bool {
-    matches!(done, Outcome::Pass | Outcome::Anew) && call.held().is_some_and(|r| r.obj.kept.fd() >= 0)
+    matches!(done, Outcome::Pass | Outcome::Anew { .. }) && call.held().is_some_and(|r| r.obj.kept.fd() >= 0)
 }
 
 /// Goes on with a read-like call that has read nothing.
 #[cold]
 pub(super) fn receive(call: &mut Waiting, dst: &mut Iov<'_>, flags: i32) -> Outcome {
-    let mut done = Outcome::Anew;
+    let mut done = Outcome::ANEW;
     while is_due(done, call)
         && let Some((r, fd)) = call.held().map(|r| (r, r.obj.kept.fd()))
     {
@@ -43,7 +43,7 @@ pub(super) fn receive(call: &mut Waiting, dst: &mut Iov<'_>, flags: i32) -> Outc
 /// Goes on with a write-like call that has written nothing.
 #[cold]
 pub(super) fn transmit(call: &mut Waiting, src: &mut Iov<'_>, flags: i32) -> Outcome {
-    let mut done = Outcome::Anew;
+    let mut done = Outcome::ANEW;
     while is_due(done, call)
         && let Some((r, fd)) = call.held().map(|r| (r, r.obj.kept.fd()))
     {

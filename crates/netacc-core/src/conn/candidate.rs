@@ -180,7 +180,7 @@ fn reread(r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32, call: &mut Waiting) -> 
 
 /// Leaves a call to the kernel, unless the connection has become one of ours again meanwhile.
 fn pass(s: &Socket) -> Outcome {
-    if is_ours(s) { Outcome::Anew } else { Outcome::Pass }
+    if is_ours(s) { Outcome::ANEW } else { Outcome::Pass }
 }
 
 /// Leaves a call to the kernel as [`pass`] does.

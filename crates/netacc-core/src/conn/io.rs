@@ -68,18 +68,19 @@ pub(super) fn receive(
         if after_close::is_due(done, &call) {
             return after_close::receive(&mut call, dst, flags);
         }
-        if !begins_anew(done, fd, r) {
-            return done;
+        match done {
+            Outcome::Anew { .. } if goes_on(fd, r) => ep = accelerated_of(fd, r),
+            Outcome::Anew { .. } => return Outcome::Anew { waits: libc::POLLIN, until: call.end() },
+            done => return done,
         }
-        ep = accelerated_of(fd, r);
     }
 }
 
-/// Whether a call goes on here with the time-out that it has begun, since its connection has changed its path. A call
-/// that is to come out of the library is made anew by its hook.
+/// Whether a call that is to be made anew goes on here, since its connection has changed its path. A call that is to come out
+/// of the library is made anew by its hook.
 #[inline]
-fn begins_anew(done: Outcome, fd: i32, r: Ref<Socket>) -> bool {
-    done == Outcome::Anew && !visits::is_leaving() && table::socket(fd) == Some(r)
+fn goes_on(fd: i32, r: Ref<Socket>) -> bool {
+    !visits::is_leaving() && table::socket(fd) == Some(r)
 }
 
 /// Makes a write-like call on a connection, with the endpoint that it had at the look-up.
@@ -104,10 +105,11 @@ pub(super) fn transmit(
         if after_close::is_due(done, &call) {
             return after_close::transmit(&mut call, src, flags);
         }
-        if !begins_anew(done, fd, r) {
-            return done;
+        match done {
+            Outcome::Anew { .. } if goes_on(fd, r) => ep = accelerated_of(fd, r),
+            Outcome::Anew { .. } => return Outcome::Anew { waits: libc::POLLOUT, until: call.end() },
+            done => return done,
         }
-        ep = accelerated_of(fd, r);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::object::reference::Ref;
 use crate::object::socket::{HANDED, HOLDS_PORT, KEEPABLE, LINGER_RESET, ListenState, PLACEHOLDER, SHARED, Socket};
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_sys::errno::{Answer, Fail};
-use netacc_sys::time::Deadline;
+use netacc_sys::time::{Deadline, Until};
 use netacc_transport::Endpoint;
 
 /// A reference held by a sleeping call.
@@ -114,6 +114,11 @@ impl Waiting {
             0 => Deadline::Never,
             ns => Deadline::after(ns as i64),
         })
+    }
+
+    /// The time at which the call ends, if it has asked for it.
+    pub(crate) fn end(&self) -> Until {
+        self.until.map_or(Until::NONE, Until::from)
     }
 }
 

@@ -80,7 +80,7 @@ fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u3
     let _s = STRUCTURE.lock();
     // Another thread has closed the number, or has left the socket to the kernel: the number is looked up once more.
     if !r.valid() {
-        return Outcome::Anew;
+        return Outcome::ANEW;
     }
     let known = find(e, s, fd);
     match (op, s.path()) {
@@ -90,7 +90,7 @@ fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u3
             (None, None) => Outcome::Failed(Errno::FAULT),
             (None, Some(ev)) => match add(e, path, fd, s, ev).inspect(|()| note_unsettled(s)) {
                 // Another thread has left the listener to the kernel meanwhile.
-                Err(Errno::BADF) if path == Path::Listener && s.path() != Path::Listener => Outcome::Anew,
+                Err(Errno::BADF) if path == Path::Listener && s.path() != Path::Listener => Outcome::ANEW,
                 done => done.into(),
             },
         },

@@ -96,7 +96,7 @@ fn mixed(e: &'static Epoll, call: &Call) -> Outcome {
         max => run(e, &Call { max, ..*call }),
     };
     hand_off(e);
-    done.into()
+    Outcome::from(done).ending(call.deadline)
 }
 
 /// Number of events that the program's array can take. The kernel leaves events for the next call that do not fit into the

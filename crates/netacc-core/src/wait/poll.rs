@@ -109,7 +109,7 @@ pub(super) unsafe fn poll_with(
                 0 if deadline != Deadline::Now && !deadline.passed() => {}
                 n => return Outcome::Done(n as isize),
             },
-            done => return done.map(|n| fds.after_closes(n, closed)).into(),
+            done => return Outcome::from(done.map(|n| fds.after_closes(n, closed))).ending(deadline),
         }
     }
 }
