@@ -43,6 +43,7 @@ pub mod origin;
 pub mod own_calls;
 pub mod own_limit;
 pub mod raw;
+pub mod record_lock;
 pub mod reserved_fds;
 pub mod set_once;
 pub mod signals;

@@ -1,7 +1,7 @@
 //! accept(2): takes whatever is ready first, a connection in shared memory or one of the kernel's.
 
 use crate::conn::pin::Waiting;
-use crate::conn::{candidate, ports, shown};
+use crate::conn::{accept_turn, candidate, ports, shown};
 use crate::fallback;
 use crate::fd::create::enter;
 use crate::fd::placeholder::{is_stdio, placeholder};
@@ -71,8 +71,7 @@ fn accept_after_close(r: Ref<Socket>, p: *mut c_void, len: *mut u32, flags: i32,
         {
             return e.into();
         }
-        // Another process may take the connection first, and then the call sleeps.
-        match from.accept_sleeping(fd, flags) {
+        match accept_turn::alone(r.obj, fd, true, || from.accept_sleeping(fd, flags)) {
             Ok(new) => {
                 if !p.is_null()
                     && let Err(e) = addr::check(p, len)
@@ -185,7 +184,7 @@ fn accept_by_kernel(
             Err(e) => return Some(e.into()),
         }
         let number = r.obj.kernel_fd(fd);
-        match accept_alone(r.obj, number, || from.accept_sleeping(number, flags)) {
+        match accept_turn::alone(r.obj, number, true, || from.accept_sleeping(number, flags)) {
             Ok(new) => {
                 from.give(p, len);
                 return Some(Outcome::Done(new as isize));
@@ -196,19 +195,6 @@ fn accept_by_kernel(
             Err(e) => return Some(candidate::after_kernel(r.obj.rcvtimeo.load(Ordering::Relaxed), e)),
         }
     }
-}
-
-/// Calls the kernel's accept(2) at a listener whose mode is the program's, so that the call may block. The threads of this
-/// process do so one at a time, each after a look: else all of them would be woken by one connection, and all but one would
-/// block where they hear neither of clients in shared memory nor of an operator. Only where another process, or a thread in
-/// libc's accept(2), takes the connection first, the thread blocks until the next one. `EAGAIN`: none waits, or another thread is about to take it.
-fn accept_alone(s: &Socket, fd: i32, accept: impl FnOnce() -> Result<i32>) -> Result<i32> {
-    let Some(_alone) = s.accepting.try_lock() else {
-        // The caller looks once more. The other thread may need this CPU.
-        raw::sched_yield();
-        return Err(Errno::AGAIN);
-    };
-    if tcp_ready(fd) { accept() } else { Err(Errno::AGAIN) }
 }
 
 /// Whether the kernel's socket under the number is a listener at which its accept(2) blocks.
@@ -258,7 +244,7 @@ fn try_accept(
         }
         let kernel = l.kernel_fd(fd);
         let mut from = addr::Accepted::default();
-        match ask_kernel(kernel, s, seen.is_told(), &mut from, flags) {
+        match ask_kernel(kernel, s, l, seen.is_told(), &mut from, flags) {
             // A companion connection belongs to a queue pair, and is never reported to the program.
             Ok(new) if engine::take_companion(new) => l.kernel_turn.accepted(),
             Ok(new) => {
@@ -294,12 +280,12 @@ fn failed(s: &Socket, e: Errno) -> Fail {
 /// Calls the kernel's accept4 only if a connection waits or no descriptor is free. The kernel allocates a whole socket
 /// before it finds that no connection waits, which takes ten times as long as these checks; a missing descriptor it
 /// reports before that.
-fn ask_kernel(fd: i32, s: &Socket, told: bool, from: &mut addr::Accepted, flags: i32) -> Result<i32> {
+fn ask_kernel(fd: i32, s: &Socket, l: &Listener, told: bool, from: &mut addr::Accepted, flags: i32) -> Result<i32> {
     if told || tcp_ready(fd) {
         // A report of the listener's epoll instance is believed where the kernel's accept(2) does not block.
         return match s.has(NONBLOCK) {
             true => from.accept(fd, flags),
-            false => accept_alone(s, fd, || from.accept_sleeping(fd, flags)),
+            false => accept_turn::alone(s, fd, l.has_siblings(), || from.accept_sleeping(fd, flags)),
         };
     }
     if !fd_cache::any() {

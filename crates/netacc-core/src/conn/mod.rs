@@ -2,6 +2,7 @@
 
 pub mod abort;
 pub mod accept;
+mod accept_turn;
 mod after_close;
 pub mod beliefs;
 pub mod candidate;

@@ -12,7 +12,7 @@ use crate::object::reference::Ref;
 use crate::object::socket::{Path, Socket};
 use crate::operator::{exchange, requests, rules};
 use crate::runtime::Runtime;
-use crate::switch::{comeback, demote, redispatch};
+use crate::switch::{comeback, demote, queued_connects, redispatch};
 use crate::wait::bell;
 use crate::{process_mode, runtime, timeouts};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -179,6 +179,7 @@ pub(super) fn on() {
 /// Switches connections to the kernel for a slice of time. `None`: all have switched; else the time at which the next
 /// slice is due.
 fn slice() -> Option<u64> {
+    queued_connects::leave_for_operator();
     // A thread that hardly gets the processor still switches one connection in each slice.
     let mut until = None;
     let mut next = None;
@@ -242,6 +243,10 @@ fn has_gone(fd: i32, r: Ref<Socket>) -> bool {
         // The peer has left already. The program first reads what is in the ring, for which it needs no other process.
         redispatch::complete_switch(r);
         return !r.obj.is_shm();
+    }
+    // It is tried again for some time, since another thread may have the connect just now.
+    if queued_connects::is_left_behind(r.obj) && PAUSE.load(Ordering::Relaxed) < RETRY_LONGEST {
+        return false;
     }
     match demote::demote_now(fd, r, Reason::Operator) {
         _ if has_left(r.obj) || !r.valid() => true,

@@ -140,16 +140,59 @@ pub fn await_queue_pairs() {
 
 /// To be called before a fork, without any lock: makes the connects of this process by TCP that wait at a process which
 /// may not be the one that accepts them. After the fork this process and its child have the connect, and could not agree
-/// which of them makes it again. Memory is allocated only for a connect that goes by TCP.
+/// which of them makes it again. A listener of this process is one that its child will have, too. Which process takes a new
+/// link up is not decided yet. Memory is allocated only for a connect that goes by TCP.
 pub fn leave_before_fork() {
-    if lock::interrupted() {
-        return;
+    let may_stay_behind = |_: &Socket, ep: &ShmEndpoint| {
+        let link = ep.side.link();
+        link.segment().is_some_and(|segment| {
+            segment.server() != ServerState::Pending && (has_several(segment) || link.peer_pid() == raw::getpid())
+        })
+    };
+    if !lock::interrupted() {
+        leave_queues(may_stay_behind, Reason::Fork);
     }
+}
+
+/// To be called while an operator's request takes this process off, without any lock: makes the connects by TCP that wait at
+/// a process which may not be the one that accepts them. Switched to a socket of the kernel's there, they could not be made
+/// again, however long that process is busy.
+pub fn leave_for_operator() {
+    if ANY.load(Ordering::Relaxed) != 0 {
+        leave_queues(may_be_accepted_elsewhere, Reason::Operator);
+    }
+}
+
+/// Whether [`leave_for_operator`] has left the connect where it waits.
+pub fn is_left_behind(s: &Socket) -> bool {
+    s.is_shm()
+        && s.endpoint()
+            .is_some_and(|ep| ep.side.is_queued() && !ep.side.is_remote() && may_be_accepted_elsewhere(s, ep))
+}
+
+/// Whether another process than the one that has the connect in its queue, or is the first to take its link up, may accept it.
+fn may_be_accepted_elsewhere(s: &Socket, ep: &ShmEndpoint) -> bool {
+    let is_shared = || s.peer.get().and_then(kernel_queue::listener).is_some_and(|found| found.is_shared);
+    ep.side
+        .link()
+        .segment()
+        .is_some_and(|segment| has_several(segment) || (segment.server() == ServerState::Pending && is_shared()))
+}
+
+/// Whether several processes serve the listener, as the server has said.
+fn has_several(segment: Segment) -> bool {
+    matches!(segment.served_by(), ServedBy::Several | ServedBy::Acceptors)
+}
+
+/// Makes the connects to processes of this host by TCP that wait in a queue, where `may_stay_behind` is true of one.
+fn leave_queues(may_stay_behind: impl Fn(&Socket, &ShmEndpoint) -> bool, why: Reason) {
     let mut found: Vec<(&'static Link, u64, Ref<Socket>)> = Vec::new();
     table::each_socket(|_, r| {
         if r.obj.is_shm() && !r.obj.has(SHARED) {
-            let waits =
-                |ep: &'static ShmEndpoint| may_stay_behind(ep).then(|| (ep.side.link(), queued::made_at(ep), r));
+            let waits = |ep: &'static ShmEndpoint| {
+                (ep.side.is_queued() && !ep.side.is_remote() && may_stay_behind(r.obj, ep))
+                    .then(|| (ep.side.link(), queued::made_at(ep), r))
+            };
             found.extend(with_endpoint(r, waits).flatten());
         }
     });
@@ -158,21 +201,9 @@ pub fn leave_before_fork() {
         let (mut queue, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|(l, ..)| core::ptr::eq(*l, link));
         // A socket with several numbers is found several times.
         queue.dedup_by_key(|(.., r)| core::ptr::from_ref(r.obj));
-        redispatch::bypass(&queue.into_iter().map(|(.., r)| r).collect::<Vec<_>>(), Reason::Fork);
+        redispatch::bypass(&queue.into_iter().map(|(.., r)| r).collect::<Vec<_>>(), why);
         found = others;
     }
-}
-
-/// Whether the connect waits in the queue of one process, while another one may accept: at a listener of several processes,
-/// or at one of this process, which its child will have, too. Which process takes a new link up is not decided yet.
-fn may_stay_behind(ep: &'static ShmEndpoint) -> bool {
-    let link = ep.side.link();
-    let several = |s: Segment| matches!(s.served_by(), ServedBy::Several | ServedBy::Acceptors);
-    ep.side.is_queued()
-        && !ep.side.is_remote()
-        && link
-            .segment()
-            .is_some_and(|s| s.server() != ServerState::Pending && (several(s) || link.peer_pid() == raw::getpid()))
 }
 
 /// To be called in each call that a program makes in a loop in which it may never sleep, without any lock: makes the due

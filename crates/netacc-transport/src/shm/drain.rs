@@ -13,6 +13,7 @@ use crate::shm::wake_peer::WAKE;
 use netacc_sys::errno::Errno;
 use netacc_sys::lock::Guard;
 use netacc_sys::raw;
+use netacc_sys::record_lock::RecordLock;
 
 /// Largest number of reads of a socket in one call, since a peer may keep sending.
 const LOOKS: usize = 64;
@@ -29,11 +30,10 @@ pub(super) enum LivenessEvent {
     Strange,
 }
 
-/// Guard that keeps other threads of this process and other processes from reading the socket. It holds a lock against
-/// threads, and the kernel's record lock of the file (`F_SETLK`, fcntl(2)) against processes, which ends with its
-/// process.
+/// Guard that keeps other threads of this process and other processes from reading the socket.
 struct Reading<'a> {
-    fd: i32,
+    #[expect(dead_code, reason = "held as long as it lives; dropped first, since it belongs to all threads")]
+    processes: RecordLock,
     #[expect(dead_code, reason = "held as long as it lives")]
     threads: Guard<'a>,
 }
@@ -42,21 +42,8 @@ impl Reading<'_> {
     /// Takes the locks; `None` if another thread or process is reading.
     fn begin(ep: &ShmEndpoint, fd: i32) -> Option<Reading<'_>> {
         let threads = ep.liveness.draining.try_lock()?;
-        set_lock(fd, libc::F_WRLCK).then_some(Reading { fd, threads })
+        Some(Reading { processes: RecordLock::try_take(fd)?, threads })
     }
-}
-
-impl Drop for Reading<'_> {
-    fn drop(&mut self) {
-        set_lock(self.fd, libc::F_UNLCK);
-    }
-}
-
-/// Takes or frees this process's record lock of a file without waiting. Returns whether this succeeded.
-#[expect(clippy::cast_possible_truncation, reason = "libc has the small constants of struct flock as i32")]
-fn set_lock(fd: i32, kind: i32) -> bool {
-    let lock = libc::flock { l_type: kind as i16, l_whence: libc::SEEK_SET as i16, l_start: 0, l_len: 0, l_pid: 0 };
-    raw::fcntl(fd, libc::F_SETLK, (&raw const lock).addr()).is_ok()
 }
 
 impl ShmEndpoint {
