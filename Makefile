@@ -38,7 +38,8 @@ COMPLETED := $(PROGRAMS) $(SCRIPTS)
 BUILT := $(addprefix $(BUILD)/,$(LIBRARY) $(PROGRAMS))
 COMPLETIONS := $(BUILD)/completions
 PAGES := $(patsubst %,$(BUILD)/%,$(wildcard man/*.[1-8]))
-DOCUMENTS := README.md CHANGELOG.md docs/DEPLOY.md docs/COMPATIBILITY.md docs/SECURITY.md docs/RDMA.md docs/DEBUGGING.md
+DOCUMENTS := README.md CHANGELOG.md docs/DEPLOY.md docs/COMPATIBILITY.md docs/reference/calls.md docs/SECURITY.md \
+	docs/RDMA.md docs/DEBUGGING.md
 DOCS := $(addprefix $(BUILD)/doc/,$(notdir $(DOCUMENTS))) LICENSE NOTICE
 # What the tools show as their version; nothing where the sources are not a checkout of their own.
 COMMIT ?= $(shell test ! -e .git || git describe --always --exclude='*' --abbrev=12 --dirty=-modified 2>/dev/null)

@@ -21,8 +21,8 @@ BUILT = TESTS.parent / "build" / "tests" / "apps"
 MODES = ("plain", "netacc", "tcp-first")
 # The modes in which an operator works on the program all the time, of which that knows nothing, and what he asks for in turn.
 OPERATED = {"off-on": ("off", "on"), "upgrade": ("upgrade",)}
-# The programs that count on what a change of the path is said to change (docs/COMPATIBILITY.md, "netacc_ctl off, on and upgrade while a
-# program waits for a state"), and so have none of these modes.
+# The programs that count on what a change of the path is said to change (docs/reference/calls.md, "netacc_ctl": "While a program waits for
+# a state"), and so have none of these modes.
 STATES = {
     "backlog_full": "the length of a queue", "backlog_large": "the length of a queue", "connect_ends": "the length of a queue",
     "close_wakes": "the room of a socket", "window_memory": "the room of a socket",

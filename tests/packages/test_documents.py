@@ -56,7 +56,7 @@ def every_link_leads_somewhere(ctx):
 @case(modes=made.ONE)
 def every_link_of_the_sources_leads_somewhere(ctx):
     found = [path for folder in (ROOT, ROOT / "docs", ROOT / "tests", ROOT / "benches") for path in folder.glob("*.md")]
-    found += [path for folder in ("internals", "decisions") for path in (ROOT / "docs" / folder).glob("*.md")]
+    found += [path for folder in ("reference", "internals", "decisions") for path in (ROOT / "docs" / folder).glob("*.md")]
     equal([wrong for path in found for wrong in wrong_links(path, lambda to: to.exists())], [], "links that lead nowhere")
 
 

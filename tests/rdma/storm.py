@@ -3,7 +3,7 @@
 
 Servers are on one host and clients on the other, and each passes connections to processes of its own host. The devices' own
 counters say what was carried over queue pairs. Besides the failures that ../storm excuses, those of killed processes in
-docs/COMPATIBILITY.md are excused: a connection ends with the process that carries it, which is the one that connected or
+docs/RDMA.md are excused: a connection ends with the process that carries it, which is the one that connected or
 accepted, or, if several accept from one listener, the one of them that listens for RDMA.
 """
 
