@@ -4,6 +4,7 @@
 //! Names that glibc exports to its own libraries alone (version GLIBC_PRIVATE) are here where such a library uses
 //! them on a program's descriptors; `__libc_fork` is not, since the fork of older ones calls it from within ours.
 
+use crate::hooks::has_passed;
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{mmsghdr, nfds_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval};
 use netacc_core::conn::{connect, control, io, msg};

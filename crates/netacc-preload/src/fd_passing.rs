@@ -1,5 +1,6 @@
 //! Descriptors that the program receives from others: inherited at its start, or in a message.
 
+use crate::hooks::has_passed;
 use core::ffi::{c_int, c_uint};
 use libc::{mmsghdr, msghdr, ssize_t, timespec};
 use netacc_core::Outcome;

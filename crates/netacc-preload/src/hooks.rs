@@ -14,7 +14,7 @@ use netacc_core::options::opts;
 use netacc_core::wait::{poll, select};
 use netacc_core::{Outcome, epoll};
 use netacc_sys::errno::Errno;
-use netacc_sys::time::Deadline;
+use netacc_sys::time::{Deadline, Until};
 use netacc_sys::{libc_kind, raw, user};
 
 type Sock = *const sockaddr;
@@ -140,6 +140,25 @@ hooks! {
             None => Outcome::Pass,
         },
         until => pselect(n, r, w, x, time::timespec_left(until).or(t), mask);
+}
+
+/// Whether the limit of a call (SO_RCVTIMEO, SO_SNDTIMEO) that is to be made anew passes before there is what it waits for,
+/// an event of poll(2) at `fd`. Then errno says so, or that a signal has come: a call with a limit is not restarted (signal(7)).
+#[cold]
+#[inline(never)]
+pub(crate) fn has_passed(until: Until, fd: c_int, waits: i16) -> bool {
+    if waits == 0 || until == Until::NONE {
+        return false;
+    }
+    let mut at = pollfd { fd, events: waits, revents: 0 };
+    // SAFETY: an entry of this function's own. The call goes by the hook, which another copy of the library may have by now.
+    match unsafe { poll(core::ptr::from_mut(&mut at), 1, time::ms_left(until, c_int::MAX)) } {
+        0 => {
+            netacc_sys::weak::set_errno(Errno::AGAIN.0);
+            true
+        }
+        n => n < 0,
+    }
 }
 
 /// select(2).

@@ -171,7 +171,8 @@ macro_rules! answered {
 
 /// The result of a call with this outcome: of `$pass` where the next definition makes the call, and of `$anew` where the
 /// call is to be made once more. Of a time-out of which a part is over, the call has what is left: by `$left`, where the
-/// time-out that ends at `$until` is an argument of the call; else it is a limit of the socket `$fd`.
+/// time-out that ends at `$until` is an argument of the call; else it is a limit of the socket `$fd`, which `has_passed` of the
+/// hooks knows.
 macro_rules! concluded {
     ($outcome:expr, $pass:expr, $fd:expr => $anew:expr, $ret:ty $(, $until:ident => $left:expr)?) => {
         match $outcome {
@@ -181,7 +182,7 @@ macro_rules! concluded {
             netacc_core::Outcome::Cancelled => $crate::next::interrupted() as $ret,
             $(netacc_core::Outcome::Anew { until: $until, .. } => $left,)?
             #[allow(unreachable_patterns, reason = "a call with a time-out has the line above")]
-            netacc_core::Outcome::Anew { waits, until } if $crate::time::has_passed(until, $fd as usize as i32, waits) => {
+            netacc_core::Outcome::Anew { waits, until } if has_passed(until, $fd as usize as i32, waits) => {
                 -1 as $ret
             }
             // Made anew, with the whole time-out if there is one.

@@ -3,7 +3,7 @@
 //! calls pass through.
 
 use crate::exec::{execute, hand_off};
-use crate::hooks::outcomes;
+use crate::hooks::{has_passed, outcomes};
 use crate::identity::before_capabilities;
 #[cfg(target_arch = "x86_64")]
 use crate::static_children::Execution;

@@ -2,7 +2,6 @@
 
 use core::ffi::c_int;
 use netacc_core::Outcome;
-use netacc_sys::errno::Errno;
 use netacc_sys::time::{Deadline, Until};
 use netacc_sys::{libc_kind, user};
 
@@ -61,7 +60,10 @@ pub struct Left<T>(Option<T>);
 impl<T> Left<T> {
     /// Its address, or else that of the whole time-out.
     pub fn or(&mut self, given: *const T) -> *mut T {
-        self.0.as_mut().map_or(given.cast_mut(), core::ptr::from_mut)
+        match &mut self.0 {
+            Some(left) => left,
+            None => given.cast_mut(),
+        }
     }
 }
 
@@ -81,25 +83,6 @@ pub fn timeval_left(until: Until) -> Left<libc::timeval> {
         let us = ns.div_ceil(1000);
         libc::timeval { tv_sec: (us / 1_000_000) as i64, tv_usec: (us % 1_000_000) as i64 }
     }))
-}
-
-/// Whether the limit of a call (SO_RCVTIMEO, SO_SNDTIMEO) that is to be made anew passes before there is what it waits for,
-/// an event of poll(2) at `fd`. Then errno says so, or that a signal has come: a call with a limit is not restarted (signal(7)).
-#[cold]
-#[inline(never)]
-pub fn has_passed(until: Until, fd: c_int, waits: i16) -> bool {
-    if waits == 0 || until == Until::NONE {
-        return false;
-    }
-    let mut at = libc::pollfd { fd, events: waits, revents: 0 };
-    // SAFETY: an entry of this function's own. The call goes by the hook, which another copy of the library may have by now.
-    match unsafe { crate::hooks::poll(&raw mut at, 1, ms_left(until, c_int::MAX)) } {
-        0 => {
-            crate::next::fail(Errno::AGAIN);
-            true
-        }
-        n => n < 0,
-    }
 }
 
 /// Makes `call`, unless the kernel makes it, and writes what is left of the time-out `t` to `t` afterwards, as the
