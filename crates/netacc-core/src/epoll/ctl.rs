@@ -77,14 +77,18 @@ fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u3
         // after the close.
         return Outcome::Failed(err);
     }
-    let _s = STRUCTURE.lock();
+    let guard = STRUCTURE.lock();
     // Another thread has closed the number, or has left the socket to the kernel: the number is looked up once more.
     if !r.valid() {
         return Outcome::ANEW;
     }
     let known = find(e, s, fd);
     match (op, s.path()) {
-        (_, Path::Tcp) if known.is_none() && !s.is_candidate() && !comes_back(op, fd, s) => by_kernel(e, fd, event),
+        (_, Path::Tcp) if known.is_none() && !s.is_candidate() && !comes_back(op, fd, s) && !is_translated(op, event) => {
+            drop(guard);
+            stash::forget_descriptor(e, fd);
+            foreign(e, op, fd, event)
+        }
         (EPOLL_CTL_ADD, path) => match (known, event) {
             (Some(_), _) => Outcome::Failed(Errno::EXIST),
             (None, None) => Outcome::Failed(Errno::FAULT),
@@ -123,11 +127,10 @@ fn note_unsettled(s: &Socket) {
     }
 }
 
-/// Leaves a number to the kernel's set.
-fn by_kernel(e: &'static Epoll, fd: i32, event: Option<(u32, u64)>) -> Outcome {
-    stash::forget_descriptor(e, fd);
-    note_edges(e, event.map_or(0, |(events, _)| events));
-    Outcome::Pass
+/// Whether the operation adds a socket with a value that looks like one of ours, in place of which the kernel's set gets
+/// such a one.
+fn is_translated(op: i32, event: Option<(u32, u64)>) -> bool {
+    op == EPOLL_CTL_ADD && event.is_some_and(|(_, data)| looks_like_cookie(data))
 }
 
 fn add(e: &'static Epoll, path: Path, fd: i32, s: &'static Socket, ev: (u32, u64)) -> Result<()> {
