@@ -157,6 +157,14 @@ pub fn reason() -> Option<Reason> {
     }
 }
 
+/// Why the process is left to the kernel for good, if it is.
+pub(crate) fn kernel_only() -> Option<Reason> {
+    match ProcessMode::decode(word()) {
+        ProcessMode::KernelOnly(why) | ProcessMode::KernelOnlyOff(why) => Some(why),
+        ProcessMode::Accelerated | ProcessMode::Off | ProcessMode::Returning => None,
+    }
+}
+
 /// Whether an operator has switched the process off.
 pub(crate) fn is_off() -> bool {
     word() & OFF != 0

@@ -84,7 +84,9 @@ fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u3
     }
     let known = find(e, s, fd);
     match (op, s.path()) {
-        (_, Path::Tcp) if known.is_none() && !s.is_candidate() && !comes_back(op, fd, s) && !is_translated(op, event) => {
+        (_, Path::Tcp)
+            if known.is_none() && !s.is_candidate() && !comes_back(op, fd, s) && !is_translated(op, event) =>
+        {
             drop(guard);
             stash::forget_descriptor(e, fd);
             foreign(e, op, fd, event)

@@ -19,7 +19,7 @@ use crate::wait::bell;
 use crate::{epoll, go, listen, process_mode, timeouts};
 use alloc::string::String;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use netacc_stats::{Reason, Upgraded, page};
+use netacc_stats::{Upgraded, page};
 use netacc_sys::errno::Errno;
 use netacc_sys::{mem, raw, reserved_fds, static_program, time, visits};
 use netacc_transport::rdma::engine;
@@ -99,7 +99,7 @@ pub(super) fn begin() -> Result<(), Obstacle> {
     if static_program::is_one() || go::is_followed() {
         return none(Upgraded::OwnCalls);
     }
-    if process_mode::reason().is_some_and(|why| why != Reason::Operator) {
+    if process_mode::kernel_only().is_some() {
         return none(Upgraded::KernelOnly);
     }
     if engine::is_running() {
@@ -229,6 +229,10 @@ pub fn hand_over() -> Result<String, Obstacle> {
     });
     if let Some(e) = failed {
         return Err(not_left(e));
+    }
+    // A thread may have done since the request began what keeps the process on the kernel for good.
+    if process_mode::kernel_only().is_some() {
+        return Err((Upgraded::KernelOnly, Errno(0)));
     }
     stop_waking();
     let text = handover::write(stage() == Stage::FromOff).map_err(not_left)?;
