@@ -164,6 +164,12 @@ pub fn note(thread: usize) {
     fence(Ordering::SeqCst);
 }
 
+/// The threads that are known to be cancelled, for another copy of the library. One that has ended meanwhile does no harm.
+pub fn noted() -> impl Iterator<Item = usize> {
+    let any = COUNT.load(Ordering::Relaxed) != 0;
+    NOTED.iter().filter(move |_| any).map(|n| n.load(Ordering::Relaxed)).filter(|thread| *thread != 0)
+}
+
 /// Forgets the note about this thread: it is about to end, or the note meant an earlier thread with the same
 /// `pthread_t`.
 pub fn forget_note() {

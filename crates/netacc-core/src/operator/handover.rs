@@ -21,7 +21,7 @@ use core::str::SplitAsciiWhitespace;
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_stats::{ControlState, Reason, State, Transport, Upgraded, page};
 use netacc_sys::errno::Result;
-use netacc_sys::{origin, raw, reserved_fds, time};
+use netacc_sys::{cancel, origin, raw, reserved_fds, time};
 
 /// A kernel socket of the old copy's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,8 @@ enum Line {
     Held(i32),
     /// The page of the flags that processes with the same epoll instances share.
     Flags(usize),
+    /// A thread that was cancelled and may not have ended yet.
+    Cancelled(usize),
     /// A listener, or a bound socket that may become one, and whether the program has waited on it.
     Listener(i32, bool),
     Connection(Connection),
@@ -75,6 +77,7 @@ pub(super) fn write(was_off: bool) -> Result<String> {
     }
     lines.extend(origin::noted().map(|origin| Line::Origin(origin.words())));
     lines.extend(descendants::held().map(Line::Held));
+    lines.extend(cancel::noted().map(Line::Cancelled));
     lines.extend(Some(shared::page_of_flags()).filter(|page| *page != 0).map(Line::Flags));
     let mut instances = Vec::new();
     table::each(0, usize::MAX, |fd, entry| match entry {
@@ -152,6 +155,7 @@ fn put(text: &mut String, line: &Line) {
             writeln!(text, "origin {root} {root_inode} {folder} {folder_inode}")
         }
         Line::Held(fd) => writeln!(text, "held {fd}"),
+        Line::Cancelled(thread) => writeln!(text, "cancelled {thread}"),
         Line::Flags(page) => writeln!(text, "flags {page}"),
         Line::Listener(fd, awake) => writeln!(text, "listener {fd} {}", u8::from(awake)),
         Line::Connection(Connection { fd, domain, demoted, reason, addresses, rest }) => {
@@ -194,6 +198,7 @@ fn parse(line: &str) -> Option<Line> {
         "off" => Line::Off,
         "origin" => Line::Origin([word(words)?, word(words)?, word(words)?, word(words)?]),
         "held" => Line::Held(word(words)?),
+        "cancelled" => Line::Cancelled(word(words)?),
         "flags" => Line::Flags(word(words)?),
         "listener" => Line::Listener(word(words)?, word::<u8>(words)? != 0),
         "connection" => Line::Connection(Connection {
@@ -238,6 +243,7 @@ pub(super) fn read(text: &str) {
                 reserved_fds::take_over(fd);
                 descendants::go_on_holding(fd);
             }
+            Line::Cancelled(thread) => cancel::note(thread),
             Line::Flags(page) => shared::take_page_of_flags(page),
             Line::Listener(fd, awake) => {
                 adopt::received(fd);
@@ -308,6 +314,7 @@ mod tests {
             Line::Off,
             Line::Origin([64769, 2, 64770, 1 << 40]),
             Line::Held(8190),
+            Line::Cancelled(0x7fff_f7d8_a6c0),
             Line::Flags(0x7fff_0000_1000),
             Line::Listener(3, true),
             Line::Connection(connection),
