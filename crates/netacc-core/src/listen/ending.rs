@@ -7,6 +7,7 @@ use crate::object::listener::{HELD, LISTENERS, Links, Listener, load_link, remot
 use crate::object::reference::at;
 use crate::object::socket::ListenState;
 use crate::timeouts;
+use crate::wait::bell;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use netacc_sys::signals::Blocked;
 use netacc_sys::time::Deadline;
@@ -145,6 +146,9 @@ impl Listener {
                     dismiss_waiting(sock);
                 }
                 reserved_fds::close(sock);
+                // A thread that sleeps on the rendezvous is woken by its end, but the kernel has it look by numbers: where this
+                // number has another file by then, the thread would sleep on, and hold the rendezvous in the table of sockets.
+                bell::ring_all();
             }
             entrance::close(self);
             self.dismiss_hellos();
