@@ -131,6 +131,22 @@ def a_stranger_at_the_rendezvous(ctx):
 
 
 @case(modes=ONE)
+def a_rendezvous_that_was_shut_down(ctx):
+    """A thread that sleeps on a rendezvous keeps it in the kernel's table after its process has left the listener to TCP."""
+    port = host.free_port()
+    peer = hosts.Server(ctx, "one", ADDRESS, port)
+    [name] = [n[0] for n in host.abstract_names() if n[0].endswith(f"/{port}")]
+    peer.end()
+    with socket.create_server((ADDRESS, port)), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as rendezvous:
+        rendezvous.bind("\0" + name.lstrip("@"))
+        rendezvous.listen()
+        transport(ctx, f"{ADDRESS}:{port}", "ok", "shared memory", f"process {os.getpid()} (")
+        rendezvous.shutdown(socket.SHUT_RDWR)
+        check(name in [n[0] for n in host.abstract_names()], "the kernel shows it as before")
+        transport(ctx, f"{ADDRESS}:{port}", "warn", f"process {os.getpid()} (", "runs without NetACC")
+
+
+@case(modes=ONE)
 def a_server_of_another_user(ctx):
     """Another user's server is believed if the TCP listener is that user's; what may not be inspected is reported."""
     if os.getuid() != 0:

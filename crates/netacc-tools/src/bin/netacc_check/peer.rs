@@ -166,7 +166,7 @@ fn answer(dest: SocketAddr, config: &Config, there: &Rendezvous, host: &Host) ->
             0,
             |name| {
                 tried.push(*name);
-                found = found.or(there.inode(name.as_bytes()));
+                found = found.or_else(|| there.inode(name.as_bytes()).filter(|inode| !sockets::is_shut(*inode)));
                 Ok::<bool, Infallible>(found.is_some())
             },
         );
@@ -330,7 +330,8 @@ fn group(dest: SocketAddr, there: &Rendezvous, report: &mut Report) {
     }
     let has = |cookie: &&u64| {
         let name = |place| Name::at(Scope::One(**cookie), dest.port(), place);
-        (0..rendezvous::PLACES).any(|place| there.inode(name(place).as_bytes()).is_some())
+        (0..rendezvous::PLACES)
+            .any(|place| there.inode(name(place).as_bytes()).is_some_and(|inode| !sockets::is_shut(inode)))
     };
     let (all, with) = (members.len(), members.keys().filter(has).count());
     let text = format!("{all} listeners share the port (SO_REUSEPORT), {with} of them take accelerated connections");

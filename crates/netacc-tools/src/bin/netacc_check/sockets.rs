@@ -54,6 +54,18 @@ fn entry(line: &str) -> Option<(String, u64)> {
 
 /// The user that owns a UNIX socket, by sock_diag(7); `None` if the kernel does not tell.
 pub(crate) fn owner(inode: u64) -> Option<u32> {
+    attribute(&about(inode)?, UNIX_DIAG_UID).map(u32::from_ne_bytes)
+}
+
+/// Whether a UNIX socket was shut down, so that it refuses to be connected to. A listener that was left to the kernel is still
+/// in the table while a thread sleeps on it. `false` if the kernel does not tell.
+pub(crate) fn is_shut(inode: u64) -> bool {
+    let state: Option<[u8; 1]> = about(inode).and_then(|reply| attribute(&reply, UNIX_DIAG_SHUTDOWN));
+    state.is_some_and(|[ways]| ways != 0)
+}
+
+/// What the kernel answers about a UNIX socket, by sock_diag(7).
+fn about(inode: u64) -> Option<Vec<u8>> {
     let inode = u32::try_from(inode).ok().filter(|inode| *inode != 0)?;
     let socket = rustix::net::socket_with(
         AddressFamily::NETLINK,
@@ -65,11 +77,13 @@ pub(crate) fn owner(inode: u64) -> Option<u32> {
     rustix::net::send(&socket, &request(inode), SendFlags::empty()).ok()?;
     let mut reply = [0_u8; 1024];
     let (count, _) = rustix::net::recv(&socket, &mut reply, RecvFlags::empty()).ok()?;
-    uid(reply.get(..count)?)
+    reply.get(..count).map(<[u8]>::to_vec)
 }
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const UDIAG_SHOW_UID: u32 = 0x40;
+/// The attributes of `enum` in linux/unix_diag.h. The kernel sends the state of the shutdown without being asked.
+const UNIX_DIAG_SHUTDOWN: u16 = 6;
 const UNIX_DIAG_UID: u16 = 7;
 
 /// `struct nlmsghdr` and `struct unix_diag_req` for one socket.
@@ -87,8 +101,8 @@ fn request(inode: u32) -> Vec<u8> {
     bytes
 }
 
-/// The attribute UNIX_DIAG_UID behind `struct nlmsghdr` and `struct unix_diag_msg`.
-fn uid(reply: &[u8]) -> Option<u32> {
+/// The value of an attribute behind `struct nlmsghdr` and `struct unix_diag_msg`.
+fn attribute<const SIZE: usize>(reply: &[u8], wanted: u16) -> Option<[u8; SIZE]> {
     let short = |at: usize| Some(u16::from_ne_bytes(reply.get(at..at.checked_add(2)?)?.try_into().ok()?));
     if short(4)? != SOCK_DIAG_BY_FAMILY {
         return None;
@@ -96,8 +110,8 @@ fn uid(reply: &[u8]) -> Option<u32> {
     let mut at = 32_usize;
     loop {
         let (len, kind) = (usize::from(short(at)?), short(at + 2)?);
-        if kind == UNIX_DIAG_UID {
-            return Some(u32::from_ne_bytes(reply.get(at + 4..at + 8)?.try_into().ok()?));
+        if kind == wanted {
+            return reply.get(at + 4..at + 4 + SIZE)?.try_into().ok();
         }
         at += len.max(4).next_multiple_of(4);
     }
@@ -107,8 +121,12 @@ fn uid(reply: &[u8]) -> Option<u32> {
 mod tests {
     use super::*;
     use netacc_tools::holders::holders;
+    use std::os::fd::AsRawFd;
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixListener};
+
+    /// shutdown(2).
+    const SHUT_RDWR: i32 = 2;
 
     #[test]
     fn names_in_the_table() {
@@ -139,16 +157,31 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_that_was_shut_down_is_told_apart() {
+        let name = format!("netacc/test/shut/{}", std::process::id());
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        let inode = Rendezvous::read().unwrap().inode(name.as_bytes()).unwrap();
+        assert!(!is_shut(inode));
+        netacc_sys::raw::shutdown(listener.as_raw_fd(), SHUT_RDWR).unwrap();
+        assert_eq!(Rendezvous::read().unwrap().inode(name.as_bytes()), Some(inode), "the kernel shows it as before");
+        // Without the kernel's unix_diag nobody can tell.
+        assert_eq!(is_shut(inode), owner(inode).is_some());
+        assert!(!is_shut(0) && !is_shut(u64::MAX));
+    }
+
+    #[test]
     fn replies_of_the_kernel() {
+        let uid = |reply: &[u8]| attribute(reply, UNIX_DIAG_UID).map(u32::from_ne_bytes);
         let mut reply = vec![0; 32];
         reply[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
         assert_eq!(uid(&reply), None);
-        for (len, kind, value) in [(6_u16, 6_u16, 9_u32), (8, UNIX_DIAG_UID, 1000)] {
+        for (len, kind, value) in [(5_u16, UNIX_DIAG_SHUTDOWN, 3_u32), (8, UNIX_DIAG_UID, 1000)] {
             reply.extend(len.to_ne_bytes());
             reply.extend(kind.to_ne_bytes());
             reply.extend(value.to_ne_bytes());
         }
         assert_eq!(uid(&reply), Some(1000));
+        assert_eq!(attribute(&reply, UNIX_DIAG_SHUTDOWN), Some([3_u8]));
         for end in 0..reply.len() {
             assert_eq!(uid(&reply[..end]), None, "cut at {end}");
         }
