@@ -81,7 +81,9 @@ pub(crate) fn carry_out(targets: &[Target], request: Request, limit: Duration) -
 fn ask(target: &Target, request: Request) -> Result<Option<Controller>, Refused> {
     let Some(page) = target.page() else {
         let Request::Switch(command) = request else { return Ok(None) };
-        before_page::mark(target.process(), command).map_err(|why| Refused::Because(why.to_string()))?;
+        if let Err(why) = before_page::mark(target.process(), command) {
+            return if has_ended(target) { Ok(None) } else { Err(Refused::Because(why.into())) };
+        }
         // It may have opened its first socket just now.
         let Ok((page, _)) = reader::again(target.process()) else { return Ok(None) };
         let _ = before_page::mark(target.process(), ControlCommand::On);
@@ -113,6 +115,11 @@ pub(crate) fn ask_page(page: &reader::Page, request: Request) -> Result<Controll
     Ok(controller)
 }
 
+/// Whether the process has ended, of which its parent may not know yet. Nothing is left to be done to it.
+fn has_ended(target: &Target) -> bool {
+    state(target).is_none_or(|state| "ZX".contains(state))
+}
+
 /// Whether the process has followed, has no connection that would have to switch, or has ended.
 fn follows(target: &Target, controller: &Controller, request: Request) -> bool {
     let page = || target.page().and_then(|page| page.read().ok());
@@ -121,7 +128,7 @@ fn follows(target: &Target, controller: &Controller, request: Request) -> bool {
         Request::Reload => control.has_answered(),
     };
     controller.read().is_ok_and(answered)
-        || state(target).is_none_or(|state| "ZX".contains(state))
+        || has_ended(target)
         || (request == Request::Switch(ControlCommand::Off) && page().is_some_and(|page| is_plain(&page)))
 }
 
