@@ -460,6 +460,8 @@ fn choices(what: &str) -> String {
     let names: Vec<&str> = match what {
         "a state" => STATES.iter().map(|(name, _)| *name).collect(),
         "a reason" => Reason::ALL.iter().map(|reason| reason.name()).collect(),
+        "a port" => return ", from 0 to 65535 or the name of a service".into(),
+        "an address" => return " of IPv4 or IPv6, which may end in /LENGTH and in :PORT".into(),
         _ => return String::new(),
     };
     format!(": {}", names.join(", "))
@@ -568,7 +570,10 @@ mod tests {
             assert!(place == at && said.contains(words), "{text}: {place} {said}");
         }
         let shown = parse(&["sport", "=", "\x1b[2J"]).unwrap_err().to_string();
-        assert_eq!(shown, "filter: expected a port\n  sport = \\u{1b}[2J\n          ^");
+        assert_eq!(
+            shown,
+            "filter: expected a port, from 0 to 65535 or the name of a service\n  sport = \\u{1b}[2J\n          ^"
+        );
         assert!(parse(&["("; 1000]).unwrap_err().to_string().contains("too deeply"));
     }
 

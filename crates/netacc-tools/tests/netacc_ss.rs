@@ -353,7 +353,10 @@ fn usage_errors_exit_with_2() {
     assert!(bad(&["-s", "all", "-w", "1"], 2).contains("-s with -w needs the PID"));
     assert!(bad(&["-p", &own(), "-s", "nonsense"], 2).contains("cnt"));
     let filter = bad(&["-s", "sock", "sport", "=", "x"], 2);
-    assert!(filter.contains("expected a port\n  sport = x\n          ^"), "{filter}");
+    assert!(
+        filter.contains("expected a port, from 0 to 65535 or the name of a service\n  sport = x\n          ^"),
+        "{filter}"
+    );
     bad(&["0"], 2);
     bad(&["-p", "1", "2"], 2);
     bad(&["--nonsense"], 2);
