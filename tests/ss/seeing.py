@@ -124,7 +124,9 @@ class Terminal:
 
     def picture(self):
         """The last whole screen, as lines."""
-        whole = self.text.rsplit("\x1b[J", 1)[0].rpartition("\x1b[H")[2]
+        # Each begins and ends where the cursor goes home.
+        screens = [screen for screen in self.text.split("\x1b[H")[1:-1] if screen]
+        whole = screens[-1] if screens else ""
         return [strip(line) for line in re.split(r"\r*\n", whole)]
 
     def end(self):

@@ -13,8 +13,11 @@ use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tc
 /// The alternate screen, no cursor, long lines cut by the terminal.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
-/// Home; then each line is ended by "clear to its end", and the last by "clear what is below".
+/// The first column of the first line.
 const HOME: &str = "\x1b[H";
+/// Removes what is behind the cursor.
+const REST_OF_LINE: &str = "\x1b[K";
+const REST_OF_SCREEN: &str = "\x1b[J";
 
 /// What the terminal was like before; here and not in [`Screen`], because a panic has to find it, too.
 static BEFORE: Mutex<Option<(OwnedFd, Termios)>> = Mutex::new(None);
@@ -75,14 +78,16 @@ impl Screen {
     /// Shows lines from the top; the terminal clears what was there before.
     pub(super) fn show<'a>(&self, lines: impl Iterator<Item = &'a str>) -> io::Result<()> {
         let mut text = String::from(HOME);
-        for (index, line) in lines.enumerate() {
-            if index > 0 {
+        let mut lines = lines.peekable();
+        while let Some(line) = lines.next() {
+            // What was there is removed first: behind a line as wide as the terminal the cursor stands on its last letter.
+            text.push_str(if lines.peek().is_some() { REST_OF_LINE } else { REST_OF_SCREEN });
+            text.push_str(line);
+            if lines.peek().is_some() {
                 text.push_str("\r\n");
             }
-            text.push_str(line);
-            text.push_str("\x1b[K");
         }
-        text.push_str("\x1b[J");
+        text.push_str(HOME);
         put(&text)
     }
 }
