@@ -2,6 +2,7 @@
 
 import os
 import socket
+import subprocess
 import sys
 
 import host
@@ -70,6 +71,9 @@ def a_server_that_stays_on_tcp(ctx):
             ctl("off", pid)
         answer = transport(ctx, f"{ADDRESS}:{port}", "warn", f"process {pid} (", *parts(pid))
         check("has no NetACC" not in answer.out and "without NetACC" not in answer.out, answer.out)
+        if off:
+            shown = subprocess.run([monitor.command(), "--explain", str(pid)], capture_output=True, text=True, timeout=30)
+            check(f"netacc_ctl on {pid}" in shown.stdout and "PID" not in shown.stdout, f"a command to be copied: {shown.stdout}")
         peer.end()
 
     one(lambda pid: ("switched-off", f"netacc_ctl on {pid}"), off=True)

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -130,8 +131,22 @@ def twenty_columns(ctx):
                                  *((tool, "--help", "Usage") for tool in ("netacc_ss", "netacc_ctl", "netacc_check", "netacc_bench", "netacc_run"))):
         shown = Terminal(ctx, 20, 24, *argv, program=TOOLS / program)
         equal(shown.end(), 0, f"status of {program} {argv}")
-        check(word in strip(shown.text), f"{word} is not in what {program} {argv} shows: {shown.text!r}")
+        text = strip(shown.text)
+        check(word in text, f"{word} is not in what {program} {argv} shows: {shown.text!r}")
+        # A text is folded between words; tables, what stands before a text and the manual's own page of netacc_run are not.
+        if argv[0] == "--explain" or (argv[0] == "--help" and program != "netacc_run"):
+            wide = [line for line in text.replace("\r", "").split("\n") if len(line) > 20 and " " in line.strip()]
+            check(not wide, f"wider than 20: {wide[:3]}")
         shown.close()
+    watch = Terminal(ctx, 20, 24, "-w", "0.1")
+    watch.type(b"?")
+    watch.until(lambda p: any("Ctrl-Z" in line for line in p), "the keys")
+    # Behind a line as wide as the terminal the cursor stands on its last letter, which to remove the rest would take away.
+    cut = re.findall(r"[^\n\x1b]{20}\x1b\[[JK]", watch.text)
+    check(not cut, f"lines without their last letter: {cut}")
+    watch.type(b"q")
+    equal(watch.end(), 0, "status of -w")
+    watch.close()
     process.end()
 
 
@@ -178,10 +193,13 @@ def a_log_on_a_full_disk(ctx):
 def processes_that_die_while_they_are_shown(ctx):
     """They are left out, or shown as they were."""
     stop = threading.Event()
+    # By this name no other process of the machine is meant.
+    name = f"dies-{os.getpid()}"
+    named = f"import ctypes\nctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0)\n"
 
     def come_and_go():
         while not stop.is_set():
-            one = subprocess.Popen([sys.executable, "-c", CROWD, "4"], stdout=subprocess.PIPE, env=os.environ | {"LD_PRELOAD": str(LIBRARY)},
+            one = subprocess.Popen([sys.executable, "-c", named + CROWD, "4"], stdout=subprocess.PIPE, env=os.environ | {"LD_PRELOAD": str(LIBRARY)},
                                    start_new_session=True)
             one.stdout.readline()
             os.killpg(one.pid, 9)
@@ -195,7 +213,7 @@ def processes_that_die_while_they_are_shown(ctx):
                 answer = run(ctx, *argv)
                 equal(answer.status, 0, f"status of {argv}: {answer.err}")
             for action in ("status", "off", "on"):
-                done = subprocess.run([TOOLS / "netacc_ctl", action, "-w", "5", "python3*"], capture_output=True, text=True)
+                done = subprocess.run([TOOLS / "netacc_ctl", action, "-w", "5", f"{name}*"], capture_output=True, text=True)
                 # Of a name that nobody has at that moment it is said so.
                 check(done.returncode == 0 or "no process with NetACC has the name" in done.stderr, f"netacc_ctl {action}: {done}")
     finally:

@@ -40,7 +40,8 @@ pub fn matches(command: Command) -> clap::ArgMatches {
 }
 
 /// Folds the lines that are longer than `width`. A line goes on below the column where its description begins, which is
-/// behind the last gap of two spaces, or else below its own beginning.
+/// behind the last gap of two spaces. Where a narrow terminal leaves too little beside that column, and where there is no
+/// gap, the line goes on below its own beginning.
 #[must_use]
 pub fn folded(text: &str, width: usize) -> String {
     let mut out = String::new();
@@ -57,11 +58,12 @@ const NARROWEST: usize = 20;
 fn fold(line: &str, width: usize, out: &mut String) {
     let cells = cells(line);
     let shown: usize = cells.iter().map(|cell| cell.width).sum();
-    let indent = indent(&cells);
-    if shown <= width || indent + NARROWEST > width {
+    if shown <= width {
         out.push_str(line);
         return;
     }
+    let begin = cells.iter().take_while(|cell| cell.text == " ").count();
+    let indent = Some(indent(&cells)).filter(|column| column + NARROWEST <= width).unwrap_or(begin);
     // The beginning as it is, then word by word.
     let mut column = 0;
     let mut rest = cells.as_slice();
@@ -72,7 +74,8 @@ fn fold(line: &str, width: usize, out: &mut String) {
     }
     for (number, word) in rest.split(|cell| cell.text == " ").enumerate() {
         let len: usize = word.iter().map(|cell| cell.width).sum();
-        if number > 0 && column + 1 + len > width {
+        if number > 0 && column + 1 + len > width && column > indent {
+            out.truncate(out.trim_end_matches(' ').len());
             out.push('\n');
             out.push_str(&" ".repeat(indent));
             column = indent;
@@ -135,7 +138,9 @@ mod tests {
         let wanted = "Usage: x [OPTIONS]\n\n  -a, --all  Shows all of it, and\n             more than that\n  b  c\n";
         assert_eq!(folded(text, 33), wanted);
         assert_eq!(folded(text, 80), text);
-        assert_eq!(folded(text, 24), text, "too narrow to fold for");
+        let narrow = "Usage: x\n[OPTIONS]\n\n  -a, --all\n  Shows all of\n  it, and more\n  than that\n  b  c\n";
+        assert_eq!(folded(text, 17), narrow, "no room beside the option");
+        assert_eq!(folded("  a-long-word b\n", 4), "  a-long-word\n  b\n", "a word is never cut");
     }
 
     #[test]

@@ -5,9 +5,12 @@ use std::io::{self, IsTerminal, Write as _};
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
+use unicode_width::UnicodeWidthStr;
 
-/// Below this a folded text is harder to read than a line that the terminal breaks.
-const NARROWEST: usize = 40;
+/// Least columns beside a head that a folded text is worth. With fewer the text goes on below the head.
+const NARROWEST: usize = 20;
+/// The column where it then begins.
+const BELOW: usize = 2;
 
 /// How output is written.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,27 +74,29 @@ pub fn print(text: &str) -> Result<(), String> {
     }
 }
 
-/// Writes `text` behind `head`, which takes `indent` columns; further lines begin where the first one did.
+/// Writes `text` behind `head`, which takes `indent` columns; further lines begin where the first one did, or near the edge of
+/// a narrow terminal.
 pub fn paragraph(head: &str, text: &str, indent: usize, width: Option<usize>, out: &mut String) {
     out.push_str(head);
-    let room = width.map(|width| width.saturating_sub(indent)).filter(|room| *room >= NARROWEST);
-    let Some(room) = room else {
+    let Some(width) = width else {
         out.push_str(text);
         out.push('\n');
         return;
     };
-    let mut used = 0;
-    for word in text.split(' ') {
-        let len = word.chars().count();
-        if used > 0 && used + 1 + len > room {
-            let _ = write!(out, "\n{:indent$}", "");
-            used = 0;
-        } else if used > 0 {
+    let begin = if indent + NARROWEST <= width { indent } else { indent.min(BELOW) };
+    let mut column = indent;
+    for (number, word) in text.split(' ').enumerate() {
+        let len = word.width();
+        if column + usize::from(number > 0) + len > width && column > begin {
+            out.truncate(out.trim_end_matches(' ').len());
+            let _ = write!(out, "\n{:begin$}", "");
+            column = begin;
+        } else if number > 0 {
             out.push(' ');
-            used += 1;
+            column += 1;
         }
         out.push_str(word);
-        used += len;
+        column += len;
     }
     out.push('\n');
 }
@@ -108,9 +113,21 @@ mod tests {
         assert!(out.lines().count() > 3 && out.lines().all(|line| line.chars().count() <= 60), "{out}");
         assert!(out.lines().skip(1).all(|line| line.starts_with("      ")), "{out}");
         assert_eq!(out.split_whitespace().count(), 61);
-        let mut narrow = String::new();
-        paragraph("head: ", text.trim_end(), 6, Some(45), &mut narrow);
-        assert_eq!(narrow.lines().count(), 1, "too narrow to fold for");
+        for width in 8..=45 {
+            let mut narrow = String::new();
+            paragraph("head: ", text.trim_end(), 6, Some(width), &mut narrow);
+            assert!(narrow.lines().all(|line| line.width() <= width), "{width}: {narrow}");
+            assert_eq!(narrow.split_whitespace().count(), 61, "{width}: {narrow}");
+        }
+        let mut wide = String::new();
+        paragraph("", "名前 名前 名前", 0, Some(24), &mut wide);
+        assert_eq!(wide, "名前 名前 名前\n");
+        wide.clear();
+        paragraph("", &["名前"; 8].join(" "), 0, Some(24), &mut wide);
+        assert!(wide.lines().all(|line| line.width() <= 24), "letters of two columns: {wide}");
+        let mut whole = String::new();
+        paragraph("head: ", text.trim_end(), 6, None, &mut whole);
+        assert_eq!(whole.lines().count(), 1, "other programs get lines whole");
     }
 
     #[test]

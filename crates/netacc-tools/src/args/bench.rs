@@ -26,7 +26,7 @@ const MOST_CONNECTIONS: i64 = 10_000;
                   On two hosts:   netacc_bench server                 (there)\n                \
                   netacc_bench client HOST            (here)\n\
                   As the manual:  netacc_bench redis [HOST]\n\n\
-                  Exit status: 0 measured, 1 it could not be measured (all of it), 2 wrong usage or the output\n\
+                  Exit status: 0 measured, 1 it could not be measured (all of it), 2 wrong usage or the output \
                   could not be written. 'netacc_bench COMMAND -h' shows the options of a command."
 )]
 pub struct Args {
@@ -69,7 +69,7 @@ pub enum Command {
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,
-    after_help = "It takes whatever connects. Let it run only while you measure, or bind it to an address that only\n\
+    after_help = "It takes whatever connects. Let it run only while you measure, or bind it to an address that only \
                   your hosts reach."
 )]
 pub struct ServerArgs {
@@ -196,7 +196,7 @@ impl Ends {
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,
-    after_help = "Times are SECONDS for each of the cells of the matrix, workloads and rounds: by default 100 seconds\n\
+    after_help = "Times are SECONDS for each of the cells of the matrix, workloads and rounds: by default 100 seconds \
                   in all. SIZE may end in K or M (1024, 1024 x 1024)."
 )]
 pub struct ClientArgs {
@@ -340,8 +340,8 @@ pub struct ClientArgs {
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,
-    after_help = "Without HOST the servers are started here, with --save '' --appendonly no; one of them is measured\n\
-                  over a UNIX socket too. With HOST: 'netacc_run redis-server --protected-mode no' must run there, and\n\
+    after_help = "Without HOST the servers are started here, with --save '' --appendonly no; one of them is measured \
+                  over a UNIX socket too. With HOST: 'netacc_run redis-server --protected-mode no' must run there, and \
                   10,000 of its keys are overwritten. The manual's figures are of 5,000,000 requests (-n)."
 )]
 pub struct RedisArgs {

@@ -58,7 +58,7 @@ pub enum Colour {
     disable_version_flag = true,
     disable_help_flag = true,
     override_usage = "netacc_check [OPTIONS]\n       netacc_check [OPTIONS] PROGRAM [ARGS]\n       netacc_check [OPTIONS] HOST:PORT\n       netacc_check [OPTIONS] --rules PROGRAM HOST:PORT",
-    after_help = "Lines begin with ok, note, warn or fail. Exit status: 0 ready (ok and notes only), 1 something\n\
+    after_help = "Lines begin with ok, note, warn or fail. Exit status: 0 ready (ok and notes only), 1 something \
                   is to be done (warn or fail; see --fail-on), 2 wrong usage or a file that cannot be read.\n\n\
                   Examples:\n  netacc_check\n  netacc_check -q -i eth0\n  netacc_check redis-server\n  \
                   netacc_check localhost:6379\n  netacc_check --rules redis-cli 10.0.0.7:6379\n  netacc_check --record > host.json; netacc_check --facts host.json"

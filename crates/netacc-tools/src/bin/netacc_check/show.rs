@@ -1,7 +1,5 @@
 //! The findings as lines of text.
 
-use std::fmt::Write;
-
 use netacc_tools::terminal::{self, paragraph};
 
 use crate::finding::{Finding, Level, Report};
@@ -28,7 +26,7 @@ pub(crate) fn text(report: &Report, style: Style) -> String {
     }
     let counts = Level::ALL.map(|level| format!("{} {}", report.count(level), level.name()));
     if style.least == Level::Ok {
-        let _ = writeln!(out, "{}", counts.join(", "));
+        paragraph("", &counts.join(", "), 0, style.terminal.width, &mut out);
     }
     out
 }
@@ -91,9 +89,11 @@ mod tests {
         let folded = text(&report, wide(72));
         assert!(folded.lines().all(|line| line.chars().count() <= 72), "{folded}");
         assert!(folded.lines().count() > 5);
-        // A terminal too narrow to fold for.
-        let narrow = text(&report, wide(30));
-        assert_eq!(narrow.lines().count(), 3);
+        // Where there is no room beside the subject, the text goes on below it.
+        let narrow = text(&report, wide(20));
+        let long: Vec<&str> = narrow.lines().filter(|line| line.chars().count() > 20).collect();
+        assert!(long.is_empty(), "{long:?}");
+        assert_eq!(narrow.matches("word").count(), 40, "{narrow}");
     }
 
     #[test]

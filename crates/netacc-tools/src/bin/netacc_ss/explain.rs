@@ -43,12 +43,16 @@ pub(crate) fn run(question: Question, json: bool, style: Style) -> Result<String
         });
         return Ok(format!("{value:#}\n"));
     }
-    let mut out = format!("process {pid} ({})\n", page.program);
+    let mut out = String::new();
+    paragraph("", &format!("process {pid} ({})", page.program), 0, style.width, &mut out);
     if answers.is_empty() {
         // A program that makes its system calls itself may have some.
         match complaint::obstacle(pid) {
-            Some(obstacle) => out.push_str(&format!("\nNetACC does not see its sockets: {obstacle}.\n")),
-            None => out.push_str("\nIt has no TCP socket now.\n"),
+            Some(obstacle) => {
+                let text = format!("NetACC does not see its sockets: {obstacle}.");
+                paragraph("\n", &text, 0, style.width, &mut out);
+            }
+            None => paragraph("\n", "It has no TCP socket now.", 0, style.width, &mut out),
         }
     }
     for answer in answers.iter().chain(&earlier) {
@@ -147,9 +151,7 @@ fn because(page: &Snapshot, socket: &Sock, processes: &Processes) -> (String, St
             if let Some((more, remedy)) = of_the_other_end(page, socket, reason, processes) {
                 return (reason.name().into(), format!("{why} {more}"), remedy);
             }
-            let remedy =
-                if reason == Reason::Operator { remedy.replace("PID", &page.pid.to_string()) } else { remedy.into() };
-            (reason.name().into(), why, sentence(&remedy))
+            (reason.name().into(), why, sentence(&of_process(remedy, page.pid)))
         }
         Known::Number(number) => (
             format!("?{number}"),
@@ -170,6 +172,11 @@ fn of_the_other_end(page: &Snapshot, socket: &Sock, reason: Reason, processes: &
     let who = standing.holder.described();
     let text = format!("At the other end, {who} {}.", standing.text());
     Some((text, format!("{}.", sentence(&standing.remedy()))))
+}
+
+/// Advice with the number of the process that it is about.
+fn of_process(remedy: &str, pid: u32) -> String {
+    remedy.replace("netacc_ctl on PID", &format!("netacc_ctl on {pid}"))
 }
 
 /// With a capital letter, unless it begins with a command.
@@ -195,7 +202,7 @@ fn earlier(page: &Snapshot) -> Vec<Answer> {
                 what: format!("since it began, a connection or listener {how} {times}"),
                 reason: reasons::name(number),
                 why: format!("{}.", why.trim_end_matches('.')),
-                remedy: sentence(remedy),
+                remedy: sentence(&of_process(remedy, page.pid)),
             }
         })
         .collect()

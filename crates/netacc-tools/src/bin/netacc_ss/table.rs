@@ -225,7 +225,7 @@ mod tests {
         let shortened = written(table(), Style { width: Some(21), colour: false });
         assert_eq!(shortened, "Name     Value  More\na           10\nlängere   1.0M  x\n");
         let less = written(table().spare(&["More"]), Style { width: Some(15), colour: false });
-        assert_eq!(less, "Name     Value\na           10\nlängere   1.0M\n(More: in a wider terminal or a pipe)\n");
+        assert_eq!(less, "Name     Value\na           10\nlängere   1.0M\n(More: in a\nwider terminal\nor a pipe)\n");
     }
 
     #[test]
@@ -233,7 +233,7 @@ mod tests {
         let folded = written(table().folds(), Style { width: Some(15), colour: false });
         assert_eq!(folded, "Name     Value\n    More\na           10\n\nlängere   1.0M\n    x\n");
         let spared = written(table().spare(&["More"]).folds(), Style { width: Some(15), colour: false });
-        assert!(spared.contains("(More: in a wider terminal or a pipe)"), "{spared}");
+        assert!(spared.contains("(More: in a\nwider terminal\nor a pipe)"), "{spared}");
         for columns in 1..40 {
             let text = written(table().folds(), Style { width: Some(columns), colour: false });
             assert!(text.contains("längere") && text.contains('x'), "{columns}: {text}");
