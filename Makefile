@@ -16,7 +16,7 @@ BUILD ?= build/$(TARGET)$(if $(GLIBC),-glibc$(GLIBC))
 ARCH := $(firstword $(subst -, ,$(TARGET)))
 LINKER_VARIABLES := CARGO_TARGET_$(shell echo '$(TARGET)' | tr a-z- A-Z_)
 # On x86-64 Rust would tell zig to use Rust's linker. A folder of its own, since cargo builds everything anew when it
-# is given another linker. zig gives no program a build ID unless it is told to, and a library never one.
+# is given another linker. zig gives no build ID unless it is told to, and before 0.14 a library never one.
 BUILD_FLAGS := -Clink-arg=-Wl,--build-id=sha1 $(if $(filter x86_64,$(ARCH)),-Clinker-features=-lld)
 BUILD_ENVIRONMENT := $(LINKER_VARIABLES)_LINKER="$(CURDIR)/scripts/zig-cc" \
 	NETACC_ZIG_TARGET="$(ARCH)-linux-gnu$(addprefix .,$(GLIBC))" CARGO_TARGET_DIR="$(TARGET_DIR)/zig"

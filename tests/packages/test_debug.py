@@ -9,12 +9,14 @@ import made
 from harness import START_LIMIT, check, equal, need
 from matrix import case
 
-NEEDS = ("deb", "rpm", "archive")
+NEEDS = ("deb", "rpm", "archive", "portable archive")
 
 
 def build_id(file):
     notes = subprocess.run([need("readelf"), "--notes", file], check=True, capture_output=True, text=True).stdout
-    return re.search(r"Build ID: (\w+)", notes)[1]
+    found = re.search(r"Build ID: (\w+)", notes)
+    check(found, f"{file} has no build ID")
+    return found[1]
 
 
 def symbols(ctx):
@@ -43,6 +45,21 @@ def each_file_has_its_symbols(ctx):
     equal(sorted(line.lstrip("/") for line in listed.stdout.split() if line.endswith(".debug")), wanted, "symbols in the RPM")
     with tarfile.open(made.only(made.PACKAGES, "netacc-*-debug.tar.gz")) as archive:
         equal(sorted(name for name in archive.getnames() if name.endswith(".debug")), wanted, "symbols in the archive")
+
+
+def by_build_id(ctx, folder):
+    """The archives of a folder: each program and library has its symbols under its build ID."""
+    for name in (made.archive(folder), made.only(folder, "netacc-*-debug.tar.gz")):
+        subprocess.run([need("tar"), "--extract", "--file", name, "--directory", ctx.dir], check=True)
+    files = [*ctx.dir.glob("netacc-*/files/usr/lib/libnetacc-preload.so"), *ctx.dir.glob("netacc-*/files/usr/bin/netacc_*")]
+    equal(len(files), 1 + len(made.programs()), "files that have symbols")
+    equal(sorted(str(p.relative_to(ctx.dir)) for p in ctx.dir.rglob("*.debug")), sorted(place(build_id(file)) for file in files), "symbols")
+
+
+@case(modes=made.ONE)
+def those_of_the_portable_build(ctx):
+    """It has another linker."""
+    by_build_id(ctx, made.PORTABLE)
 
 
 @case(modes=made.ONE)

@@ -12,6 +12,7 @@ from matrix import case
 from redis_inside import by_the_manual, counters, load, serve
 from roots import SUPPORTED, Root
 from test_debian import dpkg
+from test_debug import by_build_id
 from test_rpm import Rpm
 
 NEEDS = ("release", "systems of a release")
@@ -33,6 +34,11 @@ def what_it_is_made_of(ctx):
     listed = runpy.run_path(str(ROOT / "scripts/notice"))["linked"]()
     ours = {(name, version) for name, version in listed if name in ("netacc-tools", "netacc-preload")}
     equal(sorted(listed - ours - found), [], "packages that are linked and in no list")
+
+
+@case(modes=made.ONE, seldom=True, limit=60)
+def its_symbols(ctx):
+    by_build_id(ctx, made.RELEASE)
 
 
 def used(root):
