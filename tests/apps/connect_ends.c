@@ -28,6 +28,51 @@ static void pending(int blocks)
 	}
 	close(c[0]), close(c[1]);
 }
+static int watched;
+static void *waits_for_an_edge(void *p)
+{
+	struct epoll_event e = { 0 };
+	EQ(epoll_wait(watched, &e, 1, 10000), 1);
+	CHECK(e.events & EPOLLERR && e.events & EPOLLHUP);
+	return p;
+}
+// A thread that waits for an edge finds the refusal too, and not that the connect was established before.
+static void pending_edge(void)
+{
+	int port, c[2], l = listen_n(0, &port), e = 0;
+	struct sockaddr_in a = addr4(port);
+	struct epoll_event ev = { EPOLLIN | EPOLLOUT | EPOLLET, { 0 } };
+	socklen_t n = sizeof e;
+	pthread_t t;
+	c[0] = connect_to(port);
+	c[1] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	FAILS(connect(c[1], (struct sockaddr *)&a, sizeof a), EINPROGRESS);
+	watched = epoll_create1(0);
+	EQ(epoll_ctl(watched, EPOLL_CTL_ADD, c[1], &ev), 0);
+	EQ(epoll_wait(watched, &ev, 1, 50), 0);
+	pthread_create(&t, NULL, waits_for_an_edge, NULL);
+	close(l);
+	pthread_join(t, NULL);
+	EQ(getsockopt(c[1], SOL_SOCKET, SO_ERROR, &e, &n), 0);
+	EQ(e, ECONNREFUSED);
+	close(watched), close(c[0]), close(c[1]);
+}
+// A connect that blocks at a full listener ends at its time limit, and goes on nevertheless: the next calls say that.
+static void limited(void)
+{
+	int port, l = listen_n(0, &port), first = connect_to(port), c = socket(AF_INET, SOCK_STREAM, 0);
+	struct sockaddr_in a = addr4(port);
+	struct timeval t = { 0, 100000 };
+	EQ(setsockopt(c, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof t), 0);
+	FAILS(connect(c, (struct sockaddr *)&a, sizeof a), EINPROGRESS);
+	FAILS(connect(c, (struct sockaddr *)&a, sizeof a), EALREADY);
+	FAILS(connect(nonblock(c), (struct sockaddr *)&a, sizeof a), EALREADY);
+	close(accept(l, NULL, NULL));
+	EQ(ready(c, POLLOUT, 20000) & POLLOUT, POLLOUT);
+	EQ(connect(c, (struct sockaddr *)&a, sizeof a), 0);
+	FAILS(connect(c, (struct sockaddr *)&a, sizeof a), EISCONN);
+	close(first), close(c), close(l);
+}
 static int reusing(void)
 {
 	int on = 1, s = socket(AF_INET, SOCK_STREAM, 0);
@@ -94,6 +139,8 @@ int main(void)
 	t_init();
 	pending(0);
 	pending(1);
+	pending_edge();
+	limited();
 	same_addresses();
 	shut();
 	return t_ok("connect_ends");

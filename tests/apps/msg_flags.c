@@ -16,10 +16,33 @@ static void *much(void *x) // in pieces, so that it begins in what is small
 		send_all(p[0], b_zero, i + 1111 > 30000 ? 30000 - i : 1111);
 	return NULL;
 }
+// What recvmsg(2) and its relatives tell of a call's flags, and which flag they refuse.
+static void flags_of_messages(void)
+{
+	char x[4];
+	struct iovec v = { x, 2 };
+	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1 };
+	struct mmsghdr mm = { .msg_hdr = m };
+	const int of_32_bits = INT_MIN;
+	send_all(p[0], "abcd", 4);
+	EQ(recvmsg(p[1], &m, MSG_CMSG_CLOEXEC | MSG_WAITALL), 2);
+	EQ(m.msg_flags, MSG_CMSG_CLOEXEC);
+	EQ(recvmmsg(p[1], &mm, 1, MSG_CMSG_CLOEXEC | MSG_WAITALL, NULL), 1);
+	EQ(mm.msg_hdr.msg_flags, MSG_CMSG_CLOEXEC);
+	send_all(p[0], "ab", 2);
+	EQ(recvmsg(p[1], &m, MSG_WAITALL), 2);
+	EQ(m.msg_flags, 0);
+	FAILS(recvmsg(p[1], &m, of_32_bits), EINVAL);
+	FAILS(sendmsg(p[0], &m, of_32_bits), EINVAL);
+	FAILS(recvmmsg(p[1], &mm, 1, of_32_bits, NULL), EINVAL);
+	FAILS(sendmmsg(p[0], &mm, 1, of_32_bits), EINVAL);
+	FAILS(recv(p[1], x, 1, MSG_DONTWAIT), EAGAIN); // nothing was sent
+}
 int main(void)
 {
 	t_init();
 	pair(p);
+	flags_of_messages();
 	char b[100];
 	int q;
 	struct timeval tv = { 0, 50000 }, zero = { 0, 0 };

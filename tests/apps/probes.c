@@ -12,6 +12,8 @@ int main(void)
 	t_init();
 	void *none = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct sock_fprog empty = { 0, NULL }, nowhere = { 3, none }, long_one = { 5000, none };
+	struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	struct sock_fprog good = { 1, &allow };
 	struct rlimit l = { 8, 4 };
 	int p[2];
 	// A socket first, so that there is something to give up.
@@ -20,6 +22,9 @@ int main(void)
 	FAILS(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_LOG, none), EFAULT);
 	FAILS(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &empty), EINVAL);
 	FAILS(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &long_one), EINVAL);
+	// A filter that the kernel would take, with a flag that it has not, and with flags that exclude each other.
+	FAILS(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 1u << 30, &good), EINVAL);
+	FAILS(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_NEW_LISTENER, &good), EINVAL);
 	FAILS(syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 1, NULL), EINVAL);
 	FAILS(syscall(SYS_seccomp, 99, 0, NULL), EINVAL);
 	FAILS(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, NULL), EFAULT);

@@ -43,9 +43,19 @@ exports! {
 pub fn before(operation: usize, flags: usize, argument: usize) {
     match operation as c_uint {
         libc::SECCOMP_SET_MODE_STRICT if flags == 0 && argument == 0 => fallback::before_filter(),
-        libc::SECCOMP_SET_MODE_FILTER => before_filter(argument as _),
+        libc::SECCOMP_SET_MODE_FILTER if fallback::is_prepared() || knows_flags(flags) => before_filter(argument as _),
         _ => {}
     }
+}
+
+/// Whether the kernel has these flags of a filter, and takes them together. It looks at them before it reads the filter, so it
+/// is asked with a filter that nobody can read.
+fn knows_flags(flags: usize) -> bool {
+    const NOWHERE: usize = usize::MAX << 12;
+    let question = [libc::SECCOMP_SET_MODE_FILTER as usize, flags, NOWHERE, 0, 0, 0];
+    // SAFETY: the kernel would read at the address, where no program has memory, so that it installs nothing.
+    let answer = unsafe { raw::syscall6(libc::SYS_seccomp, question) };
+    answer != -(libc::EINVAL as isize)
 }
 
 /// Prepares for a filter on system calls, if the kernel may take it.

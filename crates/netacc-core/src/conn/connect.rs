@@ -1,7 +1,7 @@
 //! connect(2): shared memory if the destination is this host and a rendezvous is there, else TCP.
 
 use crate::conn::pool::ClaimFor;
-use crate::conn::source_port::{bound_to, choose, narrow, no_port, reserve, shares_port, take_pair};
+use crate::conn::source_port::{bound_to, choose, mixes_families, narrow, no_port, reserve, shares_port, take_pair};
 use crate::conn::{abort, candidate, kernel_queue, neighbours, pool, ports, shown, transfer};
 use crate::epoll::paths;
 use crate::fd::create::note_connect;
@@ -91,7 +91,7 @@ fn connect_existing(r: Ref<Socket>, p: *const c_void, len: u32) -> Answer<()> {
         None => Err(Errno::INVAL.into()),
         Some(libc::AF_UNSPEC) => Ok(abort::abort(s, ep)?),
         Some(_) if ep.is_pending() && s.has(NONBLOCK) => Err(Errno::ALREADY.into()),
-        Some(_) if ep.is_pending() => established(r),
+        Some(_) if ep.is_pending() => established(r, Errno::ALREADY),
         Some(_) if !s.set(CONNECTING, false) => Err(Errno::ISCONN.into()),
         Some(_) if !ep.observed().has_ended() => Ok(()),
         // A non-blocking connect was established and ended before any call reported it, so success is reported once.
@@ -104,15 +104,15 @@ fn connect_existing(r: Ref<Socket>, p: *const c_void, len: u32) -> Answer<()> {
 }
 
 /// Waits until the listener's queue has room for the connect. A signal that interrupts the wait does not end the
-/// connect (connect(2)).
+/// connect (connect(2)), and neither does the time limit of the call, which fails with `late` then.
 #[cold]
-fn established(r: Ref<Socket>) -> Answer<()> {
+fn established(r: Ref<Socket>, late: Errno) -> Answer<()> {
     let s = r.obj;
     let _pin = r.pin().ok_or(Errno::BADF)?;
     s.set(CONNECTING, true);
     let until = transfer::deadline(s.sndtimeo.load(Ordering::Relaxed));
     match connection::ready(r, Interest { read: false, write: true }, until) {
-        Err(Fail::AGAIN) => return Err(Errno::INPROGRESS.into()),
+        Err(Fail::AGAIN) => return Err(late.into()),
         Err(e) => return Err(e),
         Ok(()) => {}
     }
@@ -157,7 +157,11 @@ fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) 
                 s.set(CONNECTING, true);
                 return Outcome::Failed(Errno::INPROGRESS);
             }
-            if s.endpoint().is_some_and(ShmEndpoint::is_pending) { established(r).into() } else { Outcome::Done(0) }
+            if s.endpoint().is_some_and(ShmEndpoint::is_pending) {
+                established(r, Errno::INPROGRESS).into()
+            } else {
+                Outcome::Done(0)
+            }
         }
         // Another thread has connected the socket.
         Err(_) if s.is_shm() => connect_existing(r, p, len).into(),
@@ -304,13 +308,16 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
     if dest.port() == 0 {
         return Err(Reason::PeerPlain);
     }
+    let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
+    if mixes_families(fd, s, target.ip()) {
+        return Err(Reason::Unsupported);
+    }
     if !rt.draw() {
         return Err(Reason::PercentDraw);
     }
     if !budget::admits() {
         return Err(Reason::Memory);
     }
-    let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
     let now = time::coarse();
     if let Some(why) = ports::known_absent(target, now) {
         return Err(why);

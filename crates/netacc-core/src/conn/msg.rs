@@ -23,6 +23,10 @@ use netacc_transport::shm::parts;
 
 const IOV_MAX: usize = 1024;
 
+/// The flag by which the kernel marks calls of 32-bit programs (linux/socket.h). It is the sign bit of a call's flags, and is
+/// refused as a flag of the program's before anything else is looked at.
+const MSG_CMSG_COMPAT: i32 = i32::MIN;
+
 /// # Safety
 /// `m` is the application's valid message header.
 unsafe fn iov<'a>(m: *const libc::msghdr) -> Result<Iov<'a>> {
@@ -112,6 +116,9 @@ pub unsafe fn received(m: *const libc::msghdr) {
 /// # Safety
 /// `m` points to a valid message header, or to unreadable memory.
 pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
+    if flags & MSG_CMSG_COMPAT != 0 {
+        return Outcome::Failed(Errno::INVAL);
+    }
     if flags & libc::MSG_FASTOPEN != 0
         && let Some(r) = crate::fd::table::socket(fd)
         && let Err(e) = crate::conn::io::fast_open(fd, r)
@@ -160,11 +167,11 @@ unsafe fn put_inq(m: *mut libc::msghdr, ep: &ShmEndpoint) {
         let there = room.min(whole);
         (*m).msg_controllen = 0;
         if there < size_of::<libc::cmsghdr>() || !user::writable((*m).msg_control, there) {
-            (*m).msg_flags = libc::MSG_CTRUNC;
+            (*m).msg_flags |= libc::MSG_CTRUNC;
             return;
         }
         if there < whole {
-            (*m).msg_flags = libc::MSG_CTRUNC;
+            (*m).msg_flags |= libc::MSG_CTRUNC;
         }
         let mut message = [0u64; 4];
         let h = message.as_mut_ptr().cast::<libc::cmsghdr>();
@@ -182,6 +189,9 @@ unsafe fn put_inq(m: *mut libc::msghdr, ep: &ShmEndpoint) {
 /// # Safety
 /// `m` points to a valid message header, or to unreadable memory.
 pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
+    if flags & MSG_CMSG_COMPAT != 0 {
+        return Outcome::Failed(Errno::INVAL);
+    }
     // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
     let Some((r, ep)) = (unsafe { endpoint_for(fd, m) }) else {
         // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
@@ -194,7 +204,7 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
             // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
             unsafe {
                 (*m).msg_namelen = 0;
-                (*m).msg_flags = 0;
+                (*m).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
             }
         }
         return done;
@@ -213,7 +223,7 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
         // and, but for TCP_INQ, no control messages.
         unsafe {
             (*m).msg_namelen = 0;
-            (*m).msg_flags = 0;
+            (*m).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
             if r.obj.has(INQ) {
                 put_inq(m, ep);
             } else {
@@ -229,6 +239,9 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
 /// # Safety
 /// `v` points to `n` valid message headers.
 pub unsafe fn sendmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32) -> Outcome {
+    if flags & MSG_CMSG_COMPAT != 0 {
+        return Outcome::Failed(Errno::INVAL);
+    }
     if accelerated(fd).is_none() && !promote::given_up(fd) {
         if crate::fd::table::socket(fd).is_none() {
             for i in 0..n.min(IOV_MAX as u32) as usize {
@@ -266,6 +279,9 @@ pub unsafe fn sendmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32) -> Ou
 /// # Safety
 /// `v` points to `n` valid message headers.
 pub unsafe fn recvmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32, timeout: *mut libc::timespec) -> Outcome {
+    if flags & MSG_CMSG_COMPAT != 0 {
+        return Outcome::Failed(Errno::INVAL);
+    }
     if accelerated(fd).is_none() && !promote::given_up(fd) {
         return candidate::pass_by_number(fd);
     }

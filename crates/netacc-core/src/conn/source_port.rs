@@ -25,6 +25,22 @@ pub(super) fn bound_to(fd: i32, s: &Socket) -> Option<SocketAddr> {
     addr::local_of(fd).filter(|a| a.port() != 0 || !a.ip().is_unspecified())
 }
 
+/// Whether one of the two addresses would be an IPv4 address and the other one an IPv6 address, or IPv4 addresses are excluded
+/// (`IPV6_V6ONLY`, which a bind to an IPv6 address sets too). The kernel has an error for each of these.
+pub(super) fn mixes_families(fd: i32, s: &Socket, dest: IpAddr) -> bool {
+    if s.domain() != libc::AF_INET6 {
+        return false;
+    }
+    let own = bound_to(fd, s).map(|b| b.ip()).filter(|ip| !ip.is_unspecified());
+    let differ = own.is_some_and(|own| rendezvous::destination(own).is_ipv4() != dest.is_ipv4());
+    // A placeholder has the kernel's default where the program has set nothing.
+    let excludes = || match s.opts.get(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
+        Some(only) => only != 0,
+        None => raw::getsockopt_int(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).is_ok_and(|only| only != 0),
+    };
+    differ || (dest.is_ipv4() && excludes())
+}
+
 /// Binds the socket to a port now, so that the kernel can tell which listener of a reuseport group the connection is
 /// for.
 pub(super) fn choose(fd: i32, s: &Socket, ip: IpAddr, target: SocketAddr) -> Option<u64> {

@@ -282,6 +282,15 @@ fn family(s: &Socket, level: i32) -> i32 {
     if mapped { libc::AF_INET } else { s.domain() }
 }
 
+/// The value of an option that a connection over loopback between the same addresses has. The path of a connection to a
+/// mapped IPv4 address is one of IPv4, whichever of the two options asks for its MTU.
+fn as_on_loopback(s: &Socket, level: i32, name: i32) -> Option<i32> {
+    let asks_mtu = (level, name) == (IPPROTO_IPV6, libc::IPV6_MTU);
+    let (level, name) =
+        if asks_mtu && family(s, IPPROTO_IP) == libc::AF_INET { (IPPROTO_IP, libc::IP_MTU) } else { (level, name) };
+    connected::tells(family(s, level), level, name)
+}
+
 /// Returns SO_PEERNAME, the peer's address. It is an error to request more bytes than the address has.
 ///
 /// # Safety
@@ -393,7 +402,7 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
                 s.opts.get(level, name)
             };
             let alike = shm && s.endpoint().is_some_and(|e| !e.side.is_remote());
-            set.or_else(|| if alike { connected::tells(family(s, level), level, name) } else { None })
+            set.or_else(|| if alike { as_on_loopback(s, level, name) } else { None })
         }
     };
     match int {

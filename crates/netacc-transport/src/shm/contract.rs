@@ -70,9 +70,12 @@ impl Endpoint for ShmEndpoint {
         let Some(v) = self.side.view() else {
             return Readiness(Readiness::HUP | Readiness::IN | Readiness::OUT);
         };
-        let state = self.observe(&v);
-        if state.is_pending() && self.still_pending(&v) {
-            return Readiness(0);
+        let mut state = self.observe(&v);
+        if state.is_pending() {
+            if self.still_pending(&v) {
+                return Readiness(0);
+            }
+            state = self.side.state.look();
         }
         let mut r = 0;
         if state.is_dead() && self.side.error.load(Ordering::Acquire) != 0 {

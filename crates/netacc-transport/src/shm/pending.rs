@@ -101,7 +101,9 @@ impl ShmEndpoint {
     #[cold]
     pub(super) fn still_pending(&self, v: &View) -> bool {
         let waits = self.connect.waits_for_room(v);
-        if !waits && self.side.on::<Life>(LifeEvent::Establish).is_pending() {
+        // A listener that ends takes the connects that wait there and resets them. Such a connect was never established, so
+        // the reset is looked for before the connect counts as established.
+        if !waits && !self.observe(v).is_dead() && self.side.on::<Life>(LifeEvent::Establish).is_pending() {
             // This wakes threads that wait until the socket is writable, edge-triggered ones too.
             self.room_came();
         }
