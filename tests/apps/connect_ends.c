@@ -73,6 +73,35 @@ static void limited(void)
 	FAILS(connect(c, (struct sockaddr *)&a, sizeof a), EISCONN);
 	close(first), close(c), close(l);
 }
+static int sleeping_port;
+static volatile pid_t connecting;
+static void *connects(void *fd)
+{
+	connecting = gettid();
+	struct sockaddr_in a = addr4(sleeping_port);
+	FAILS(connect(*(int *)fd, (struct sockaddr *)&a, sizeof a), ECONNRESET);
+	return NULL;
+}
+// A thread sleeps in connect at a full listener, and another one shuts the socket down, which ends the connect.
+static void given_up(void)
+{
+	int l = listen_n(0, &sleeping_port), first = connect_to(sleeping_port), c = socket(AF_INET, SOCK_STREAM, 0), e = 1;
+	struct sockaddr_in a = addr4(sleeping_port);
+	socklen_t n = sizeof e;
+	pthread_t t;
+	connecting = 0;
+	pthread_create(&t, NULL, connects, &c);
+	while (!connecting)
+		usleep(100);
+	let_it_block(getpid(), connecting);
+	EQ(shutdown(c, SHUT_WR), 0);
+	pthread_join(t, NULL);
+	EQ(getsockopt(c, SOL_SOCKET, SO_ERROR, &e, &n), 0);
+	EQ(e, 0);
+	close(accept(l, NULL, NULL));
+	EQ(connect(c, (struct sockaddr *)&a, sizeof a), 0);
+	close(first), close(c), close(l);
+}
 static int reusing(void)
 {
 	int on = 1, s = socket(AF_INET, SOCK_STREAM, 0);
@@ -141,6 +170,7 @@ int main(void)
 	pending(1);
 	pending_edge();
 	limited();
+	given_up();
 	same_addresses();
 	shut();
 	return t_ok("connect_ends");

@@ -123,6 +123,11 @@ fn established(r: Ref<Socket>, late: Errno) -> Answer<()> {
             abort::abort(s, ep)?;
             Err(if e != 0 { Errno(e) } else { Errno::CONNREFUSED }.into())
         }
+        // Another thread has shut the socket down or disconnected it, which ends the connect.
+        None if s.is(ConnState::Aborted) => {
+            let e = raw::getsockopt_int(s.first_fd(), libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
+            Err(if e != 0 { Errno(e) } else { Errno::CONNABORTED }.into())
+        }
         _ => Ok(()),
     }
 }

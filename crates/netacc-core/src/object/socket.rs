@@ -62,7 +62,8 @@ netacc_sys::flags! { SocketFlag:
     /// Flag: an option about the connection's packets was set, such as a signature, which the kernel cannot be asked
     /// about.
     pub const SIGNED;
-    /// Flag: a poll(2) or accept(2) of ours has slept on it although the kernel served it, and may do so still.
+    /// Flag: a call of ours has slept on it although the kernel served it, or slept on it when it became the kernel's, and may do
+    /// so still.
     pub const SLEPT_ON;
 }
 

@@ -6,6 +6,7 @@
 //! is lost. If the two sides do not trust each other, or more bytes are unread than a socket takes, the ring stays, and a
 //! process of our own relays between it and the socket ([`ring_relay`]).
 
+use crate::conn::pin;
 use crate::fd::placeholder::{share, to_kernel};
 use crate::fd::table;
 use crate::object::reference::Ref;
@@ -119,7 +120,7 @@ fn offer(r: Ref<Socket>, why: Reason) -> Result<()> {
         return Err(Errno::AGAIN);
     }
     if ep.side.has_accepted() {
-        return bypass(s, ep, why);
+        return bypass(r, ep, why);
     }
     let (local_end, peer_end) = pair::connected(s)?;
     let how_long = comeback::how_long(s, ep, why);
@@ -147,13 +148,15 @@ fn offer(r: Ref<Socket>, why: Reason) -> Result<()> {
         return Err(e);
     }
     complete(s, ep, local_end.as_raw_fd(), (why, how_long));
+    pin::keep_for_sleepers(r, local_end.as_raw_fd());
     pair::discard(local_end);
     Ok(())
 }
 
 /// Demotes a connection whose peer has left the ring before we have read it to its end: the unread bytes are passed on
 /// before those of the peer's socket.
-fn bypass(s: &'static Socket, ep: &'static ShmEndpoint, why: Reason) -> Result<()> {
+fn bypass(r: Ref<Socket>, ep: &'static ShmEndpoint, why: Reason) -> Result<()> {
+    let s = r.obj;
     let (local_end, peer_end) = pair::connected(s)?;
     let buffer = raw::getsockopt_int(peer_end.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
     if buffer < 2 * WHOLE_RING {
@@ -168,6 +171,7 @@ fn bypass(s: &'static Socket, ep: &'static ShmEndpoint, why: Reason) -> Result<(
     pair::discard(peer_end);
     if done.is_ok() {
         complete(s, ep, local_end.as_raw_fd(), (why, Leave::ForGood));
+        pin::keep_for_sleepers(r, local_end.as_raw_fd());
     }
     pair::discard(local_end);
     done
