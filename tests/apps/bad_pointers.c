@@ -122,6 +122,27 @@ static void waits(int c, int s)
 	EQ(select(c + 1, &set, NULL, NULL, NULL), 1);
 	close(ep);
 }
+// Another process that has the connection passes it on, so that it becomes the kernel's: a write of ours finds that out.
+static void moved(void)
+{
+	int p[2], u[2];
+	char b[2];
+	void *const first_page = (void *)8;
+	pair(p);
+	EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, u), 0);
+	pid_t kid = fork_child();
+	if (!kid) {
+		pass_fd(u[0], p[0]);
+		_exit(0);
+	}
+	reap(kid);
+	FAILS(send(p[0], first_page, 5, MSG_NOSIGNAL), EFAULT);
+	FAILS(send(p[0], none, 5, MSG_NOSIGNAL), EFAULT);
+	send_all(p[0], "ab", 2);
+	recv_all(p[1], b, 2);
+	FAILS(recv(p[1], b, 1, MSG_DONTWAIT), EAGAIN); // no byte of what could not be read
+	close(p[0]), close(p[1]), close(u[0]), close(u[1]);
+}
 int main(void)
 {
 	t_init();
@@ -146,5 +167,6 @@ int main(void)
 	socklen_t n = 16;
 	(void)c;
 	FAILS(accept(l, none, &n), EFAULT);
+	moved();
 	return t_ok("bad_pointers");
 }

@@ -276,8 +276,10 @@ pub(super) fn transmit(
         return Err(Fail::ToKernel);
     }
     let s = r.obj;
-    if src.bad() {
-        return Ok(refuse(ep, flags)?);
+    if src.bad()
+        && let Some(e) = refusal(ep, flags)
+    {
+        return Err(e.into());
     }
     requests::check();
     queued_connects::check();
@@ -402,12 +404,14 @@ pub(crate) fn go_after(r: Ref<Socket>) {
     drop(pin);
 }
 
-/// Returns the error of a write from unreadable memory: an error of the connection comes first.
+/// The error of a write from unreadable memory: an error of the connection comes first. `None` while the connection is
+/// pending or leaves the ring: the call goes on as any other one, and finds at the copy that the memory cannot be read.
 #[cold]
-fn refuse(ep: &'static ShmEndpoint, flags: i32) -> Result<usize> {
+fn refusal(ep: &'static ShmEndpoint, flags: i32) -> Option<Errno> {
     match ep.try_write(&mut Iov::empty()) {
-        Err(e) => Err(pipe_signal(e, flags)),
-        Ok(_) => Err(Errno::FAULT),
+        Err(Errno::AGAIN) => None,
+        Err(e) => Some(pipe_signal(e, flags)),
+        Ok(_) => Some(Errno::FAULT),
     }
 }
 
