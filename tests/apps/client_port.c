@@ -41,7 +41,7 @@ int main(void)
 {
 	t_init();
 	int port, l = listen_on(&port);
-	for (int i = 0; i < 20 && !(shared && again); i++)
+	for (int i = 0; i < 200 && !(shared && again); i++)
 		once(l, port);
 	CHECK(shared && again);
 	return t_ok("client_port");
