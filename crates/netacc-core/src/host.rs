@@ -1,14 +1,12 @@
 //! The socket layer's implementation of the trait that the transports below it use (see [`netacc_transport::host`]).
 
-use crate::conn::pool::ClaimFor;
-use crate::conn::{pool, ports};
+use crate::conn::pool::{self, ClaimFor};
+use crate::conn::ports;
 use crate::epoll::subscription;
-use crate::fd::table;
-use crate::fd::table::Entry;
+use crate::fd::table::{self, Entry};
 use crate::fork::descendants;
 use crate::listen::opening;
-use crate::object::reference;
-use crate::object::reference::Ref;
+use crate::object::reference::{self, Ref};
 use crate::object::socket::{SHARED, Socket};
 use crate::options::remembered;
 use crate::runtime;
@@ -18,8 +16,8 @@ use core::sync::atomic::Ordering;
 use libc::{IPPROTO_TCP, SOL_SOCKET};
 use netacc_conf::Config;
 use netacc_stats::{Reason, SockEntry};
-use netacc_sys::time::Deadline;
-use netacc_sys::{Guard, time};
+use netacc_sys::Guard;
+use netacc_sys::time::{self, Deadline};
 use netacc_transport::host::{ConnToken, Direction, Host, Patience, ProgramConn, Reachability, UpgradeAnswer};
 use netacc_transport::shm::claim::Claim;
 use netacc_transport::shm::{Link, ShmEndpoint};
@@ -127,7 +125,7 @@ impl Host for Program {
             Direction::Read => r.obj.rx.try_lock(),
             Direction::Write => r.obj.tx.try_lock(),
         }?;
-        let stands = r.valid() && r.obj.is_shm() && r.obj.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
+        let stands = r.valid() && r.obj.ring().is_some_and(|e| core::ptr::eq(e, ep));
         stands.then_some(held)
     }
 

@@ -41,6 +41,11 @@ impl Outcome {
             other => other,
         }
     }
+
+    /// Leaves the call to the kernel, if what comes before it was done.
+    pub(crate) fn pass_after(prepared: Result<()>) -> Outcome {
+        prepared.map_or_else(Outcome::Failed, |()| Outcome::Pass)
+    }
 }
 
 impl From<Fail> for Outcome {

@@ -8,7 +8,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use netacc_conf::Config;
+use netacc_conf::{Config, Diagnostic};
 use netacc_stats::{OFF_BEFORE_THE_PAGE, Reason};
 use netacc_sys::errno::Errno;
 use netacc_sys::{Lock, libc_kind, lock_rank, own_limit, raw, reserved_fds};
@@ -66,28 +66,11 @@ fn start() -> Option<&'static Runtime> {
     }
     STARTER.store(me, Ordering::Relaxed);
     prepare();
-    let mut conf = Config::default();
-    let mut diags = Vec::new();
     let pid = raw::getpid();
     let mut comm = [0u8; 64];
     let comm = command_name(&mut comm, pid == me);
     let file = ConfigFile::new(env(netacc_conf::ENV_CONFIG_FILE).filter(|v| !v.is_empty()), comm);
-    let unread = match file.read() {
-        Ok(text) => {
-            conf.apply_file(&file.shown(), &text, &mut diags);
-            None
-        }
-        Err(e) => Some(e).filter(|e| *e != Errno::NOENT),
-    };
-    each_env(|k, v| {
-        if let Ok(k) = core::str::from_utf8(k) {
-            conf.apply_env(k, v, &mut diags);
-        }
-    });
-    if let Some(v) = env(netacc_conf::ENV_CMDLINE) {
-        conf.apply_cmdline(v, &mut diags);
-    }
-    conf.finish(&mut diags);
+    let (mut conf, diags, unread) = read_conf(&file);
     let mut rules = core::mem::take(&mut conf.rules);
     file.keep_own(&mut rules);
     // A program that may open so few files needs all of them.
@@ -118,6 +101,30 @@ fn start() -> Option<&'static Runtime> {
     own_calls::log(own);
     go::log(unfollowed);
     Some(rt)
+}
+
+/// The configuration of the file, the environment and the command line, with what is wrong in them and why the file could not
+/// be read.
+fn read_conf(file: &ConfigFile) -> (Config, Vec<Diagnostic>, Option<Errno>) {
+    let mut conf = Config::default();
+    let mut diags = Vec::new();
+    let unread = match file.read() {
+        Ok(text) => {
+            conf.apply_file(&file.shown(), &text, &mut diags);
+            None
+        }
+        Err(e) => Some(e).filter(|e| *e != Errno::NOENT),
+    };
+    each_env(|k, v| {
+        if let Ok(k) = core::str::from_utf8(k) {
+            conf.apply_env(k, v, &mut diags);
+        }
+    });
+    if let Some(v) = env(netacc_conf::ENV_CMDLINE) {
+        conf.apply_cmdline(v, &mut diags);
+    }
+    conf.finish(&mut diags);
+    (conf, diags, unread)
 }
 
 /// Whether an operator has switched the process off before it had a page. The mark is taken back: programs that this
@@ -160,9 +167,7 @@ fn open_page(name: &[u8], pid: u32) {
 }
 
 fn read_into(path: &[u8], buf: &mut [u8]) -> usize {
-    let Ok(fd) = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
-        return 0;
-    };
+    let Ok(fd) = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return 0 };
     let n = raw::read(fd.as_raw_fd(), buf.as_mut_ptr(), buf.len(), None).unwrap_or(0);
     reserved_fds::drop_raw(fd);
     n

@@ -4,7 +4,7 @@
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::reserved_fds;
 use netacc_transport::Endpoint;
-use netacc_transport::shm::rendezvous::{Taken, receive_hello};
+use netacc_transport::shm::admission::{Taken, receive_hello};
 use netacc_transport::shm::segment::{SEGMENT, Segment};
 use netacc_transport::shm::users::Trust;
 use netacc_transport::shm::{Link, ShmEndpoint, Side};

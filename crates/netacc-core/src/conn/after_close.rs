@@ -22,40 +22,24 @@ pub(super) fn is_due(done: Outcome, call: &Waiting) -> bool {
     matches!(done, Outcome::Pass | Outcome::Anew { .. }) && call.held().is_some_and(|r| r.obj.kept.fd() >= 0)
 }
 
-/// Goes on with a read-like call that has read nothing.
+/// Goes on with a call that has moved nothing.
 #[cold]
-pub(super) fn receive(call: &mut Waiting, dst: &mut Iov<'_>, flags: i32) -> Outcome {
+pub(super) fn go_on(call: &mut Waiting, iov: &mut Iov<'_>, (flags, write): (i32, bool)) -> Outcome {
     let mut done = Outcome::ANEW;
     while is_due(done, call)
         && let Some((r, fd)) = call.held().map(|r| (r, r.obj.kept.fd()))
     {
-        done = match (r.obj.endpoint().filter(|_| r.obj.is_shm()), r.obj.is_candidate()) {
-            (Some(ep), _) => transfer::receive(r, ep, dst, flags, call).into(),
-            (None, true) => candidate::receive(fd, r, dst, flags, call),
-            (None, false) => match wait(r, fd, flags, libc::POLLIN, call.until(&r.obj.rcvtimeo)) {
-                Ok(()) => concluded(candidate::by_kernel(fd, dst, flags, false), &r.obj.rcvtimeo),
-                Err(fail) => fail.into(),
-            },
-        };
-    }
-    call.held().into_iter().for_each(pin::give_back);
-    done
-}
-
-/// Goes on with a write-like call that has written nothing.
-#[cold]
-pub(super) fn transmit(call: &mut Waiting, src: &mut Iov<'_>, flags: i32) -> Outcome {
-    let mut done = Outcome::ANEW;
-    while is_due(done, call)
-        && let Some((r, fd)) = call.held().map(|r| (r, r.obj.kept.fd()))
-    {
-        done = match (r.obj.endpoint().filter(|_| r.obj.is_shm()), r.obj.is_candidate()) {
-            (Some(ep), _) => transfer::transmit(r, ep, src, flags, call).into(),
-            (None, true) => candidate::transmit(fd, r, src, flags, call),
-            (None, false) => match wait(r, fd, flags, libc::POLLOUT, call.until(&r.obj.sndtimeo)) {
-                Ok(()) => concluded(candidate::by_kernel(fd, src, flags, true), &r.obj.sndtimeo),
-                Err(fail) => fail.into(),
-            },
+        done = match (r.obj.ring(), r.obj.is_candidate()) {
+            (Some(ep), _) => transfer::make(r, ep, iov, (flags, write), call).into(),
+            (None, true) => candidate::make(fd, r, iov, (flags, write), call),
+            (None, false) => {
+                let limit = if write { &r.obj.sndtimeo } else { &r.obj.rcvtimeo };
+                let events = if write { libc::POLLOUT } else { libc::POLLIN };
+                match wait(r, fd, flags, events, call.until(limit)) {
+                    Ok(()) => concluded(candidate::by_kernel(fd, iov, flags, write), limit),
+                    Err(fail) => fail.into(),
+                }
+            }
         };
     }
     call.held().into_iter().for_each(pin::give_back);

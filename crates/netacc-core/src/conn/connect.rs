@@ -1,8 +1,9 @@
 //! connect(2): shared memory if the destination is this host and a rendezvous is there, else TCP.
 
-use crate::conn::pool::ClaimFor;
-use crate::conn::source_port::{bound_to, choose, mixes_families, narrow, no_port, reserve, shares_port, take_pair};
-use crate::conn::{abort, candidate, kernel_queue, neighbours, pool, ports, shown, transfer};
+use crate::conn::occupy::occupy;
+use crate::conn::pool::{self, ClaimFor};
+use crate::conn::source_port::{bound_to, choose, mixes_families, take_pair};
+use crate::conn::{abort, candidate, kernel_queue, neighbours, ports, transfer};
 use crate::epoll::paths;
 use crate::fd::create::note_connect;
 use crate::fd::placeholder::{materialize, to_kernel};
@@ -23,12 +24,10 @@ use netacc_conf::{Call, Transports};
 use netacc_stats::{Counter, Reason, State, Transport, page};
 use netacc_sys::errno::{Answer, Errno, Fail, Result};
 use netacc_sys::{addr, raw, sleeping, time};
-use netacc_transport::rdma::engine;
-use netacc_transport::rdma::engine::{RouteHandle, order};
-use netacc_transport::shm::claim::{Claim, Pushed};
-use netacc_transport::shm::rendezvous::SourceProbe;
+use netacc_transport::rdma::engine::{self, RouteHandle};
+use netacc_transport::shm::rendezvous::{self, SourceProbe};
 use netacc_transport::shm::segment::Segment;
-use netacc_transport::shm::{ShmEndpoint, budget, rendezvous, waker};
+use netacc_transport::shm::{ShmEndpoint, budget};
 use netacc_transport::{Endpoint, Interest};
 
 /// Divisor of the time-out of a probe, for a non-blocking connect.
@@ -37,9 +36,7 @@ const PART_NONBLOCK: u64 = 6;
 /// connect(2).
 pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
     requests::check();
-    let Some(r) = table::socket(fd) else {
-        return Outcome::Pass;
-    };
+    let Some(r) = table::socket(fd) else { return Outcome::Pass };
     if let Err(e) = addr::taken(p, len) {
         return Outcome::Failed(e);
     }
@@ -68,10 +65,7 @@ pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
         Path::New | Path::Tcp | Path::Listener => match addr::read(p, len) {
             Some(dest) if family_fits(s, dest) => begin(fd, r, dest, p, len),
             // AF_UNSPEC, and addresses that are too short or of another family, are answered by the kernel.
-            _ => match materialize(fd, s) {
-                Ok(()) => Outcome::Pass,
-                Err(e) => Outcome::Failed(e),
-            },
+            _ => Outcome::pass_after(materialize(fd, s)),
         },
     }
 }
@@ -84,9 +78,7 @@ fn family_fits(s: &Socket, dest: SocketAddr) -> bool {
 /// (AF_UNSPEC).
 fn connect_existing(r: Ref<Socket>, p: *const c_void, len: u32) -> Answer<()> {
     let s = r.obj;
-    let Some(ep) = s.endpoint() else {
-        return Err(Errno::ISCONN.into());
-    };
+    let Some(ep) = s.endpoint() else { return Err(Errno::ISCONN.into()) };
     match addr::family(p, len) {
         None => Err(Errno::INVAL.into()),
         Some(libc::AF_UNSPEC) => Ok(abort::abort(s, ep)?),
@@ -183,7 +175,7 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
     if let Err(e) = to_kernel(fd, s) {
         return Outcome::Failed(e);
     }
-    let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
+    let target = target_of(dest);
     // Connects whose link has ended go first, for whatever reason this one goes by TCP.
     if pool::has_ended(target) {
         redispatch::orphans_of(target);
@@ -194,48 +186,7 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
     let begun = time::now();
     let done = sleeping::connect(fd, p, len);
     match done {
-        Ok(()) | Err(Errno::INPROGRESS) => {
-            s.end_inheritance();
-            kernel_queue::note_connect(dest, reason);
-            if let Some(e) = s.stats() {
-                e.open(State::Established, Transport::Tcp, reason, time::realtime());
-                let local = addr::local_of(fd).unwrap_or(dest);
-                e.set_addrs(&local.into(), &dest.into());
-                if let Some(rt) = runtime::get() {
-                    rt.show_rule(e, Call::Connect(dest));
-                }
-            }
-            if reason == Reason::TcpFirst {
-                // The next connect(2) reports that the connection was established, even if it has switched to shared
-                // memory by then.
-                s.set(CONNECTING, done.is_err());
-                let remote = ports::local_source(target.ip(), time::coarse()).is_none();
-                let permitted = runtime::get().map_or(Transports::TCP, |rt| rt.permitted(Call::Connect(dest)));
-                if !(if remote { permitted.rdma } else { permitted.shm }) {
-                    if let Some(e) = s.stats() {
-                        e.set_reason(Reason::Rule);
-                    }
-                    return done.into();
-                }
-                if remote && !may_upgrade(target) {
-                    search(s, dest, reason, begun);
-                    return done.into();
-                }
-                let upgrade = if remote { Upgrade::ToRequest } else { Upgrade::ToOffer };
-                s.change(ConnState::Tcp, ConnState::Candidate(upgrade));
-                paths::candidate(s);
-                if remote {
-                    upgrade_client::begin(fd, r, done.is_ok(), target);
-                } else if done.is_ok() {
-                    // The offer is sent at once, so that the answer arrives with the server's first bytes.
-                    promote::advance(fd, r);
-                }
-            }
-            if matches!(reason, Reason::OtherHost | Reason::PeerPlain | Reason::Musl | Reason::GoOtherHost) {
-                search(s, dest, reason, begun);
-            }
-            netacc_log::log!(Info, "fd {fd}: connect to {dest} uses kernel TCP: {}", reason.name());
-        }
+        Ok(()) | Err(Errno::INPROGRESS) => begun_by_kernel(fd, r, dest, reason, (begun, done.is_ok())),
         // The program may try again with this socket, and find a rendezvous then.
         Err(Errno::CONNREFUSED) => {
             s.change(ConnState::Tcp, ConnState::New);
@@ -243,6 +194,58 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
         Err(_) => {}
     }
     by_kernel(s, done)
+}
+
+/// Notes a connection that the kernel makes since `begun`, and whose other end may be met in shared memory or by RDMA later.
+fn begun_by_kernel(fd: i32, r: Ref<Socket>, dest: SocketAddr, reason: Reason, (begun, established): (u64, bool)) {
+    let s = r.obj;
+    s.end_inheritance();
+    kernel_queue::note_connect(dest, reason);
+    if let Some(e) = s.stats() {
+        e.open(State::Established, Transport::Tcp, reason, time::realtime());
+        let local = addr::local_of(fd).unwrap_or(dest);
+        e.set_addrs(&local.into(), &dest.into());
+        if let Some(rt) = runtime::get() {
+            rt.show_rule(e, Call::Connect(dest));
+        }
+    }
+    if reason == Reason::TcpFirst && !is_candidate_now(fd, r, dest, (begun, established)) {
+        return;
+    }
+    if matches!(reason, Reason::OtherHost | Reason::PeerPlain | Reason::Musl | Reason::GoOtherHost) {
+        search(s, dest, reason, begun);
+    }
+    netacc_log::log!(Info, "fd {fd}: connect to {dest} uses kernel TCP: {}", reason.name());
+}
+
+/// Makes a connection that begins on TCP a candidate, if the configuration permits that it goes on elsewhere, and if its
+/// server can be asked. Else a neighbour may have the other end.
+fn is_candidate_now(fd: i32, r: Ref<Socket>, dest: SocketAddr, (begun, established): (u64, bool)) -> bool {
+    let (s, target) = (r.obj, target_of(dest));
+    // The next connect(2) reports that the connection was established, even if it has switched to shared memory by then.
+    s.set(CONNECTING, !established);
+    let remote = ports::local_source(target.ip(), time::coarse()).is_none();
+    let permitted = runtime::get().map_or(Transports::TCP, |rt| rt.permitted(Call::Connect(dest)));
+    if !(if remote { permitted.rdma } else { permitted.shm }) {
+        if let Some(e) = s.stats() {
+            e.set_reason(Reason::Rule);
+        }
+        return false;
+    }
+    if remote && !may_upgrade(target) {
+        search(s, dest, Reason::TcpFirst, begun);
+        return false;
+    }
+    let upgrade = if remote { Upgrade::ToRequest } else { Upgrade::ToOffer };
+    s.change(ConnState::Tcp, ConnState::Candidate(upgrade));
+    paths::candidate(s);
+    if remote {
+        upgrade_client::begin(fd, r, established, target);
+    } else if established {
+        // The offer is sent at once, so that the answer arrives with the server's first bytes.
+        promote::advance(fd, r);
+    }
+    true
 }
 
 /// The outcome of the kernel's connect. One that is restarted waits for the connection that is being made.
@@ -257,7 +260,7 @@ fn by_kernel(s: &Socket, done: Result<()>) -> Outcome {
 /// configuration permits shared memory.
 fn search(s: &'static Socket, dest: SocketAddr, reason: Reason, begun: u64) {
     let permitted = runtime::get().is_some_and(|rt| rt.permitted(Call::Connect(dest)).shm);
-    let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
+    let target = target_of(dest);
     if !permitted || scoped(dest) || target.ip().is_loopback() {
         return;
     }
@@ -276,9 +279,13 @@ fn may_upgrade(target: SocketAddr) -> bool {
     !scoped(target) && engine::available() && runtime::get().is_some_and(runtime::Runtime::draw)
 }
 
-/// Connects over shared memory, or returns the reason why not. On failure the socket is unchanged.
-fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result<(), Reason> {
-    let s = r.obj;
+/// The address to which a connect to `dest` leads: an unspecified one stands for this host.
+fn target_of(dest: SocketAddr) -> SocketAddr {
+    SocketAddr::new(rendezvous::destination(dest.ip()), dest.port())
+}
+
+/// The transports by which a connect may be accelerated, as far as the socket, the destination and the configuration say.
+fn may_accelerate(fd: i32, s: &Socket, dest: SocketAddr) -> core::result::Result<Transports, Reason> {
     let rt = runtime::get().ok_or(Reason::Disabled)?;
     let choice = rt.choose(Call::Connect(dest));
     if !choice.transports.any() {
@@ -299,7 +306,7 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
     }
     if rt.conf.conn_tcp_first {
         // The destination is not known before the connect is made, and cannot be determined afterwards.
-        let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
+        let target = target_of(dest);
         if pool::is_exact(target, true)
             && let Some(source) = ports::local_source(target.ip(), time::coarse())
         {
@@ -313,24 +320,27 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
     if dest.port() == 0 {
         return Err(Reason::PeerPlain);
     }
-    let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
-    if mixes_families(fd, s, target.ip()) {
+    if mixes_families(fd, s, target_of(dest).ip()) {
         return Err(Reason::Unsupported);
     }
     if !rt.draw() {
         return Err(Reason::PercentDraw);
     }
-    if !budget::admits() {
-        return Err(Reason::Memory);
-    }
-    let now = time::coarse();
+    if budget::admits() { Ok(choice.transports) } else { Err(Reason::Memory) }
+}
+
+/// Connects over shared memory or RDMA, or returns the reason why not. On failure the socket is unchanged.
+fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result<(), Reason> {
+    let s = r.obj;
+    let transports = may_accelerate(fd, s, dest)?;
+    let (target, now) = (target_of(dest), time::coarse());
     if let Some(why) = ports::known_absent(target, now) {
         return Err(why);
     }
-    let assumed = if s.has(PLACEHOLDER) && choice.transports.shm { ports::first_source(target.ip()) } else { None };
+    let assumed = if s.has(PLACEHOLDER) && transports.shm { ports::first_source(target.ip()) } else { None };
     let source = match assumed.map_or_else(|| ports::source_of_connect(target.ip(), now), Ok) {
-        Ok(source) if choice.transports.shm => source,
-        Err(probe) if choice.transports.rdma => {
+        Ok(source) if transports.shm => source,
+        Err(probe) if transports.rdma => {
             let asked = probe.is_some();
             return reach(fd, r, target, probe).inspect_err(|_| {
                 if asked {
@@ -344,32 +354,22 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
         return Err(Reason::KernelQueue);
     }
     let mut bound = bound_to(fd, s);
-    if let Some(b) = bound
-        && !b.ip().is_unspecified()
-        && rendezvous::destination(b.ip()) != source
-    {
-        // The socket is bound to another address of this host, which is legal. As with TCP, that address is shown.
-        if !ports::is_local(rendezvous::destination(b.ip()), now) {
-            return Err(Reason::OtherHost);
-        }
+    // The socket may be bound to another address of this host. As with TCP, that address is shown.
+    let ip = bound.map(|b| b.ip()).filter(|ip| !ip.is_unspecified()).map_or(source, rendezvous::destination);
+    if ip != source && !ports::is_local(ip, now) {
+        return Err(Reason::OtherHost);
     }
-    let ip = match bound {
-        Some(b) if !b.ip().is_unspecified() => rendezvous::destination(b.ip()),
-        _ => source,
-    };
-    let member = if pool::is_exact(target, false) {
-        let member = choose(fd, s, ip, target);
+    let mut member = None;
+    if pool::is_exact(target, false) {
+        member = choose(fd, s, ip, target);
         bound = bound_to(fd, s);
-        member
-    } else {
-        None
-    };
+    }
     let from = SocketAddr::new(ip, bound.map_or(0, |b| b.port()));
     // Connects whose link has ended go first, wherever they have to go.
     let settle = || !redispatch::orphans_of(target) || !kernel_queue::holds_ours(target);
     let claim = pool::claim_in_order(from, target, member, ClaimFor::Connect, settle)
         .inspect_err(|why| ports::note_absent(target, *why, now))?;
-    occupy(fd, s, claim, bound, SocketAddr::new(ip, 0), target)
+    occupy(fd, s, claim, bound, ip, target)
 }
 
 /// Connects to a server on another host, or returns the reason why not. On failure the socket is unchanged.
@@ -395,7 +395,7 @@ fn reach(fd: i32, r: Ref<Socket>, target: SocketAddr, probe: Option<SourceProbe>
     link.put();
     let claim = claimed?;
     let engine = claim.link.engine();
-    occupy(fd, s, claim, bound, SocketAddr::new(source, 0), target)?;
+    occupy(fd, s, claim, bound, source, target)?;
     if asked {
         ports::note_remote(target.ip(), time::coarse());
     }
@@ -404,108 +404,6 @@ fn reach(fd: i32, r: Ref<Socket>, target: SocketAddr, probe: Option<SourceProbe>
     }
     engine::progress::begin(engine);
     Ok(())
-}
-
-/// Attaches the socket to the claimed slot and queues the connect.
-fn occupy(
-    fd: i32,
-    s: &'static Socket,
-    claim: Claim,
-    bound: Option<SocketAddr>,
-    from: SocketAddr,
-    target: SocketAddr,
-) -> core::result::Result<(), Reason> {
-    let ip = from.ip();
-    let (link, slot, generation) = (claim.link, claim.claimed.slot, claim.claimed.generation);
-    let port = match bound.map(|b| b.port()).filter(|p| *p != 0) {
-        Some(p) => p,
-        None if claim.claimed.port != 0 && bound.is_none() && !shares_port(s) => claim.claimed.port,
-        None => match reserve(fd, s, link, slot, ip) {
-            Ok(p) => p,
-            Err(e) => {
-                link.slots.closed(slot);
-                // The address has left this host since it was last asked for.
-                if e == Errno::ADDRNOTAVAIL {
-                    ports::forget_local(ip);
-                    return Err(Reason::OtherHost);
-                }
-                return Err(no_port(e));
-            }
-        },
-    };
-    let local = SocketAddr::new(ip, port);
-    // A socket that was bound has taken its pair already (`take_pair`).
-    if bound.is_none_or(|b| b.port() == 0) && shares_port(s) && !s.pair_name.take(local, target) {
-        link.slots.closed(slot);
-        return Err(Reason::NoPort);
-    }
-    let Some(ep) = link.endpoint(slot).filter(|ep| ep.begin(generation)) else {
-        // The endpoint is in use although its slot was free, which is inconsistent. Its user will close it, and the
-        // slot is never claimed again.
-        link.slots.burned();
-        return Err(Reason::NoMemory);
-    };
-    if let Some(seg) = link.segment()
-        && let Some(sl) = seg.slot(slot)
-    {
-        sl.open.write(local, target);
-    }
-    waker::make_ahead(link);
-    let engine = link.engine();
-    if let Some(engine) = engine {
-        order::enter(engine, target);
-    }
-    // The server may be another thread of this process, and may use this end as soon as it accepts: so the socket is
-    // connected before the connect is queued. If the connect is not queued after all, no thread has touched the
-    // endpoint, since other calls wait for the locks. The claim holds the pool's lock, which comes after these two in
-    // the order. But a call that has the locks of a socket which is not connected does not look for a link.
-    let locks = (s.rx.lock_out_of_order(), s.tx.lock_out_of_order());
-    // Another thread may have connected the socket meanwhile, and then it has an endpoint.
-    let is_new = s.path() == Path::New;
-    if is_new {
-        s.local.set(local);
-        s.peer.set(target);
-        s.set_endpoint(ep);
-    }
-    if !(is_new && connects(s)) {
-        ep.side.never_mind(generation);
-        if is_new {
-            s.detach();
-        }
-        if let Some(engine) = engine {
-            order::withdraw(engine, target);
-        }
-        return Err(Reason::SharedSocket);
-    }
-    let pushed = claim.push();
-    let goes_elsewhere = pushed == Pushed::Left || !link.accepting();
-    if pushed == Pushed::Full || (goes_elsewhere && ep.side.withdraw()) {
-        // The listener has ended meanwhile and has not taken the connect: kernel TCP will find out what listens there
-        // now. The server cannot release a slot that was never queued.
-        if pushed == Pushed::Full {
-            ep.side.never_mind(generation);
-        }
-        s.set_state(ConnState::New);
-        s.detach();
-        if let Some(engine) = engine {
-            order::withdraw(engine, target);
-        }
-        return Err(if pushed == Pushed::Left { Reason::NotTaken } else { Reason::Refused });
-    }
-    if bound.is_some_and(|b| b.port() != 0 && b.ip().is_unspecified()) {
-        narrow(fd, s, local);
-    }
-    drop(locks);
-    paths::accelerated(fd, s);
-    shown::opened(s, ep, local, target);
-    Ok(())
-}
-
-/// Makes the socket a connection in a ring. False: it has become one that a child of this process has, too.
-fn connects(s: &Socket) -> bool {
-    // A forking thread may be about to put a real socket under the number: see `materialize`.
-    let _g = s.meta.lock();
-    s.change(ConnState::New, ConnState::Shm)
 }
 
 /// Whether the destination is link-local. Such an address is ambiguous without its interface, so the connect is left to
@@ -530,10 +428,7 @@ pub fn before_bind(fd: i32) -> Outcome {
             Some(ep) if ep.observed().has_ended() && !r.obj.set(REBOUND, true) => Outcome::Done(0),
             _ => Outcome::Failed(Errno::INVAL),
         },
-        Some(r) => match materialize(fd, r.obj) {
-            Ok(()) => Outcome::Pass,
-            Err(e) => Outcome::Failed(e),
-        },
+        Some(r) => Outcome::pass_after(materialize(fd, r.obj)),
         None => Outcome::Pass,
     }
 }

@@ -8,6 +8,7 @@ use crate::fd::create::dup_with;
 use crate::fd::placeholder::{materialize, status_flags};
 use crate::fd::{create, table};
 use crate::listen::opening;
+use crate::object::reference::Ref;
 use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, PLACEHOLDER, Path, Socket};
 use crate::outcome::Outcome;
 use crate::switch::{comeback, demote};
@@ -73,9 +74,7 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
             return Outcome::Pass;
         }
     }
-    let Some(r) = table::socket(fd) else {
-        return Outcome::Pass;
-    };
+    let Some(r) = table::socket(fd) else { return Outcome::Pass };
     let s = r.obj;
     if cmd == F_GETFL {
         return match s.path() {
@@ -214,9 +213,7 @@ pub fn shutdown(fd: i32, how: i32) -> Outcome {
 fn shut(fd: i32, how: i32) -> Outcome {
     crate::switch::promote::given_up(fd);
     loop {
-        let Some((r, ep)) = accelerated(fd) else {
-            return shutdown_other(fd, how);
-        };
+        let Some((r, ep)) = accelerated(fd) else { return shutdown_other(fd, how) };
         let how = match how {
             libc::SHUT_RD => Shut::Read,
             libc::SHUT_WR => Shut::Write,
@@ -263,15 +260,10 @@ fn shut(fd: i32, how: i32) -> Outcome {
 
 /// shutdown(2) on a socket that is not in a ring: the kernel does it, on a socket of its own.
 fn shutdown_other(fd: i32, how: i32) -> Outcome {
-    let Some(r) = table::socket(fd) else {
-        return Outcome::Pass;
-    };
+    let Some(r) = table::socket(fd) else { return Outcome::Pass };
     let s = r.obj;
     match s.path() {
-        Path::New => match materialize(fd, s) {
-            Ok(()) => Outcome::Pass,
-            Err(e) => Outcome::Failed(e),
-        },
+        Path::New => Outcome::pass_after(materialize(fd, s)),
         Path::Listener => {
             let done = raw::shutdown(fd, how);
             if done.is_ok() && how != libc::SHUT_WR {
@@ -300,42 +292,27 @@ fn demoted(
     let Some(a) = kept(r.obj).filter(|_| ask(fd, buf.as_mut_ptr().cast(), &raw mut n).is_ok()) else {
         return Outcome::Pass;
     };
-    if let Err(e) = addr::check(p, len) {
-        return Outcome::Failed(e);
-    }
-    addr::write(a, r.obj.domain(), p, len);
-    Outcome::Done(0)
+    give(r, a, p, len)
 }
 
 /// getsockname(2).
 pub fn getsockname(fd: i32, p: *mut c_void, len: *mut u32) -> Outcome {
-    let Some((r, _)) = accelerated(fd) else {
-        return demoted(fd, p, len, raw::getsockname, |s| s.local.get());
-    };
-    let Some(a) = r.obj.local.get() else {
-        return Outcome::Pass;
-    };
-    if let Err(e) = addr::check(p, len) {
-        return Outcome::Failed(e);
-    }
-    addr::write(a, r.obj.domain(), p, len);
-    Outcome::Done(0)
+    let Some((r, _)) = accelerated(fd) else { return demoted(fd, p, len, raw::getsockname, |s| s.local.get()) };
+    let Some(a) = r.obj.local.get() else { return Outcome::Pass };
+    give(r, a, p, len)
 }
 
 /// getpeername(2).
 pub fn getpeername(fd: i32, p: *mut c_void, len: *mut u32) -> Outcome {
-    let Some((r, ep)) = accelerated(fd) else {
-        return demoted(fd, p, len, raw::getpeername, |s| s.peer.get());
-    };
-    let Some(a) = r.obj.peer.get() else {
-        return Outcome::Pass;
-    };
+    let Some((r, ep)) = accelerated(fd) else { return demoted(fd, p, len, raw::getpeername, |s| s.peer.get()) };
+    let Some(a) = r.obj.peer.get() else { return Outcome::Pass };
     if ep.observed().has_ended() || ep.is_pending() {
         return Outcome::Failed(Errno::NOTCONN);
     }
-    if let Err(e) = addr::check(p, len) {
-        return Outcome::Failed(e);
-    }
-    addr::write(a, r.obj.domain(), p, len);
-    Outcome::Done(0)
+    give(r, a, p, len)
+}
+
+/// Stores an address of a socket where the program wants it.
+fn give(r: Ref<Socket>, a: SocketAddr, p: *mut c_void, len: *mut u32) -> Outcome {
+    addr::check(p, len).map(|()| addr::write(a, r.obj.domain(), p, len)).into()
 }

@@ -2,7 +2,7 @@
 
 use crate::conn::candidate;
 use crate::conn::io::accelerated;
-use crate::conn::transfer::{deadline, go_after, leave_to_kernel, pipe_signal};
+use crate::conn::transfer::{Miss, READ, Tried, WRITE, deadline, find, go_after, leave_to_kernel, pipe_signal};
 use crate::fd::table;
 use crate::object::reference::Ref;
 use crate::object::socket::{NONBLOCK, Socket};
@@ -16,12 +16,41 @@ use netacc_sys::errno::{Answer, Errno, Fail, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::{raw, user};
 use netacc_transport::shm::ShmEndpoint;
-use netacc_transport::{Endpoint, Interest, Iov, WaitSet};
+use netacc_transport::{Endpoint, Iov, WaitSet};
 
 /// Largest number of bytes that sendfile(2) transfers in one call.
 const MAX: usize = 0x7fff_f000;
 /// Bytes for which a pipe has room when it can be written to.
 const PAGE: usize = 4096;
+
+/// Moves bytes of `source` into the ring once, at most `count`. Also returns whether the peer is about to leave the ring,
+/// and sets `ended` where the source had fewer bytes than there was room for: it is not read again.
+fn fill(
+    r: Ref<Socket>,
+    count: usize,
+    nonblock: bool,
+    ended: &Cell<bool>,
+    source: &mut impl FnMut(*mut u8, usize) -> Result<usize>,
+) -> Tried<(usize, bool)> {
+    let _g = r.obj.tx.lock();
+    let ep = find(r)?;
+    // Distinguishes errors of the source from errors of the ring.
+    let mut read = |p: *mut u8, n: usize| {
+        let got = source(p, n);
+        ended.set(ended.get() || got != Ok(n));
+        got
+    };
+    let want = || ep.burst(count, !nonblock);
+    let mut res = ep.write_with(want(), &mut read);
+    if res == Err(Errno::AGAIN) && nonblock && !ended.get() && ep.want_room() {
+        res = ep.write_with(want(), read);
+    }
+    let n = res.map_err(|e| Miss::of(ep, e))?;
+    if nonblock && !ended.get() && n < count && ep.want_room() {
+        ep.room_came();
+    }
+    Ok((n, ep.side.is_moving()))
+}
 
 /// Moves up to `count` bytes of `source` into the ring, waiting for room if the socket blocks.
 fn pump(
@@ -31,42 +60,12 @@ fn pump(
     mut source: impl FnMut(*mut u8, usize) -> Result<usize>,
 ) -> Answer<usize> {
     let s = r.obj;
+    let until = || deadline(s.sndtimeo.load(Ordering::Relaxed));
     let mut done = 0;
     while done < count {
         let ended = Cell::new(false);
-        // As in `io::transmit`, the endpoint's state is read under the lock.
-        let mut switched = false;
-        let moving;
-        let res = {
-            let _g = s.tx.lock();
-            if !r.valid() {
-                return Err(Fail::BADF);
-            }
-            let Some(ep) = s.endpoint().filter(|_| s.is_shm()) else {
-                drop(_g);
-                let blocks = (!nonblock).then(|| deadline(s.sndtimeo.load(Ordering::Relaxed)));
-                return if done > 0 { Ok(done) } else { Err(leave_to_kernel(r, libc::POLLOUT, blocks)) };
-            };
-            // Distinguishes errors of the source from errors of the ring. A source that had nothing is not read again.
-            let mut fill = |p: *mut u8, n: usize| {
-                let got = source(p, n);
-                ended.set(ended.get() || got != Ok(n));
-                got
-            };
-            let want = || ep.burst(count - done, !nonblock);
-            let res = ep.write_with(want(), &mut fill);
-            let again = res == Err(Errno::AGAIN) && nonblock && !ended.get() && ep.want_room();
-            let res = if again { ep.write_with(want(), fill) } else { res };
-            match res {
-                Ok(n) if nonblock && !ended.get() && done + n < count && ep.want_room() => ep.room_came(),
-                Err(Errno::AGAIN) => switched = ep.must_switch(),
-                _ => {}
-            }
-            moving = ep.side.is_moving();
-            res
-        };
-        match res {
-            Ok(n) => {
+        match fill(r, count - done, nonblock, &ended, &mut source) {
+            Ok((n, moving)) => {
                 if moving {
                     go_after(r);
                 }
@@ -74,29 +73,23 @@ fn pump(
                 if let Some(e) = s.stats() {
                     e.sent(n as u64);
                 }
-                if ended.get() {
-                    break;
-                }
-                if nonblock && done < count {
+                if ended.get() || nonblock {
                     break;
                 }
             }
-            Err(Errno::AGAIN) if switched => redispatch::complete_switch(r),
-            Err(Errno::AGAIN) if !nonblock && !ended.get() => {
-                let Some(_pin) = r.pin() else {
-                    return Err(Fail::BADF);
-                };
-                let w = connection::ready(
-                    r,
-                    Interest { read: false, write: true },
-                    deadline(s.sndtimeo.load(Ordering::Relaxed)),
-                );
-                if let Err(e) = w {
-                    return if done > 0 { Ok(done) } else { Err(e) };
+            Err(Miss::SwitchDue) => redispatch::complete_switch(r),
+            Err(Miss::Empty) if !nonblock && !ended.get() => {
+                let _pin = r.pin().ok_or(Fail::BADF)?;
+                match connection::ready(r, WRITE, until()) {
+                    Err(_) if done > 0 => break,
+                    waited => waited?,
                 }
             }
+            Err(Miss::Closed) => return Err(Fail::BADF),
             Err(_) if done > 0 => break,
-            Err(e) => return Err(pipe_signal(e, 0).into()),
+            Err(Miss::Empty) => return Err(Fail::AGAIN),
+            Err(Miss::Elsewhere) => return Err(leave_to_kernel(r, libc::POLLOUT, (!nonblock).then(until))),
+            Err(Miss::Failed(e)) => return Err(pipe_signal(e, 0).into()),
         }
     }
     Ok(done)
@@ -145,9 +138,7 @@ pub unsafe fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> 
         return done;
     }
     promote::given_up(out);
-    let Some((r, ep)) = accelerated(out) else {
-        return candidate::pass_by_number(out);
-    };
+    let Some((r, ep)) = accelerated(out) else { return candidate::pass_by_number(out) };
     if !offset.is_null() && !user::writable(offset, size_of::<i64>()) {
         return Outcome::Failed(Errno::FAULT);
     }
@@ -205,9 +196,7 @@ pub fn splice(input: i32, off_in: *mut i64, out: i32, off_out: *mut i64, len: us
     }
     let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
     let (pipe, access) = if to.is_some() { (input, libc::O_WRONLY) } else { (out, libc::O_RDONLY) };
-    let Ok(status) = raw::fcntl(pipe, libc::F_GETFL, 0) else {
-        return Outcome::Failed(Errno::BADF);
-    };
+    let Ok(status) = raw::fcntl(pipe, libc::F_GETFL, 0) else { return Outcome::Failed(Errno::BADF) };
     if status & libc::O_ACCMODE == access {
         return Outcome::Failed(Errno::BADF);
     }
@@ -252,53 +241,43 @@ fn from_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Answer<us
     }
 }
 
+/// Moves bytes of the ring into a pipe once. Sets `full` if the pipe has no room.
+fn drain(r: Ref<Socket>, pipe: i32, len: usize, full: &mut bool) -> Tried {
+    let _g = r.obj.rx.lock();
+    let ep = find(r)?;
+    let give = |p: *const u8, n: usize| {
+        let given = write_now(pipe, p, n);
+        *full = given == Err(Errno::AGAIN);
+        given
+    };
+    let res = if ep.old_subflow.fd() >= 0 { from_before(ep, len, give) } else { ep.read_with(len, give) };
+    res.map_err(|e| Miss::of(ep, e))
+}
+
 /// Moves bytes of the ring into a pipe, with the same order of waiting as [`from_pipe`].
 fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Answer<usize> {
     let s = r.obj;
+    let until = || deadline(s.rcvtimeo.load(Ordering::Relaxed));
     loop {
         await_pipe(pipe, libc::POLLOUT, nonblock)?;
-        let (mut full, mut switched) = (false, false);
-        let res = {
-            let _g = s.rx.lock();
-            if !r.valid() {
-                return Err(Fail::BADF);
-            }
-            let Some(ep) = s.endpoint().filter(|_| s.is_shm()) else {
-                drop(_g);
-                let blocks = (!nonblock).then(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
-                return Err(leave_to_kernel(r, libc::POLLIN, blocks));
-            };
-            let give = |p: *const u8, n: usize| {
-                let given = write_now(pipe, p, n);
-                full = given == Err(Errno::AGAIN);
-                given
-            };
-            let res = if ep.old_subflow.fd() >= 0 { from_before(ep, len, give) } else { ep.read_with(len, give) };
-            if res == Err(Errno::AGAIN) {
-                switched = ep.must_switch();
-            }
-            res
-        };
-        match res {
-            Err(Errno::AGAIN) if switched => redispatch::complete_switch(r),
-            Err(Errno::AGAIN) if full => {}
-            Err(Errno::AGAIN) if !s.has(NONBLOCK) => {
-                let Some(_pin) = r.pin() else {
-                    return Err(Fail::BADF);
-                };
-                connection::ready(
-                    r,
-                    Interest { read: true, write: false },
-                    deadline(s.rcvtimeo.load(Ordering::Relaxed)),
-                )?;
-            }
+        let mut full = false;
+        match drain(r, pipe, len, &mut full) {
             Ok(n) => {
                 if let Some(e) = s.stats() {
                     e.received(n as u64);
                 }
                 return Ok(n);
             }
-            Err(e) => return Err(e.into()),
+            Err(Miss::SwitchDue) => redispatch::complete_switch(r),
+            Err(Miss::Empty) if full => {}
+            Err(Miss::Empty) if !s.has(NONBLOCK) => {
+                let _pin = r.pin().ok_or(Fail::BADF)?;
+                connection::ready(r, READ, until())?;
+            }
+            Err(Miss::Empty) => return Err(Fail::AGAIN),
+            Err(Miss::Elsewhere) => return Err(leave_to_kernel(r, libc::POLLIN, (!nonblock).then(until))),
+            Err(Miss::Closed) => return Err(Fail::BADF),
+            Err(Miss::Failed(e)) => return Err(e.into()),
         }
     }
 }

@@ -43,34 +43,36 @@ fn accelerated_of(fd: i32, r: Ref<Socket>) -> Option<&'static ShmEndpoint> {
 #[inline]
 pub fn recv(fd: i32, buf: *mut u8, len: usize, flags: i32) -> Outcome {
     let Some(r) = table::socket(fd) else { return Outcome::Pass };
-    receive(fd, r, accelerated_of(fd, r), &mut Iov::one(&one(buf, len)), flags)
+    make(fd, r, accelerated_of(fd, r), &mut Iov::one(&one(buf, len)), (flags, false))
 }
 
-/// Makes a read-like call on a connection, with the endpoint that it had at the look-up.
-#[inline]
-pub(super) fn receive(
+/// Makes a read- or write-like call on a connection, with the endpoint that it had at the look-up.
+#[inline(always)]
+pub(super) fn make(
     fd: i32,
     r: Ref<Socket>,
-    ep: Option<&'static ShmEndpoint>,
-    dst: &mut Iov<'_>,
-    flags: i32,
+    mut ep: Option<&'static ShmEndpoint>,
+    iov: &mut Iov<'_>,
+    (flags, write): (i32, bool),
 ) -> Outcome {
-    if dst.is_outside() {
+    if iov.is_outside() {
         return Outcome::Failed(Errno::FAULT);
     }
     let mut call = Waiting::default();
-    let mut ep = ep;
     loop {
         let done = match ep {
-            Some(ep) => transfer::receive(r, ep, dst, flags, &mut call).into(),
-            None => candidate::receive(fd, r, dst, flags, &mut call),
+            Some(ep) => transfer::make(r, ep, iov, (flags, write), &mut call).into(),
+            None => candidate::make(fd, r, iov, (flags, write), &mut call),
         };
         if after_close::is_due(done, &call) {
-            return after_close::receive(&mut call, dst, flags);
+            return after_close::go_on(&mut call, iov, (flags, write));
         }
         match done {
             Outcome::Anew { .. } if goes_on(fd, r) => ep = accelerated_of(fd, r),
-            Outcome::Anew { .. } => return Outcome::Anew { waits: libc::POLLIN, until: call.end() },
+            Outcome::Anew { .. } => {
+                let waits = if write { libc::POLLOUT } else { libc::POLLIN };
+                return Outcome::Anew { waits, until: call.end() };
+            }
             done => return done,
         }
     }
@@ -83,36 +85,6 @@ fn goes_on(fd: i32, r: Ref<Socket>) -> bool {
     !visits::is_leaving() && table::socket(fd) == Some(r)
 }
 
-/// Makes a write-like call on a connection, with the endpoint that it had at the look-up.
-#[inline]
-pub(super) fn transmit(
-    fd: i32,
-    r: Ref<Socket>,
-    ep: Option<&'static ShmEndpoint>,
-    src: &mut Iov<'_>,
-    flags: i32,
-) -> Outcome {
-    if src.is_outside() {
-        return Outcome::Failed(Errno::FAULT);
-    }
-    let mut call = Waiting::default();
-    let mut ep = ep;
-    loop {
-        let done = match ep {
-            Some(ep) => transfer::transmit(r, ep, src, flags, &mut call).into(),
-            None => candidate::transmit(fd, r, src, flags, &mut call),
-        };
-        if after_close::is_due(done, &call) {
-            return after_close::transmit(&mut call, src, flags);
-        }
-        match done {
-            Outcome::Anew { .. } if goes_on(fd, r) => ep = accelerated_of(fd, r),
-            Outcome::Anew { .. } => return Outcome::Anew { waits: libc::POLLOUT, until: call.end() },
-            done => return done,
-        }
-    }
-}
-
 /// read(2), which differs from recv(2) in one point: with no room it returns 0 at once.
 #[inline]
 pub fn read(fd: i32, buf: *mut u8, len: usize) -> Outcome {
@@ -123,7 +95,7 @@ pub fn read(fd: i32, buf: *mut u8, len: usize) -> Outcome {
     if len == 0 && ep.is_some() && !dst.is_outside() {
         return Outcome::Done(0);
     }
-    receive(fd, r, ep, &mut dst, 0)
+    make(fd, r, ep, &mut dst, (0, false))
 }
 
 /// Gives the socket to the kernel, since a send with MSG_FASTOPEN connects and only the kernel can do that. It needs a
@@ -144,7 +116,7 @@ pub fn send(fd: i32, buf: *const u8, len: usize, flags: i32) -> Outcome {
     {
         return Outcome::Failed(e);
     }
-    transmit(fd, r, ep, &mut Iov::one(&one(buf, len)), flags)
+    make(fd, r, ep, &mut Iov::one(&one(buf, len)), (flags, true))
 }
 
 /// sendto(2). A connection ignores the address, but an invalid one is reported.
@@ -187,24 +159,10 @@ pub unsafe fn received_from(done: Outcome, addr: *const c_void, len: *mut u32) -
 pub unsafe fn vectored(fd: i32, vec: *const libc::iovec, count: i32, write: bool, flags: i32) -> Outcome {
     const IOV_MAX: i32 = 1024;
     let Some(r) = table::socket(fd) else { return Outcome::Pass };
-    let Some(ep) = accelerated_of(fd, r) else {
-        if r.obj.is_kernels() {
-            return Outcome::Pass;
-        }
-        if !(0..=IOV_MAX).contains(&count) {
-            return Outcome::Failed(Errno::INVAL);
-        }
-        let count = count as usize;
-        if !user::readable(vec, count * size_of::<libc::iovec>()) {
-            return Outcome::Failed(Errno::FAULT);
-        }
-        // SAFETY: the caller guarantees `count` valid iovecs, and no more than that are used.
-        return match unsafe { Iov::new(vec, count) } {
-            Some(mut v) if write => transmit(fd, r, None, &mut v, flags),
-            Some(mut v) => receive(fd, r, None, &mut v, flags),
-            None => Outcome::Pass,
-        };
-    };
+    let ep = accelerated_of(fd, r);
+    if ep.is_none() && r.obj.is_kernels() {
+        return Outcome::Pass;
+    }
     if !(0..=IOV_MAX).contains(&count) {
         return Outcome::Failed(Errno::INVAL);
     }
@@ -212,13 +170,12 @@ pub unsafe fn vectored(fd: i32, vec: *const libc::iovec, count: i32, write: bool
         return Outcome::Failed(Errno::FAULT);
     }
     // SAFETY: the caller guarantees that `vec` points to `count` valid iovecs.
-    let Some(mut iov) = (unsafe { Iov::new(vec, count as usize) }) else {
-        return Outcome::Failed(Errno::INVAL);
-    };
-    if iov.left() == 0 && !iov.is_outside() {
-        return Outcome::Done(0);
+    match unsafe { Iov::new(vec, count as usize) } {
+        Some(iov) if ep.is_some() && iov.left() == 0 && !iov.is_outside() => Outcome::Done(0),
+        Some(mut iov) => make(fd, r, ep, &mut iov, (flags, write)),
+        None if ep.is_some() => Outcome::Failed(Errno::INVAL),
+        None => Outcome::Pass,
     }
-    if write { transmit(fd, r, Some(ep), &mut iov, flags) } else { receive(fd, r, Some(ep), &mut iov, flags) }
 }
 
 /// preadv2(2), pwritev2(2). A socket has no offset; -1 means none.

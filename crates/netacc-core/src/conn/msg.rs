@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use crate::conn::candidate;
-use crate::conn::io::{accelerated, receive, transmit};
+use crate::conn::io::{self, accelerated};
 use crate::conn::msg_header::{self, SIZE as HEADER, each_passed};
 use crate::fd::table;
 use crate::listen::{adopt, dispatcher};
@@ -18,8 +18,7 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::user;
 use netacc_transport::Iov;
-use netacc_transport::shm::ShmEndpoint;
-use netacc_transport::shm::parts;
+use netacc_transport::shm::{ShmEndpoint, parts};
 
 const IOV_MAX: usize = 1024;
 
@@ -136,14 +135,14 @@ pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
         }
         // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
         return match unsafe { candidate(fd, m) } {
-            Some((r, mut v)) => transmit(fd, r, None, &mut v, flags),
+            Some((r, mut v)) => io::make(fd, r, None, &mut v, (flags, true)),
             None => Outcome::Pass,
         };
     };
     // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
     let checked = unsafe { iov(m).and_then(|v| msg_header::check_sent(m).map(|()| v)) };
     match checked {
-        Ok(mut v) => transmit(fd, r, Some(ep), &mut v, flags),
+        Ok(mut v) => io::make(fd, r, Some(ep), &mut v, (flags, true)),
         Err(e) => Outcome::Failed(e),
     }
 }
@@ -192,28 +191,19 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
     if flags & MSG_CMSG_COMPAT != 0 {
         return Outcome::Failed(Errno::INVAL);
     }
-    // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
-    let Some((r, ep)) = (unsafe { endpoint_for(fd, m) }) else {
-        // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
-        let Some((r, mut v)) = (unsafe { candidate(fd, m) }) else { return Outcome::Pass };
-        let done = receive(fd, r, None, &mut v, flags);
-        if let Outcome::Done(_) = done {
-            if !user::writable(m, HEADER) {
-                return Outcome::Failed(Errno::FAULT);
-            }
-            // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
-            unsafe {
-                (*m).msg_namelen = 0;
-                (*m).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
-            }
+    // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callees check.
+    let found = unsafe {
+        match endpoint_for(fd, m) {
+            Some((r, ep)) => iov(m).map(|v| Some((r, Some(ep), v))),
+            None => Ok(candidate(fd, m).map(|(r, v)| (r, None, v))),
         }
-        return done;
     };
-    // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
-    let got = match unsafe { iov(m) } {
-        Ok(mut v) => receive(fd, r, Some(ep), &mut v, flags),
-        Err(e) => Outcome::Failed(e),
+    let (r, ep, mut v) = match found {
+        Ok(Some(found)) => found,
+        Ok(None) => return Outcome::Pass,
+        Err(e) => return Outcome::Failed(e),
     };
+    let got = io::make(fd, r, ep, &mut v, (flags, false));
     if let Outcome::Done(_) = got {
         // What was read is lost then, as it is in the kernel.
         if !user::writable(m, HEADER) {
@@ -224,10 +214,10 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
         unsafe {
             (*m).msg_namelen = 0;
             (*m).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
-            if r.obj.has(INQ) {
-                put_inq(m, ep);
-            } else {
-                (*m).msg_controllen = 0;
+            match ep {
+                Some(ep) if r.obj.has(INQ) => put_inq(m, ep),
+                Some(_) => (*m).msg_controllen = 0,
+                None => {}
             }
         }
     }

@@ -93,7 +93,7 @@ fn retire(s: &'static Socket) -> bool {
 /// their own.
 pub(crate) fn keep_for_sleepers(r: Ref<Socket>, kernel: i32) {
     let s = r.obj;
-    if s.is_kernels() && s.is_pinned() && s.is_pinned_beside(table::numbers_of(r, -1).1) {
+    if s.is_kernels() && s.is_pinned_beside(1) && s.is_pinned_beside(table::numbers_of(r, -1).1) {
         s.kept.keep(kernel);
         s.set(SLEPT_ON, true);
     }

@@ -1,6 +1,7 @@
 //! The pool of links to servers, which later connections to the same destination use again.
 
-use crate::conn::reuseport::{Members, ReuseportGroup};
+use crate::conn::link_view::{MOST_LINKS, View};
+use crate::conn::reuseport::ReuseportGroup;
 use crate::conn::targets::{
     POOL, Target, add, check_liveness, known, links, links_to, retain, sweep, sweep_all, sweep_handed_on, target,
 };
@@ -19,17 +20,8 @@ use netacc_transport::shm::rendezvous::NoLink;
 use netacc_transport::shm::segment::{Segment, ServedBy};
 use netacc_transport::shm::{Link, ServerState, is_handing_on, owner, rendezvous};
 
-/// Number of links to a listener that several processes serve. Each of the first connects makes a link, which some idle
-/// process takes up; later ones rotate over these links, and sometimes make another one to find new processes.
-const SPREAD: usize = 16;
-/// How often a client comes to the rendezvous of such a listener before its connect goes by TCP.
+/// How often a client comes to the rendezvous of a listener of several processes before its connect goes by TCP.
 const MEETINGS: usize = 4;
-/// Largest number of links to such a listener. Beyond it the kernel's queue is the one that all of its processes have.
-const MOST_LINKS: usize = 64;
-/// Largest number of processes of one listener that are avoided because they do not accept the connects that wait
-/// there.
-const STUCK: usize = 8;
-
 const MOVES: u64 = time::ns(timeouts::QUEUED_CONNECT_MOVES);
 
 /// Claims a slot on the link; returns the lock if it has none left.
@@ -42,95 +34,6 @@ pub(super) fn claim_on(link: &'static Link, order: Guard<'static>) -> core::resu
     match link.claim() {
         Some(claimed) => Ok(Claim { link, claimed, pending: false, order }),
         None => Err(order),
-    }
-}
-
-/// Summary of the links to a destination. Valid under `POOL`, after a [`sweep`].
-struct View {
-    /// Number of links to the wanted listener.
-    count: usize,
-    /// Whether several processes have the wanted listener.
-    shared: bool,
-    /// Whether several processes have served it, so that further links may lead to others of them.
-    several: bool,
-    /// Whether they serve a connection for any time after each accept(2) ([`ServedBy::Acceptors`]).
-    acceptors: bool,
-    /// The members of the reuseport group to which there are links; `None`: the listener is in no group.
-    members: Option<Members>,
-    /// Processes that do not accept the connects that wait on one of their links, and so do not serve their other links
-    /// either.
-    stuck: [u32; STUCK],
-    /// Whether the kernel does not tell which listener has the port: then servers of other users are not trusted.
-    untold: bool,
-}
-
-impl View {
-    fn of(t: &'static Target) -> View {
-        let mut v = View {
-            count: 0,
-            shared: false,
-            several: false,
-            acceptors: false,
-            members: None,
-            stuck: [0; STUCK],
-            untold: false,
-        };
-        let mut room = v.stuck.iter_mut();
-        for link in links(t) {
-            let member = link.listener.member.load(Ordering::Relaxed);
-            if member != 0 {
-                v.members.get_or_insert_default().add(member);
-            }
-            if link.queue.is_stuck(link.segment())
-                && let Some(pid) = room.next()
-            {
-                *pid = link.peer_pid();
-            }
-        }
-        v
-    }
-
-    /// Number of members of the reuseport group to which there are links.
-    fn known(&self) -> usize {
-        self.members.as_ref().map_or(0, Members::count)
-    }
-
-    fn consider(&mut self, t: &'static Target, member: u64) {
-        for by in links_to(t, member).map(|l| l.segment().map_or(ServedBy::One, Segment::served_by)) {
-            self.count += 1;
-            self.shared |= by != ServedBy::One;
-            self.several |= matches!(by, ServedBy::Several | ServedBy::Acceptors);
-            self.acceptors |= by == ServedBy::Acceptors;
-        }
-    }
-
-    /// Whether another link should be made although there are some. Members of a reuseport group need none, since the
-    /// rotation spreads over them.
-    fn wants_link(&self, turn: usize) -> bool {
-        let later = turn.is_multiple_of(SPREAD) && self.known() < 2;
-        self.several && (self.count < SPREAD.div_ceil(self.known().max(1)) || later) && self.count < MOST_LINKS
-    }
-
-    /// Whether as many connects wait on all links to a listener of one process together as its backlog allows: a link has
-    /// fewer slots than some backlogs.
-    fn is_full_in_all(&self, t: &'static Target, member: u64) -> bool {
-        let segments = || links_to(t, member).filter_map(|l| Some((l, l.segment()?)));
-        let waiting = |exact| segments().map(|(l, seg)| l.queue.waiting(seg, exact)).fold(0, u64::saturating_add);
-        let limit = || segments().map(|(_, seg)| seg.backlog()).max().map_or(0, u64::from);
-        // What the server has taken is loaded only if that matters, since its words are in its cache.
-        !self.shared && links_to(t, member).nth(1).is_some() && {
-            let limit = limit();
-            limit != 0 && waiting(false) >= limit && waiting(true) >= limit
-        }
-    }
-
-    fn avoids(&self, link: &'static Link) -> bool {
-        if self.untold && !link.peer.is_trusted() {
-            return true;
-        }
-        // A process in a PID namespace that is not visible here has number 0, as free entries of the list do.
-        let pid = link.peer_pid();
-        self.shared && (link.queue.is_stuck(link.segment()) || (pid != 0 && self.stuck.contains(&pid)))
     }
 }
 
@@ -230,6 +133,35 @@ fn when_handed_on(t: &'static Target, mut order: Guard<'static>) -> (Guard<'stat
     (order, Waited { any: until.is_some(), ended })
 }
 
+/// The member of a reuseport group that the `turn`th connect is for, if the kernel is asked and says it. Links to which that
+/// does not fit are removed, and the others are looked at anew.
+fn member_by_kernel(t: &'static Target, view: &mut View, turn: usize, any: SocketAddr) -> Option<u64> {
+    let word = ask_if_due(t, view, turn, any)?;
+    retain(t, |link| current::heed(link, word));
+    *view = View { untold: word == Word::Untold, ..View::of(t) };
+    match word {
+        Word::Listener(found) if view.known() > 0 => Some(found.cookie),
+        _ => None,
+    }
+}
+
+/// Makes a link to a process that serves the listener. Processes that share it have rendezvous at different places, which
+/// are tried one after the other: the number of links leads round them, since the rotation begins anew with each link.
+fn meet(
+    any: SocketAddr,
+    dest: SocketAddr,
+    view: &View,
+    meant: Option<u64>,
+) -> core::result::Result<&'static Link, NoLink> {
+    let place = if view.shared { view.count as u16 % rendezvous::PLACES } else { 0 };
+    let once = |_| match rendezvous::connect_link(any, dest, meant, place) {
+        // A process has let us in and gone off to serve another client before it had our Hello.
+        Err(NoLink::Resources(Errno::PIPE | Errno::CONNRESET)) => None,
+        made => Some(made),
+    };
+    (0..MEETINGS).find_map(once).unwrap_or(Err(NoLink::Busy))
+}
+
 /// `None`: a link was found to have ended, and is removed.
 fn attempt(
     from: SocketAddr,
@@ -249,18 +181,7 @@ fn attempt(
     let mut view = View::of(t);
     let turn = t.rotation.fetch_add(1, Ordering::Relaxed) as usize;
     let any = SocketAddr::new(from.ip(), if from.port() == 0 { reuseport::any_port() } else { from.port() });
-    let mut named = member;
-    if named.is_none() {
-        let word = ask_if_due(t, &view, turn, any);
-        if let Some(word) = word {
-            retain(t, |link| current::heed(link, word));
-            view = View { untold: word == Word::Untold, ..View::of(t) };
-        }
-        named = match word {
-            Some(Word::Listener(found)) if view.known() > 0 => Some(found.cookie),
-            _ => None,
-        };
-    }
+    let named = member.or_else(|| member_by_kernel(t, &mut view, turn, any));
     let count = view.known();
     // Connects rotate over the members of a group, and over the links of one member.
     let (meant, turn) = match named.or_else(|| view.members.as_ref()?.at(turn)) {
@@ -286,37 +207,37 @@ fn attempt(
         return Ok(None);
     }
     sweep_all();
-    // Processes that share the listener have rendezvous at different places, which are tried one after the other.
-    // The number of links leads round them, since the rotation begins anew with each link.
-    let place = if view.shared { view.count as u16 % rendezvous::PLACES } else { 0 };
     let meant = named.or_else(|| meant.map(|cookie| owner::listener_cookie(any, dest).unwrap_or(cookie)));
-    let meet = |_| match rendezvous::connect_link(any, dest, meant, place) {
-        // A process has let us in and gone off to serve another client before it had our Hello.
-        Err(NoLink::Resources(Errno::PIPE | Errno::CONNRESET)) => None,
-        made => Some(made),
-    };
-    let made = (0..MEETINGS).find_map(meet).unwrap_or(Err(NoLink::Busy));
+    let made = meet(any, dest, &view, meant);
     if named.is_some() {
         t.reuseport.on_kernel_choice(matches!(made, Err(NoLink::Nobody)));
     }
     let link = made.map_err(|e| why_not(e, meant.is_some()))?;
-    current::confirm(link);
-    if link.listener.member.load(Ordering::Relaxed) == 0 {
-        // A link that was made for another listener is obsolete.
-        let listener = link.listener.cookie.load(Ordering::Relaxed);
-        retain(t, |l| {
-            l.listener.member.load(Ordering::Relaxed) != 0 || l.listener.cookie.load(Ordering::Relaxed) == listener
-        });
-    }
     if count == 0 {
         // If this is the first member of a group, the others have to be found.
         t.rotation.store(1, Ordering::Relaxed);
     }
-    // Tells the server to take up this link before it serves later connects of another one.
-    links_to(t, link.listener.member.load(Ordering::Relaxed)).filter_map(Link::segment).for_each(Segment::set_more);
-    add(t, link);
-    let pending = what != ClaimFor::Late && view.is_full_in_all(t, link.listener.member.load(Ordering::Relaxed));
+    enter(t, link);
+    let pending = what != ClaimFor::Late && view.is_full_in_all(t, member_of(link));
     claim_on(link, order).map(|claim| Some(Claim { pending, ..claim })).map_err(|_| Reason::NoMemory)
+}
+
+/// The member of a reuseport group to which a link leads; 0: the listener is in no group.
+fn member_of(link: &Link) -> u64 {
+    link.listener.member.load(Ordering::Relaxed)
+}
+
+/// Adds a link that was just made.
+fn enter(t: &'static Target, link: &'static Link) {
+    current::confirm(link);
+    if member_of(link) == 0 {
+        // A link that was made for another listener is obsolete.
+        let listener = link.listener.cookie.load(Ordering::Relaxed);
+        retain(t, |l| member_of(l) != 0 || l.listener.cookie.load(Ordering::Relaxed) == listener);
+    }
+    // Tells the server to take up this link before it serves later connects of another one.
+    links_to(t, member_of(link)).filter_map(Link::segment).for_each(Segment::set_more);
+    add(t, link);
 }
 
 /// Claims a slot on `link` to `dest`, a server on another host, or, unless `only` that link may be used, on an earlier
@@ -424,7 +345,7 @@ pub fn can_move(dest: SocketAddr, link: &'static Link) -> bool {
     let _order = POOL.lock();
     let now = time::now();
     let Some(t) = target(dest, link.is_remote()) else { return false };
-    let member = link.listener.member.load(Ordering::Relaxed);
+    let member = member_of(link);
     let several = matches!(by, ServedBy::Several | ServedBy::Acceptors);
     // By TCP any of the processes can accept it.
     by == ServedBy::Acceptors
@@ -505,6 +426,5 @@ pub fn is_exact(dest: SocketAddr, tcp_first: bool) -> bool {
 /// Whether links to `dest` lead to listeners that share a port, and `which` holds for their group.
 fn is_group(dest: SocketAddr, which: impl FnOnce(&ReuseportGroup) -> bool) -> bool {
     let _order = POOL.lock();
-    target(dest, false)
-        .is_some_and(|t| links(t).any(|l| l.listener.member.load(Ordering::Relaxed) != 0) && which(&t.reuseport))
+    target(dest, false).is_some_and(|t| links(t).any(|l| member_of(l) != 0) && which(&t.reuseport))
 }

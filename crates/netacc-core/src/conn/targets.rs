@@ -2,6 +2,8 @@
 
 use crate::conn::kernel_queue;
 use crate::conn::reuseport::ReuseportGroup;
+use crate::object::reference::at;
+use core::iter::successors;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use netacc_sys::mem::Zeroed;
@@ -42,18 +44,19 @@ static TARGETS: Slab<Target> = Slab::new();
 /// Guards the buckets, the targets' lists of links, and the order of connects on a link.
 pub(super) static POOL: Lock<{ lock_rank::POOL }> = Lock::new();
 
+/// The head of the list in which a target for `dest` is.
+fn bucket(dest: SocketAddr) -> Option<&'static AtomicPtr<Target>> {
+    BUCKET.get(usize::from(dest.port()) % BUCKETS)
+}
+
+/// The targets of a bucket. Under [`POOL`].
+fn targets(head: &AtomicPtr<Target>) -> impl Iterator<Item = &'static Target> + use<> {
+    successors(at(head.load(Ordering::Relaxed)), |t| at(t.next.load(Ordering::Relaxed)))
+}
+
 /// The target for `dest`, if there is one. Under [`POOL`].
-#[allow(unsafe_code)]
 pub(super) fn known(dest: SocketAddr, remote: bool) -> Option<&'static Target> {
-    let mut p = BUCKET.get(usize::from(dest.port()) % BUCKETS)?.load(Ordering::Relaxed);
-    // SAFETY: the list holds type-stable objects; POOL is held.
-    while let Some(t) = unsafe { p.as_ref() } {
-        if t.dest.get() == Some(dest) && t.remote.load(Ordering::Relaxed) == remote {
-            return Some(t);
-        }
-        p = t.next.load(Ordering::Relaxed);
-    }
-    None
+    targets(bucket(dest)?).find(|t| t.dest.get() == Some(dest) && t.remote.load(Ordering::Relaxed) == remote)
 }
 
 /// The target for `dest`, which is made if there is none; `None`: no memory. Under [`POOL`].
@@ -61,7 +64,7 @@ pub(super) fn target(dest: SocketAddr, remote: bool) -> Option<&'static Target> 
     if let Some(t) = known(dest, remote) {
         return Some(t);
     }
-    let head = BUCKET.get(usize::from(dest.port()) % BUCKETS)?;
+    let head = bucket(dest)?;
     let t = TARGETS.alloc()?;
     t.dest.set(dest);
     t.remote.store(remote, Ordering::Relaxed);
@@ -98,18 +101,13 @@ pub(super) fn check_liveness(l: &'static Link) {
 /// The target for `dest`, on another host; else one without links to a destination for which `stands_in` is true, which
 /// then gets this destination, so that the list does not grow with each server that starts. Under [`POOL`].
 pub(super) fn target_or_unused(dest: SocketAddr, stands_in: fn(SocketAddr) -> bool) -> Option<&'static Target> {
-    let head = BUCKET.get(usize::from(dest.port()) % BUCKETS)?;
-    let mut p = head.load(Ordering::Relaxed);
     let mut free = None;
-    #[allow(unsafe_code)]
-    // SAFETY: the list holds type-stable objects; POOL is held.
-    while let Some(t) = unsafe { p.as_ref() } {
+    for t in targets(bucket(dest)?) {
         match t.dest.get() {
             Some(of) if of == dest => return Some(t),
             Some(of) if stands_in(of) && load_link(&t.links).is_none() => free = Some(t),
             _ => {}
         }
-        p = t.next.load(Ordering::Relaxed);
     }
     match free {
         Some(t) => {
@@ -169,43 +167,23 @@ pub(super) fn retain(t: &'static Target, mut keep: impl FnMut(&Link) -> bool) {
 /// Sweeps every destination, so that a program that connects to many servers does not keep links to those that have
 /// ended. Under `POOL`.
 pub(super) fn sweep_all() {
-    for head in &BUCKET {
-        let mut p = head.load(Ordering::Relaxed);
-        #[allow(unsafe_code)]
-        // SAFETY: the list holds type-stable objects; POOL is held.
-        while let Some(t) = unsafe { p.as_ref() } {
-            let mut l = load_link(&t.links);
-            while let Some(link) = l {
-                check_liveness(link);
-                l = load_link(&link.next);
-            }
-            sweep(t);
-            p = t.next.load(Ordering::Relaxed);
-        }
+    for t in BUCKET.iter().flat_map(targets) {
+        links(t).for_each(check_liveness);
+        sweep(t);
     }
 }
 
 /// Whether a connect of this process waits at a server, also one whose connection has gone on by another path: the server
 /// finds it by the link. Links of servers that have ended do not count.
-#[allow(unsafe_code)]
 pub(crate) fn any_connect_waits() -> bool {
     let _g = POOL.lock();
-    BUCKET.iter().any(|head| {
-        let mut p = head.load(Ordering::Relaxed);
-        // SAFETY: the list holds type-stable objects; POOL is held.
-        while let Some(t) = unsafe { p.as_ref() } {
-            if links(t).any(|link| !link.is_lost() && link.segment().is_some_and(|segment| segment.queued() > 0)) {
-                return true;
-            }
-            p = t.next.load(Ordering::Relaxed);
-        }
-        false
-    })
+    let waits = |link: &Link| !link.is_lost() && link.segment().is_some_and(|segment| segment.queued() > 0);
+    BUCKET.iter().flat_map(targets).any(|t| links(t).any(waits))
 }
 
 /// The links of a target, newest first. Under [`POOL`].
 pub(super) fn links(t: &'static Target) -> impl Iterator<Item = &'static Link> {
-    core::iter::successors(load_link(&t.links), |l| load_link(&l.next))
+    successors(load_link(&t.links), |l| load_link(&l.next))
 }
 
 /// The links to the listener with the cookie `member` (0: there is only one listener).
@@ -214,19 +192,9 @@ pub(super) fn links_to(t: &'static Target, member: u64) -> impl Iterator<Item = 
 }
 
 /// Called in the child of a fork: the links are the parent's; connections of the child make their own.
-#[allow(unsafe_code)]
 pub fn after_fork() {
-    for b in &BUCKET {
-        let mut p = b.load(Ordering::Relaxed);
-        // SAFETY: the list holds type-stable objects, and the child has a single thread.
-        while let Some(t) = unsafe { p.as_ref() } {
-            let mut l = t.links.swap(core::ptr::null_mut(), Ordering::Relaxed);
-            // SAFETY: links are type-stable.
-            while let Some(link) = unsafe { l.as_ref() } {
-                l = link.next.load(Ordering::Relaxed);
-                link.inherit();
-            }
-            p = t.next.load(Ordering::Relaxed);
-        }
+    for t in BUCKET.iter().flat_map(targets) {
+        links(t).for_each(Link::inherit);
+        t.links.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
 }

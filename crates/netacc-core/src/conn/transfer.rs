@@ -1,5 +1,4 @@
-//! Transfer of bytes on an accelerated connection: every read- and write-like call on one ends in [`receive`] or
-//! [`transmit`].
+//! Transfer of bytes on an accelerated connection: every read- and write-like call on one ends in [`make`].
 
 use crate::conn::pin::Waiting;
 use crate::fd::table;
@@ -15,19 +14,300 @@ use netacc_sys::errno::{Answer, Errno, Fail, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::{raw, sleeping};
 use netacc_transport::rdma::engine::{progress, ring_bypass};
-use netacc_transport::shm::ShmEndpoint;
-use netacc_transport::shm::{enough, parts};
+use netacc_transport::shm::{ShmEndpoint, enough, parts};
 use netacc_transport::{Endpoint, Interest, Iov, Readiness};
+
+pub(super) const READ: Interest = Interest { read: true, write: false };
+pub(super) const WRITE: Interest = Interest { read: false, write: true };
 
 pub(crate) fn deadline(timeout_ns: u64) -> Deadline {
     if timeout_ns == 0 { Deadline::Never } else { Deadline::after(timeout_ns as i64) }
 }
 
-/// recv(2) and similar calls on an accelerated connection. Its caller keeps `call`, which holds the connection of a call that
-/// waits, until it needs the connection no more.
-pub(super) fn receive(
+/// Why an attempt under the lock of a direction moved no bytes.
+pub(super) enum Miss {
+    /// There are no bytes, or there is no room.
+    Empty,
+    /// As `Empty`, until the connection has changed its path.
+    SwitchDue,
+    /// Another thread has taken the connection out of the ring.
+    Elsewhere,
+    /// The connection was closed, and its object may be that of another one.
+    Closed,
+    /// The connection failed, or the program's memory cannot be accessed.
+    Failed(Errno),
+}
+
+impl Miss {
+    /// What the error of an attempt means. Under the lock.
+    #[inline]
+    pub(super) fn of(ep: &ShmEndpoint, e: Errno) -> Miss {
+        match e {
+            Errno::AGAIN if ep.must_switch() => Miss::SwitchDue,
+            Errno::AGAIN => Miss::Empty,
+            e => Miss::Failed(e),
+        }
+    }
+}
+
+/// The number of bytes that an attempt moved, or why it moved none.
+pub(super) type Tried<T = usize> = core::result::Result<T, Miss>;
+
+/// Looks a connection up again, under the lock of a direction: without the lock or a pin, another thread may switch or
+/// close it, and unmap the segment.
+#[inline]
+pub(super) fn find(r: Ref<Socket>) -> Tried<&'static ShmEndpoint> {
+    if r.valid() { r.obj.ring().ok_or(Miss::Elsewhere) } else { Err(Miss::Closed) }
+}
+
+/// A call in progress: what receiving and sending have in common.
+struct Transfer<'c, 'v> {
     r: Ref<Socket>,
-    mut ep: &'static ShmEndpoint,
+    /// The endpoint that the last attempt found: the connection may have another one each time that its lock was free.
+    ep: &'static ShmEndpoint,
+    iov: &'c mut Iov<'v>,
+    flags: i32,
+    nonblock: bool,
+    call: &'c mut Waiting,
+    /// Number of bytes transferred so far.
+    done: usize,
+}
+
+impl<'c, 'v> Transfer<'c, 'v> {
+    #[inline]
+    fn new(
+        r: Ref<Socket>,
+        ep: &'static ShmEndpoint,
+        iov: &'c mut Iov<'v>,
+        flags: i32,
+        call: &'c mut Waiting,
+    ) -> Transfer<'c, 'v> {
+        requests::check();
+        queued_connects::check();
+        ownership::settle(r.obj);
+        let nonblock = flags & MSG_DONTWAIT != 0 || r.obj.has(NONBLOCK);
+        Transfer { r, ep, iov, flags, nonblock, call, done: 0 }
+    }
+
+    /// The same call, for a step that is not inlined: the fields of this one stay in registers.
+    #[inline]
+    fn lend(&mut self) -> Transfer<'_, 'v> {
+        Transfer { iov: self.iov, call: self.call, ..*self }
+    }
+
+    /// What the error of an attempt at `ep` means, under the same lock. An error of the connection that comes after bytes of
+    /// the same call is for the program's next call; EFAULT is none of the connection.
+    #[inline]
+    fn miss(&self, ep: &ShmEndpoint, e: Errno) -> Miss {
+        if self.done > 0 && e != Errno::AGAIN && e != Errno::FAULT {
+            ep.side.put_back(e);
+        }
+        Miss::of(ep, e)
+    }
+
+    /// Reads once.
+    #[inline]
+    fn read(&mut self, bad: bool) -> Tried {
+        let _g = self.r.obj.rx.lock();
+        let ep = find(self.r)?;
+        self.ep = ep;
+        let (peek, wanted) = (self.flags & MSG_PEEK != 0, self.iov.left());
+        let res = if self.flags & MSG_TRUNC != 0 && wanted > 0 && ep.unread() > 0 {
+            // tcp(7): the bytes are discarded, not copied.
+            let n = if peek { parts::unread(ep).min(wanted) } else { ep.discard(wanted) };
+            self.iov.skip(n);
+            // Another process may have read the bytes meanwhile, which is not an end of the stream.
+            if n == 0 && ep.unread() == 0 { Err(Errno::AGAIN) } else { Ok(n) }
+        } else {
+            ep.try_read(self.iov, peek)
+        };
+        match res {
+            Ok(0) if bad && ep.unread() > 0 => Err(Miss::Failed(Errno::FAULT)),
+            Ok(n) => Ok(n),
+            Err(e) => Err(self.miss(ep, e)),
+        }
+    }
+
+    /// Writes once.
+    #[inline]
+    fn write(&mut self) -> Tried {
+        let _g = self.r.obj.tx.lock();
+        let ep = find(self.r)?;
+        self.ep = ep;
+        let more = self.flags & MSG_MORE != 0;
+        if more {
+            ep.side.set_more(true);
+        }
+        let mut res = write_burst(ep, self.iov, !self.nonblock);
+        // A writer that gets EAGAIN is notified of room by epoll: so the request for room is registered, and the ring
+        // checked again, before EAGAIN is returned.
+        if res == Err(Errno::AGAIN) && self.nonblock && ep.want_room() {
+            res = write_burst(ep, self.iov, false);
+        }
+        if more {
+            ep.side.set_more(false);
+        }
+        let n = res.map_err(|e| self.miss(ep, e))?;
+        // After a partial write a program waits for room without another call, so room is requested here too.
+        if self.nonblock && self.iov.left() > 0 && ep.want_room() {
+            ep.room_came();
+        }
+        Ok(n)
+    }
+
+    /// Counts `n` bytes that were received. Returns whether the call has enough: a blocking one waits for SO_RCVLOWAT bytes,
+    /// which usually is 1.
+    #[inline]
+    fn received(&mut self, n: usize) -> bool {
+        self.done += n;
+        let peek = self.flags & MSG_PEEK != 0;
+        if !peek && let Some(e) = self.r.obj.stats() {
+            e.received(n as u64);
+        }
+        let enough = self.done >= self.ep.edges.lowat() && self.flags & MSG_WAITALL == 0;
+        enough || peek || self.nonblock || self.iov.left() == 0
+    }
+
+    /// Counts `n` bytes that were sent.
+    #[inline]
+    fn sent(&mut self, n: usize) {
+        self.done += n;
+        if n > 0
+            && let Some(e) = self.r.obj.stats()
+        {
+            e.sent(n as u64);
+        }
+    }
+
+    /// Ends a call that cannot go on: with the bytes that it has transferred, or else with `fail`.
+    #[inline]
+    fn end(&self, fail: impl Into<Fail>) -> Answer<usize> {
+        if self.done > 0 { Ok(self.done) } else { Err(fail.into()) }
+    }
+
+    /// Makes a peek with MSG_WAITALL: waits until all bytes are there, or no more can come. Those that are there when the wait
+    /// ends are returned, whatever ended it. A connection whose writer has no memory for as many goes to the kernel, where
+    /// the caller waits for the rest.
+    #[cold]
+    fn wait_for_all(self) -> Answer<()> {
+        let r = self.r;
+        let until = self.call.until(&r.obj.rcvtimeo);
+        self.call.hold(r)?;
+        let wanted = self.iov.left().min(enough::FULL);
+        // Number of bytes that were there when the writer was last asked to look for room.
+        let mut asked_with = 0;
+        let over = |ep: &ShmEndpoint| ep.readiness().0 & (Readiness::RDHUP | Readiness::HUP | Readiness::ERR) != 0;
+        while let Some(ep) = r.obj.ring() {
+            if ep.must_switch() {
+                redispatch::complete_switch(r);
+                continue;
+            }
+            let there = parts::unread(ep);
+            if there >= wanted || over(ep) || parts::end_after_ring(ep) {
+                break;
+            }
+            if there == asked_with && enough::is_writer_waiting(ep) {
+                if standstill::leave(r, ep) {
+                    continue;
+                }
+                break;
+            }
+            asked_with = there;
+            if ep.unread() > 0 {
+                let _g = r.obj.rx.lock();
+                if !r.valid() {
+                    break;
+                }
+                // This read of one byte lets a writer that found no room in the small window open the large one.
+                let mut byte = 0u8;
+                let _ = ep.try_read(&mut Iov::one(&one((&raw mut byte).cast_const(), 1)), true);
+                ep.peeked();
+            }
+            match connection::until(r, READ, wanted, until) {
+                Err(_) if self.ep.unread() > 0 => break,
+                waited => waited?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for bytes, or for the first of SO_RCVLOWAT: the call takes bytes as they come, and has them where its time ends
+    /// before there are so many. Returns how many the engine has put straight into the program's buffers.
+    fn wait_for_bytes(self, plain: bool) -> Answer<usize> {
+        let until = self.call.until(&self.r.obj.rcvtimeo);
+        let at_least = usize::from(self.flags & MSG_PEEK == 0 && self.ep.edges.lowat() > 1);
+        self.call.hold(self.r)?;
+        let mut past = 0;
+        connection::until_done(self.r, READ, at_least, until, |ep| {
+            // The wait asks again after it has got some.
+            past += progress_for_reader(self.r, ep, self.iov, plain);
+            past > 0
+        })?;
+        Ok(past)
+    }
+
+    /// Continues a call whose connection another thread has switched, with the same meaning.
+    #[cold]
+    fn elsewhere(mut self, write: bool) -> Answer<usize> {
+        let s = self.r.obj;
+        let (events, limit) = if write { (libc::POLLOUT, &s.sndtimeo) } else { (libc::POLLIN, &s.rcvtimeo) };
+        let until = (!self.nonblock).then(|| self.call.until(limit));
+        if self.done == 0 {
+            return Err(leave_to_kernel(self.r, events, until));
+        }
+        if write || self.flags & MSG_WAITALL != 0 && !self.nonblock {
+            self.go_on(write);
+        }
+        Ok(self.done)
+    }
+
+    /// Transfers the rest of a call where the connection is by now, as far as that goes.
+    fn go_on(&mut self, write: bool) {
+        let r = self.r;
+        let flags = if write { self.flags | MSG_NOSIGNAL } else { self.flags };
+        while let Some(fd) = table::reach(r) {
+            // The call ends by the kernel's means alone, unless the connection is back in a ring already.
+            if r.obj.is_candidate() {
+                promote::cancel(fd, r);
+            }
+            if let Some(ep) = r.obj.ring() {
+                match make(r, ep, self.iov, (flags, write), self.call) {
+                    Err(Fail::ToKernel | Fail::Anew) => continue,
+                    res => self.done += res.unwrap_or(0),
+                }
+            } else if r.obj.is_kernels() {
+                while let Some((p, n)) = self.iov.first() {
+                    match if write { sleeping::send(fd, p, n, flags) } else { sleeping::recv(fd, p, n, flags) } {
+                        Ok(0) | Err(_) => break,
+                        Ok(k) => {
+                            self.iov.skip(k);
+                            self.done += k;
+                        }
+                    }
+                }
+            }
+            return;
+        }
+    }
+}
+
+/// Makes a call on an accelerated connection. Its caller keeps `call`, which holds the connection of a call that waits, until
+/// it needs the connection no more.
+#[inline]
+pub(super) fn make(
+    r: Ref<Socket>,
+    ep: &'static ShmEndpoint,
+    iov: &mut Iov<'_>,
+    (flags, write): (i32, bool),
+    call: &mut Waiting,
+) -> Answer<usize> {
+    if write { transmit(r, ep, iov, flags, call) } else { receive(r, ep, iov, flags, call) }
+}
+
+/// recv(2) and similar calls.
+fn receive(
+    r: Ref<Socket>,
+    ep: &'static ShmEndpoint,
     dst: &mut Iov<'_>,
     flags: i32,
     call: &mut Waiting,
@@ -39,125 +319,40 @@ pub(super) fn receive(
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Err(Fail::AGAIN);
     }
-    requests::check();
-    queued_connects::check();
-    let s = r.obj;
-    ownership::settle(s);
     // With MSG_TRUNC nothing is copied (tcp(7)). Otherwise a call with an invalid buffer waits like one without room,
     // until there is something to copy.
     let bad = dst.bad() && flags & MSG_TRUNC == 0;
     let mut no_room = Iov::empty();
-    let dst = if bad { &mut no_room } else { dst };
-    let peek = flags & MSG_PEEK != 0;
-    let nonblock = flags & MSG_DONTWAIT != 0 || s.has(NONBLOCK);
-    // Bytes from another host may be copied straight into the program's buffers.
-    let plain = !bad && flags & (MSG_PEEK | MSG_TRUNC) == 0;
-    let mut got = 0;
-    let mut past = 0;
-    let mut driven = false;
-    if peek && flags & MSG_WAITALL != 0 && !nonblock {
-        let until = call.until(&s.rcvtimeo);
-        call.hold(r)?;
-        match wait_for_all(r, dst.left(), until) {
-            // Unread bytes are returned, whatever ended the wait.
-            Err(_) if ep.unread() > 0 => {}
-            Err(e) => return Err(e),
-            Ok(()) => {}
-        }
+    let mut t = Transfer::new(r, ep, if bad { &mut no_room } else { dst }, flags, call);
+    if flags & MSG_PEEK != 0 && flags & MSG_WAITALL != 0 && !t.nonblock {
+        t.lend().wait_for_all()?;
     }
+    // Bytes from another host may be copied straight into the program's buffers, `past` the ring.
+    let plain = !bad && flags & (MSG_PEEK | MSG_TRUNC) == 0;
+    let (mut past, mut driven) = (0, false);
     loop {
-        let wanted = dst.left();
-        // The endpoint's state is read under the lock: without the lock or a pin, another thread may close the
-        // connection and unmap the segment.
-        let mut switched = false;
-        let res = if past > 0 {
-            Ok(core::mem::take(&mut past))
-        } else {
-            let _g = s.rx.lock();
-            if !r.valid() {
-                return Err(Fail::BADF);
-            }
-            // While the lock was free, another thread may have switched the connection.
-            let Some(here) = s.endpoint().filter(|_| s.is_shm()) else {
-                drop(_g);
-                let more = flags & MSG_WAITALL != 0 && !nonblock;
-                let until = (!nonblock).then(|| call.until(&s.rcvtimeo));
-                return match got {
-                    0 => Err(leave_to_kernel(r, libc::POLLIN, until)),
-                    _ if more => Ok(go_on(r, dst, got, (flags, false), call)),
-                    _ => Ok(got),
-                };
-            };
-            // The following calls use this endpoint; the previous one may belong to another connection by now.
-            ep = here;
-            let res = if flags & MSG_TRUNC != 0 && wanted > 0 && ep.unread() > 0 {
-                // tcp(7): the bytes are discarded, not copied.
-                let n = if peek { parts::unread(ep).min(wanted) } else { ep.discard(wanted) };
-                dst.skip(n);
-                // Another process may have read the bytes meanwhile, which is not an end of the stream.
-                if n == 0 && ep.unread() == 0 { Err(Errno::AGAIN) } else { Ok(n) }
-            } else {
-                ep.try_read(dst, peek)
-            };
-            match res {
-                Ok(0) if bad && ep.unread() > 0 => Err(Errno::FAULT),
-                Err(Errno::AGAIN) => {
-                    switched = ep.must_switch();
-                    res
-                }
-                Err(e) if got > 0 && e != Errno::FAULT => {
-                    ep.side.put_back(e);
-                    res
-                }
-                _ => res,
-            }
-        };
-        match res {
-            Ok(0) => return Ok(got),
-            Ok(n) => {
-                got += n;
-                if !peek && let Some(e) = s.stats() {
-                    e.received(n as u64);
-                }
-                // A blocking call waits for SO_RCVLOWAT bytes; usually that is 1.
-                let enough = got >= ep.edges.lowat() && flags & MSG_WAITALL == 0;
-                if enough || peek || nonblock || dst.left() == 0 {
-                    return Ok(got);
-                }
-            }
-            Err(Errno::AGAIN) if switched => redispatch::complete_switch(r),
-            Err(Errno::AGAIN) if nonblock && got == 0 && !driven && ep.side.is_remote() => {
+        match if past > 0 { Ok(core::mem::take(&mut past)) } else { t.read(bad) } {
+            Ok(0) => return Ok(t.done),
+            Ok(n) if t.received(n) => return Ok(t.done),
+            Ok(_) => {}
+            Err(Miss::SwitchDue) => redispatch::complete_switch(r),
+            Err(Miss::Empty) if t.nonblock && t.done == 0 && !driven && t.ep.side.is_remote() => {
                 driven = true;
-                past = progress_for_reader(r, ep, dst, plain);
+                past = progress_for_reader(r, t.ep, t.iov, plain);
             }
-            Err(Errno::AGAIN) if nonblock => {
-                return if got > 0 { Ok(got) } else { Err(Fail::AGAIN) };
-            }
-            Err(Errno::AGAIN) => {
-                let until = call.until(&s.rcvtimeo);
-                let read = Interest { read: true, write: false };
-                // The call takes bytes as they come, and has them where its time ends before there are SO_RCVLOWAT.
-                let at_least = usize::from(!peek && ep.edges.lowat() > 1);
-                let waited = call.hold(r).and_then(|()| {
-                    connection::until_done(r, read, at_least, until, |ep| {
-                        past = progress_for_reader(r, ep, dst, plain);
-                        past > 0
-                    })
-                });
-                match waited {
+            Err(Miss::Empty) if t.nonblock => return t.end(Fail::AGAIN),
+            Err(Miss::Empty) => {
+                let roomless = t.iov.left() == 0 && !bad;
+                match t.lend().wait_for_bytes(plain) {
                     // For a read without room the kernel waits once and returns 0, whatever ended the wait.
-                    Ok(()) | Err(Fail::AGAIN | Fail::INTR | Fail::Anew | Fail::Restart) if wanted == 0 && !bad => {
-                        return Ok(0);
-                    }
-                    Ok(()) => {}
-                    Err(_) if got > 0 => return Ok(got),
-                    Err(e) => return Err(e),
+                    Ok(_) | Err(Fail::AGAIN | Fail::INTR | Fail::Anew | Fail::Restart) if roomless => return Ok(0),
+                    Ok(n) => past = n,
+                    Err(e) => return t.end(e),
                 }
             }
-            // EFAULT of the buffers is not an error of the connection.
-            Err(Errno::FAULT) if got > 0 => return Ok(got),
-            Err(_) if got > 0 => return Ok(got),
-            Err(e) => return Err(e.into()),
+            Err(Miss::Elsewhere) => return t.elsewhere(false),
+            Err(Miss::Closed) => return Err(Fail::BADF),
+            Err(Miss::Failed(e)) => return t.end(e),
         }
     }
 }
@@ -186,196 +381,75 @@ pub(super) fn leave_to_kernel(r: Ref<Socket>, events: i16, until: Option<Deadlin
     }
 }
 
-/// Continues a call that has transferred `done` bytes where the connection is by now, with the same meaning.
-#[cold]
-fn go_on(r: Ref<Socket>, iov: &mut Iov<'_>, mut done: usize, (flags, write): (i32, bool), call: &mut Waiting) -> usize {
-    loop {
-        let Some(fd) = table::reach(r) else { return done };
-        // The call ends by the kernel's means alone, unless the connection is back in a ring already.
-        if r.obj.is_candidate() {
-            promote::cancel(fd, r);
-        }
-        if let Some(ep) = r.obj.endpoint().filter(|_| r.obj.is_shm()) {
-            match if write { transmit(r, ep, iov, flags, call) } else { receive(r, ep, iov, flags, call) } {
-                Ok(n) => return done + n,
-                Err(Fail::ToKernel | Fail::Anew) => continue,
-                Err(_) => return done,
-            }
-        }
-        if !r.obj.is_kernels() {
-            return done;
-        }
-        while let Some((p, n)) = iov.first() {
-            match if write { sleeping::send(fd, p, n, flags) } else { sleeping::recv(fd, p, n, flags) } {
-                Ok(0) | Err(_) => break,
-                Ok(k) => {
-                    iov.skip(k);
-                    done += k;
-                }
-            }
-        }
-        return done;
-    }
-}
-
-/// Makes a peek with MSG_WAITALL: waits until `wanted` bytes are there, or no more can come. A connection whose writer has no
-/// memory for as many goes to the kernel, where the caller waits for the rest. The caller holds a pin.
-#[cold]
-fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Answer<()> {
-    let wanted = wanted.min(enough::FULL);
-    // Number of bytes that were there when the writer was last asked to look for room.
-    let mut asked_with = 0;
-    let over = |ep: &ShmEndpoint| ep.readiness().0 & (Readiness::RDHUP | Readiness::HUP | Readiness::ERR) != 0;
-    loop {
-        let Some(ep) = r.obj.endpoint().filter(|_| r.obj.is_shm()) else { return Ok(()) };
-        if ep.must_switch() {
-            redispatch::complete_switch(r);
-            continue;
-        }
-        let there = parts::unread(ep);
-        if there >= wanted || over(ep) || parts::end_after_ring(ep) {
-            return Ok(());
-        }
-        if there == asked_with && enough::is_writer_waiting(ep) {
-            match standstill::leave(r, ep) {
-                true => continue,
-                false => return Ok(()),
-            }
-        }
-        asked_with = there;
-        if ep.unread() > 0 {
-            let _g = r.obj.rx.lock();
-            if !r.valid() {
-                return Err(Fail::BADF);
-            }
-            // This read of one byte lets a writer that found no room in the small window open the large one.
-            let mut byte = 0u8;
-            let _ = ep.try_read(&mut Iov::one(&one((&raw mut byte).cast_const(), 1)), true);
-            ep.peeked();
-        }
-        connection::until(r, Interest { read: true, write: false }, wanted, until)?;
-    }
-}
-
-/// send(2) and similar calls on an accelerated connection, with `call` as [`receive`] has it.
-pub(super) fn transmit(
+/// send(2) and similar calls.
+fn transmit(
     r: Ref<Socket>,
-    mut ep: &'static ShmEndpoint,
+    ep: &'static ShmEndpoint,
     src: &mut Iov<'_>,
     flags: i32,
     call: &mut Waiting,
 ) -> Answer<usize> {
     if flags & MSG_OOB != 0 {
-        if ep.side.is_remote() {
-            // No kernel socket here leads to the other host, so an urgent byte could not be delivered.
-            return Err(Errno::OPNOTSUPP.into());
-        }
-        // Only the kernel can send urgent data, so the connection is demoted.
-        let fd = table::reach(r).ok_or(Errno::BADF)?;
-        demote::demote(fd, r, Reason::Unsupported)?;
-        return Err(Fail::ToKernel);
+        return Err(send_urgent(r, ep));
     }
-    let s = r.obj;
     if src.bad()
         && let Some(e) = refusal(ep, flags)
     {
         return Err(e.into());
     }
-    requests::check();
-    queued_connects::check();
-    ownership::settle(s);
-    let nonblock = flags & MSG_DONTWAIT != 0 || s.has(NONBLOCK);
-    let mut sent = 0;
+    let mut t = Transfer::new(r, ep, src, flags, call);
     loop {
-        if ep.side.is_remote() && src.left() > 0 {
-            let n = ring_bypass::send(r.token(), ep, src);
-            sent += n;
-            if n > 0
-                && let Some(e) = s.stats()
-            {
-                e.sent(n as u64);
-            }
-            if n > 0 && src.left() == 0 {
-                return Ok(sent);
+        if t.ep.side.is_remote() && t.iov.left() > 0 {
+            let n = ring_bypass::send(r.token(), t.ep, t.iov);
+            t.sent(n);
+            if n > 0 && t.iov.left() == 0 {
+                return Ok(t.done);
             }
         }
-        let mut switched = false;
-        let res = {
-            let _g = s.tx.lock();
-            if !r.valid() {
-                return Err(Fail::BADF);
-            }
-            // While the lock was free, another thread may have switched the connection.
-            let Some(here) = s.endpoint().filter(|_| s.is_shm()) else {
-                drop(_g);
-                let until = (!nonblock).then(|| call.until(&s.sndtimeo));
-                return match sent {
-                    0 => Err(leave_to_kernel(r, libc::POLLOUT, until)),
-                    _ => Ok(go_on(r, src, sent, (flags | MSG_NOSIGNAL, true), call)),
-                };
-            };
-            // The following calls use this endpoint; the previous one may belong to another connection by now.
-            ep = here;
-            let more = flags & MSG_MORE != 0;
-            if more {
-                ep.side.set_more(true);
-            }
-            let res = write_burst(ep, src, !nonblock);
-            // A writer that gets EAGAIN is notified of room by epoll: so the request for room is registered, and the
-            // ring checked again, before EAGAIN is returned.
-            let res =
-                if res == Err(Errno::AGAIN) && nonblock && ep.want_room() { write_burst(ep, src, false) } else { res };
-            if more {
-                ep.side.set_more(false);
-            }
-            match res {
-                // After a partial write a program waits for room without another call, so room is requested here too.
-                Ok(_) if nonblock && src.left() > 0 && ep.want_room() => ep.room_came(),
-                Err(Errno::AGAIN) => switched = ep.must_switch(),
-                Err(e) if sent > 0 && e != Errno::FAULT => ep.side.put_back(e),
-                _ => {}
-            }
-            res
-        };
-        match res {
+        match t.write() {
             Ok(n) => {
-                if ep.side.is_moving() {
+                if t.ep.side.is_moving() {
                     go_after(r);
                 }
-                sent += n;
-                if n > 0
-                    && let Some(e) = s.stats()
-                {
-                    e.sent(n as u64);
-                }
-                progress::progress_for(ep);
-                if src.left() == 0 {
-                    return Ok(sent);
+                t.sent(n);
+                progress::progress_for(t.ep);
+                if t.iov.left() == 0 {
+                    return Ok(t.done);
                 }
                 // A writer that is faster than its reader has time, and may need the memory of others.
                 idle_windows::look();
-                if nonblock {
-                    return Ok(sent);
+                if t.nonblock {
+                    return Ok(t.done);
                 }
             }
-            Err(Errno::AGAIN) if switched => redispatch::complete_switch(r),
-            Err(Errno::AGAIN) if nonblock => {
+            Err(Miss::SwitchDue) => redispatch::complete_switch(r),
+            Err(Miss::Empty) if t.nonblock => {
                 standstill::check();
-                return if sent > 0 { Ok(sent) } else { Err(Fail::AGAIN) };
+                return t.end(Fail::AGAIN);
             }
-            Err(Errno::AGAIN) => {
-                let until = call.until(&s.sndtimeo);
-                let write = Interest { read: false, write: true };
-                match call.hold(r).and_then(|()| connection::ready(r, write, until)) {
-                    Ok(()) => {}
-                    Err(_) if sent > 0 => return Ok(sent),
-                    Err(e) => return Err(e),
+            Err(Miss::Empty) => {
+                let until = t.call.until(&r.obj.sndtimeo);
+                if let Err(e) = t.call.hold(r).and_then(|()| connection::ready(r, WRITE, until)) {
+                    return t.end(e);
                 }
             }
-            Err(_) if sent > 0 => return Ok(sent),
-            Err(e) => return Err(pipe_signal(e, flags).into()),
+            Err(Miss::Elsewhere) => return t.elsewhere(true),
+            Err(Miss::Closed) => return Err(Fail::BADF),
+            Err(Miss::Failed(_)) if t.done > 0 => return Ok(t.done),
+            Err(Miss::Failed(e)) => return Err(pipe_signal(e, flags).into()),
         }
     }
+}
+
+/// Leaves an urgent byte to the kernel, which alone can send one: the connection is demoted.
+#[cold]
+fn send_urgent(r: Ref<Socket>, ep: &ShmEndpoint) -> Fail {
+    if ep.side.is_remote() {
+        // No kernel socket here leads to the other host, so an urgent byte could not be delivered.
+        return Errno::OPNOTSUPP.into();
+    }
+    let Some(fd) = table::reach(r) else { return Fail::BADF };
+    demote::demote(fd, r, Reason::Unsupported).map_or_else(Fail::from, |_| Fail::ToKernel)
 }
 
 /// Writes as many bytes as the call can write now.

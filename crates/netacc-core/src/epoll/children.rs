@@ -40,14 +40,9 @@ pub(crate) fn control(e: &'static Epoll, op: i32, fd: i32, child: Ref<Epoll>, ev
     if !child.valid() {
         return Outcome::Failed(Errno::BADF);
     }
-    let mut p = e.registrations.load(Ordering::Relaxed);
-    let mut known = None;
-    while let Some(reg) = at(p) {
-        if reg.fd.load(Ordering::Relaxed) == fd && !reg.child.load(Ordering::Relaxed).is_null() {
-            known = Some(reg);
-        }
-        p = reg.next_all.load(Ordering::Relaxed);
-    }
+    let is_meant =
+        |reg: &&Registration| reg.fd.load(Ordering::Relaxed) == fd && !reg.child.load(Ordering::Relaxed).is_null();
+    let known = e.registered().filter(is_meant).last();
     let result = match (op, known, event) {
         (EPOLL_CTL_ADD, None, Some(ev)) => add_nested(e, fd, child, ev),
         (EPOLL_CTL_ADD, Some(_), _) => Err(Errno::EXIST),
@@ -93,9 +88,7 @@ pub(crate) fn absorb_children(e: &'static Epoll) {
     {
         let _g = e.lock.lock();
         let mut room = few.iter_mut();
-        let mut p = e.registrations.load(Ordering::Relaxed);
-        while let Some(reg) = at(p) {
-            p = reg.next_all.load(Ordering::Relaxed);
+        for reg in e.registered() {
             if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
                 let child = Ref { obj: child, generation: child.generation() };
                 match room.next() {
@@ -123,9 +116,7 @@ impl Epoll {
             return;
         }
         self.inner.store(1, Ordering::Relaxed);
-        let mut p = self.registrations.load(Ordering::Relaxed);
-        while let Some(reg) = at(p) {
-            p = reg.next_all.load(Ordering::Relaxed);
+        for reg in self.registered() {
             let level = reg.events.load(Ordering::Relaxed) & EPOLLET as u32 == 0;
             if news(reg, true) || (level && reg.queue() & QUEUED != 0) {
                 reg.set_queue_bits(FRESH);

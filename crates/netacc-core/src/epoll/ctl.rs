@@ -8,8 +8,7 @@ use crate::epoll::registration::{find, link, note_edges, show_to_kernel};
 use crate::epoll::unlink::unlink;
 use crate::epoll::{children, shared, stash};
 use crate::fd::placeholder::materialize;
-use crate::fd::table;
-use crate::fd::table::Entry;
+use crate::fd::table::{self, Entry};
 use crate::listen::{adopt, unsettled};
 use crate::object::instance::{Epoll, STRUCTURE};
 use crate::object::reference::Ref;
@@ -23,9 +22,7 @@ use netacc_sys::raw;
 
 /// epoll_ctl(2). `event` is the application's, if the operation has one.
 pub fn control(epfd: i32, op: i32, fd: i32, event: Option<(u32, u64)>) -> Outcome {
-    let Some(re) = table::epoll(epfd) else {
-        return Outcome::Pass;
-    };
+    let Some(re) = table::epoll(epfd) else { return Outcome::Pass };
     let e = re.obj;
     let entry = table::get(fd);
     if event.is_none() && op != EPOLL_CTL_DEL {
@@ -161,9 +158,7 @@ fn exclusive_misused(op: i32, event: Option<(u32, u64)>, nested: bool) -> bool {
     const BESIDE: u32 =
         (EPOLLIN | libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE)
             as u32;
-    let Some((events, _)) = event.filter(|_| op != EPOLL_CTL_DEL) else {
-        return false;
-    };
+    let Some((events, _)) = event.filter(|_| op != EPOLL_CTL_DEL) else { return false };
     events & EPOLLEXCLUSIVE as u32 != 0 && (op != EPOLL_CTL_ADD || nested || events & !BESIDE != 0)
 }
 

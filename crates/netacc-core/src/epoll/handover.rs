@@ -6,11 +6,9 @@ use crate::epoll::ctl::control;
 use crate::epoll::kernel_set::Usage;
 use crate::epoll::registration::link;
 use crate::epoll::{shared, stash, subscription};
-use crate::fd::table;
-use crate::fd::table::Entry;
+use crate::fd::table::{self, Entry};
 use crate::fork::descendants;
-use crate::object::instance::{DISABLED, Epoll, PROGRAMS, Registration, STRUCTURE};
-use crate::object::reference::at;
+use crate::object::instance::{DISABLED, Epoll, PROGRAMS, STRUCTURE, registered};
 use crate::object::source::Source;
 use crate::outcome::Outcome;
 use core::sync::atomic::Ordering;
@@ -69,19 +67,10 @@ pub(crate) struct Taken {
     pub(crate) data: u64,
 }
 
-fn each_registration(e: &'static Epoll, mut f: impl FnMut(&'static Registration) -> Result<()>) -> Result<()> {
-    let mut p = e.registrations.load(Ordering::Relaxed);
-    while let Some(reg) = at(p) {
-        p = reg.next_all.load(Ordering::Relaxed);
-        f(reg)?;
-    }
-    Ok(())
-}
-
 /// Checks that the kernel can serve the instance alone.
 pub(crate) fn check(e: &'static Epoll) -> Result<()> {
     let _s = STRUCTURE.lock();
-    each_registration(e, |reg| match reg.source() {
+    e.registered().try_for_each(|reg| match reg.source() {
         Source::Nothing | Source::Kernel | Source::Translated | Source::Foreign | Source::Nested => Ok(()),
         Source::ReadySet | Source::Rounds | Source::Liveness | Source::Listener | Source::Queues => Err(Errno::BUSY),
     })
@@ -91,14 +80,7 @@ pub(crate) fn check(e: &'static Epoll) -> Result<()> {
 /// is just now.
 pub(crate) fn is_one_shot(fd: i32) -> bool {
     let Some(r) = table::socket(fd) else { return false };
-    let mut p = r.obj.registrations.load(Ordering::Relaxed);
-    while let Some(reg) = at(p) {
-        if reg.events.load(Ordering::Relaxed) & EPOLLONESHOT as u32 != 0 {
-            return true;
-        }
-        p = reg.next_sock.load(Ordering::Relaxed);
-    }
-    false
+    registered(r.obj).any(|reg| reg.events.load(Ordering::Relaxed) & EPOLLONESHOT as u32 != 0)
 }
 
 /// Takes everything of ours out of the instance's set in the kernel, and leaves the program's own events there.
@@ -106,7 +88,7 @@ pub(crate) fn is_one_shot(fd: i32) -> bool {
 pub(crate) fn leave(e: &'static Epoll, listens: impl Fn(i32) -> bool, mut watch: impl FnMut(Watch)) -> Instance {
     let _s = STRUCTURE.lock();
     let (set, own) = (e.fd(), e.own.load(Ordering::Acquire));
-    let _ = each_registration(e, |reg| {
+    for reg in e.registered() {
         let source = reg.source();
         let (fd, events, data) =
             (reg.fd.load(Ordering::Relaxed), reg.events.load(Ordering::Relaxed), reg.data.load(Ordering::Relaxed));
@@ -117,7 +99,7 @@ pub(crate) fn leave(e: &'static Epoll, listens: impl Fn(i32) -> bool, mut watch:
         }
         if disabled || source == Source::Nothing {
             watch(Watch { epoll: set, fd, events, data, disabled: true });
-            return Ok(());
+            continue;
         }
         if own != 0 && reg.flags.load(Ordering::Relaxed) & PROGRAMS == 0 {
             // The set of our own, in which the program's event is, is about to be closed.
@@ -128,8 +110,7 @@ pub(crate) fn leave(e: &'static Epoll, listens: impl Fn(i32) -> bool, mut watch:
         if source != Source::Kernel || listens(fd) {
             watch(Watch { epoll: set, fd, events, data, disabled: false });
         }
-        Ok(())
-    });
+    }
     if e.usage() != Usage::Inherited {
         // A peer has our wakers, too, so that their entries do not end with our descriptors.
         subscription::drop_all(e);

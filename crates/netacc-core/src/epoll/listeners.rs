@@ -3,8 +3,7 @@
 use crate::epoll::cookies::{Kind, cookie};
 use crate::epoll::ready::{enqueue, touch};
 use crate::epoll::registration::each_registration;
-use crate::epoll::subscription;
-use crate::epoll::subscription::{Attached, attach};
+use crate::epoll::subscription::{self, Attached, attach};
 use crate::object::instance::{Epoll, Registration, STRUCTURE};
 use crate::object::listener::Listener;
 use crate::object::reference::at;
@@ -23,9 +22,7 @@ pub(super) fn listener_events(events: u32) -> u32 {
 
 /// Enters the kernel's listener and the rendezvous into the kernel's set; the links' queues report by subscriptions.
 pub(super) fn watch_listener(e: &'static Epoll, reg: &'static Registration, fd: i32, s: &'static Socket) -> Result<()> {
-    let Some(l) = s.listener() else {
-        return Err(Errno::BADF);
-    };
+    let Some(l) = s.listener() else { return Err(Errno::BADF) };
     l.note_polled(s);
     let events = listener_events(reg.events.load(Ordering::Relaxed));
     let exclusive = events & EPOLLEXCLUSIVE as u32;
@@ -93,9 +90,7 @@ pub(super) fn unhear_listener(e: &'static Epoll, reg: &'static Registration, s: 
 /// descriptors or memory are used up, so that a queued connect would not be noticed.
 #[must_use]
 pub fn link_taken(l: &'static Listener, link: &'static Link) -> bool {
-    let Some(s) = at(l.owner.load(Ordering::Acquire)) else {
-        return true;
-    };
+    let Some(s) = at(l.owner.load(Ordering::Acquire)) else { return true };
     if s.registrations.load(Ordering::Acquire).is_null() {
         return true;
     }
@@ -132,9 +127,7 @@ pub fn forget_hello(l: &'static Listener, fd: i32) {
 
 /// Calls `change` for the instances of a listener, to change the entry of a client that has not sent its Hello.
 fn each_hello_watch(l: &'static Listener, change: impl Fn(&'static Epoll, &'static Registration)) {
-    let Some(s) = at(l.owner.load(Ordering::Acquire)) else {
-        return;
-    };
+    let Some(s) = at(l.owner.load(Ordering::Acquire)) else { return };
     // STRUCTURE is not taken, since a caller may hold it; registrations are type-stable, and an event for a removed one
     // is ignored.
     each_registration(s, |e, reg| {

@@ -8,8 +8,7 @@
 
 use crate::epoll::cookies::{Kind, cookie};
 use crate::epoll::ready::{arm, changed, look, news, note_hold};
-use crate::fd::table;
-use crate::fd::table::Entry;
+use crate::fd::table::{self, Entry};
 use crate::object::instance::{DISABLED, Epoll, FRESH, GONE, QUEUED, Registration};
 use crate::object::reference::at;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -87,9 +86,7 @@ pub(super) fn show_own(child: &Epoll) {
     }
     table::each(0, usize::MAX, |_, entry| {
         let Entry::Epoll(outer) = entry else { return };
-        let mut p = outer.obj.registrations.load(Ordering::Relaxed);
-        while let Some(reg) = at(p) {
-            p = reg.next_all.load(Ordering::Relaxed);
+        for reg in outer.obj.registered() {
             if core::ptr::eq(reg.child.load(Ordering::Relaxed), child) {
                 enter_own(outer.obj, reg, child);
             }
@@ -103,9 +100,7 @@ pub(crate) fn arm_children(e: &Epoll) -> bool {
         return true;
     }
     let mut quiet = true;
-    let mut p = e.registrations.load(Ordering::Relaxed);
-    while let Some(reg) = at(p) {
-        p = reg.next_all.load(Ordering::Relaxed);
+    for reg in e.registered() {
         if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
             let events = reg.events.load(Ordering::Relaxed);
             let idle = arm(child);

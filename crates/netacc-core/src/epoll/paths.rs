@@ -5,10 +5,10 @@ use crate::epoll::kernel_set::Usage;
 use crate::epoll::listeners::{unhear_listener, watch_listener};
 use crate::epoll::ready::touch;
 use crate::epoll::registration::{each_registration, show_to_kernel};
-use crate::epoll::subscription;
-use crate::epoll::subscription::{Attached, attach};
+use crate::epoll::subscription::{self, Attached, attach};
 use crate::object::instance::{
     DISABLED, Epoll, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS, Registration, STRUCTURE,
+    registered,
 };
 use crate::object::listener::Listener;
 use crate::object::reference::at;
@@ -114,9 +114,7 @@ pub fn became_listener(fd: i32, s: &'static Socket) {
         return;
     }
     let _s = STRUCTURE.lock();
-    let mut p = s.registrations.load(Ordering::Relaxed);
-    while let Some(reg) = at(p) {
-        p = reg.next_sock.load(Ordering::Relaxed);
+    for reg in registered(s) {
         // The entries of an inherited instance are its parent's, and stay until this process waits there.
         let Some(e) = at(reg.epoll.load(Ordering::Relaxed)).filter(|e| !e.is_inherited()) else {
             continue;

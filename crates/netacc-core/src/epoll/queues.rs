@@ -27,9 +27,7 @@ impl Queues {
         let mut found: Vec<&'static Listener> = Vec::new();
         {
             let _g = e.lock.lock();
-            let mut p = e.registrations.load(Ordering::Relaxed);
-            while let Some(reg) = at(p) {
-                p = reg.next_all.load(Ordering::Relaxed);
+            for reg in e.registered() {
                 if reg.source() == Source::Queues
                     && let Some(l) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.listener())
                     && !found.iter().any(|x| core::ptr::eq(*x, l))
@@ -54,14 +52,7 @@ impl Queues {
             return false;
         }
         let _g = e.lock.lock();
-        let mut p = e.registrations.load(Ordering::Relaxed);
-        while let Some(reg) = at(p) {
-            p = reg.next_all.load(Ordering::Relaxed);
-            if reg.source() == Source::Queues && is_wanted(e, reg) {
-                return true;
-            }
-        }
-        false
+        e.registered().any(|reg| reg.source() == Source::Queues && is_wanted(e, reg))
     }
 
     /// Undoes [`Queues::arm`].

@@ -91,9 +91,7 @@ pub(crate) fn hinted(e: &Epoll, ep: &ShmEndpoint) {
 /// Turns the hints of all active subscriptions into queue entries. Under the instance's lock.
 pub(crate) fn collect(e: &Epoll) {
     let mut arrivals = Arrivals::default();
-    let mut p = e.active.load(Ordering::Relaxed);
-    while let Some(w) = at(p) {
-        p = w.next_active.load(Ordering::Relaxed);
+    for w in subscription::active(e) {
         let Some(link) = w.link() else { continue };
         let Some(c) = link.my_ready_set(w.ready_set.load(Ordering::Relaxed)) else {
             continue;
@@ -111,9 +109,7 @@ pub(crate) fn collect(e: &Epoll) {
         look_behind_holds(e);
     }
     if e.polled.load(Ordering::Relaxed) > 0 || e.nested.load(Ordering::Relaxed) > 0 {
-        let mut p = e.registrations.load(Ordering::Relaxed);
-        while let Some(reg) = at(p) {
-            p = reg.next_all.load(Ordering::Relaxed);
+        for reg in e.registered() {
             let child = at(reg.child.load(Ordering::Relaxed))
                 // The readiness of an inner instance is EPOLLIN alone.
                 .filter(|_| reg.events.load(Ordering::Relaxed) & EPOLLIN as u32 != 0);
@@ -140,9 +136,7 @@ pub(super) fn serve_polled(e: &Epoll) {
     let mut links: Vec<&'static Link> = Vec::new();
     {
         let _g = e.lock.lock();
-        let mut p = e.registrations.load(Ordering::Relaxed);
-        while let Some(reg) = at(p) {
-            p = reg.next_all.load(Ordering::Relaxed);
+        for reg in e.registered() {
             let polled = reg.source().is_polled();
             let socket = at(reg.sock.load(Ordering::Relaxed)).filter(|s| polled && s.is_shm());
             let Some(link) = socket.and_then(|s| s.endpoint()).map(|ep| ep.side.link()) else { continue };
@@ -180,9 +174,7 @@ pub(super) fn note_hold(e: &Epoll, until: u64) {
 #[cold]
 fn look_behind_holds(e: &Epoll) {
     e.held_until.store(0, Ordering::Relaxed);
-    let mut p = e.registrations.load(Ordering::Relaxed);
-    while let Some(reg) = at(p) {
-        p = reg.next_all.load(Ordering::Relaxed);
+    for reg in e.registered() {
         let ep = at(reg.sock.load(Ordering::Relaxed)).filter(|s| s.is_shm()).and_then(|s| s.endpoint());
         if ep.is_some_and(|ep| ep.is_held_back()) {
             if e.is_inner() {
@@ -200,9 +192,7 @@ pub(super) fn look(e: &Epoll, reg: &'static Registration) -> u32 {
     if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
         return if is_ready(child) { mask & Readiness::IN } else { 0 };
     }
-    let Some(s) = at(reg.sock.load(Ordering::Relaxed)) else {
-        return 0;
-    };
+    let Some(s) = at(reg.sock.load(Ordering::Relaxed)) else { return 0 };
     if s.is_shm() {
         let Some(ep) = s.endpoint() else { return 0 };
         watch_kernel_fds(e, reg, ep);
@@ -317,7 +307,7 @@ fn rewatch_kernel_fds(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint) {
 fn watch_fd(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint, (fd, which): (i32, u32)) {
     // Another thread may have moved the connection to a kernel socket since the endpoint was looked up.
     let s = at(reg.sock.load(Ordering::Relaxed));
-    let here = s.is_some_and(|s| s.is_shm() && s.endpoint().is_some_and(|now| core::ptr::eq(now, ep)));
+    let here = s.is_some_and(|s| s.ring().is_some_and(|now| core::ptr::eq(now, ep)));
     if here && reg.flags.fetch_or(which, Ordering::Relaxed) & which == 0 {
         // EPOLLOUT is for the sockets whose room counts, and for the byte that wakes: another thread or process may take
         // it before this instance looks. The kernel drops an edge of whose events none is left, and room always is.
@@ -330,9 +320,7 @@ fn watch_fd(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint, (fd, which)
 /// one of them is ready. Under the instance's lock.
 pub(crate) fn arm_liveness(e: &Epoll) -> bool {
     let mut quiet = true;
-    let mut p = e.registrations.load(Ordering::Relaxed);
-    while let Some(reg) = at(p) {
-        p = reg.next_all.load(Ordering::Relaxed);
+    for reg in e.registered() {
         if reg.source() == Source::Liveness
             && reg.queue() & DISABLED == 0
             && let Some(s) = at(reg.sock.load(Ordering::Relaxed))

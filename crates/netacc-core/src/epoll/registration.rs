@@ -1,8 +1,7 @@
 //! Registrations: how they come into the lists of their socket and their instance, and what they are counted as.
 
-use crate::epoll::cookies;
-use crate::epoll::cookies::{Kind, cookie, looks_like_cookie};
-use crate::object::instance::{Epoll, Registration};
+use crate::epoll::cookies::{self, Kind, cookie, looks_like_cookie};
+use crate::object::instance::{Epoll, Registration, registered};
 use crate::object::reference::at;
 use crate::object::socket::Socket;
 use crate::object::source::Source;
@@ -50,9 +49,7 @@ pub(crate) fn show_to_kernel(e: &'static Epoll, reg: &'static Registration, s: &
 }
 
 pub(crate) fn each_registration(s: &'static Socket, mut f: impl FnMut(&'static Epoll, &'static Registration)) {
-    let mut p = s.registrations.load(Ordering::Relaxed);
-    while let Some(reg) = at(p) {
-        p = reg.next_sock.load(Ordering::Relaxed);
+    for reg in registered(s) {
         if let Some(e) = at(reg.epoll.load(Ordering::Relaxed)) {
             f(e, reg);
         }
@@ -67,14 +64,8 @@ pub(crate) fn note_edges(e: &Epoll, events: u32) {
 }
 
 pub(crate) fn find(e: &Epoll, s: &Socket, fd: i32) -> Option<&'static Registration> {
-    let mut p = s.registrations.load(Ordering::Relaxed);
-    while let Some(reg) = at(p) {
-        if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) && reg.fd.load(Ordering::Relaxed) == fd {
-            return Some(reg);
-        }
-        p = reg.next_sock.load(Ordering::Relaxed);
-    }
-    None
+    registered(s)
+        .find(|reg| core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) && reg.fd.load(Ordering::Relaxed) == fd)
 }
 
 pub(crate) fn link(

@@ -11,15 +11,14 @@
 //! They name nothing here (see `epoll::cookies`) and are not reported. They may be level-triggered, so that only the
 //! other process can end them: a thread that finds no other event sleeps a millisecond before it looks again.
 
-use crate::epoll::cookies::{Kind, NOBODY, Named, Value, cookie, open};
+use crate::epoll::cookies::{self, Kind, NOBODY, Named, Value, cookie, open};
 use crate::epoll::kernel_set::Usage;
 use crate::epoll::listeners::watch_listener;
 use crate::epoll::paths::listen_in;
 use crate::epoll::ready::enqueue;
 use crate::epoll::registration::show_to_kernel;
-use crate::epoll::{cookies, nested, subscription};
-use crate::fd::table;
-use crate::fd::table::Entry;
+use crate::epoll::{nested, subscription};
+use crate::fd::table::{self, Entry};
 use crate::fork::descendants;
 use crate::listen::unsettled;
 use crate::object::instance::{
@@ -240,9 +239,7 @@ fn go_apart(e: &'static Epoll) -> Result<()> {
     e.set_usage(Usage::Apart);
     move_kick(e, from);
     subscription::move_all(e, from);
-    let mut p = e.registrations.load(Ordering::Relaxed);
-    while let Some(reg) = at(p) {
-        p = reg.next_all.load(Ordering::Relaxed);
+    for reg in e.registered() {
         move_registration(e, reg, from);
     }
     nested::show_own(e);

@@ -4,8 +4,7 @@ use crate::epoll::call::Call;
 use crate::epoll::children::stirred_by_others;
 use crate::epoll::cookies::{Named, Value, open};
 use crate::epoll::ready::{enqueue, hinted, tcp_waits};
-use crate::epoll::subscription;
-use crate::epoll::subscription::{activate_own, drop_if_useless};
+use crate::epoll::subscription::{self, activate_own, drop_if_useless};
 use crate::object::instance::{DISABLED, Epoll, FRESH, GONE, Registration, STRUCTURE};
 use crate::object::reference::{Ref, at};
 use crate::object::socket::Socket;
@@ -15,7 +14,7 @@ use crate::operator::requests;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use netacc_sys::raw;
-use netacc_transport::shm::Link;
+use netacc_transport::shm::{Link, ShmEndpoint};
 use netacc_transport::wait::WakerSource;
 
 /// Result of polling the kernel's set.
@@ -99,17 +98,7 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
         Named::Kick | Named::Program => {}
         // What is asked for is done by the next round of the wait, which holds no lock.
         Named::WakePipe => requests::drain_wake_pipe(),
-        Named::Waker(w) => {
-            // Before the ready set is looked at: whatever is rung for from now on rings anew.
-            silence(e, w);
-            activate_own(e, w);
-            // The thread that noticed the link's end has written every waker after that. The event of the control
-            // socket may have come while that thread was still reading, and is not repeated.
-            // So it is with messages that a thread left in the socket because there were too many for one call.
-            if w.link().is_some_and(|link| link.is_lost() || link.control.has_more_to_read()) {
-                serve(e, w);
-            }
-        }
+        Named::Waker(w) => on_waker(e, w),
         Named::Control(w) => serve(e, w),
         Named::Foreign(reg) => return Said::Program(events, reg.data.load(Ordering::Relaxed)),
         Named::Listener(reg) => {
@@ -132,44 +121,66 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
         }
         Named::Candidate(reg) => {
             let Some(s) = sock(reg) else { return Said::Ours };
-            let r = Ref { obj: s, generation: s.generation() };
-            if !crate::switch::promote::advance(reg.fd.load(Ordering::Relaxed), r) {
-                // This is the one-shot event, unless the connection has switched meanwhile: then its registration is in
-                // the ready queue and its event comes from there. The switching thread takes the lock after it has
-                // changed the path.
-                let events = confirmed(s, reg, events);
-                if events == 0 {
-                    return Said::Ours;
-                }
-                let _g = e.lock.lock();
-                if !s.is_shm() {
-                    let ours = core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e);
-                    if ours && reg.events.load(Ordering::Relaxed) & libc::EPOLLONESHOT as u32 != 0 {
-                        reg.set_queue_bits(DISABLED);
-                    }
-                    return Said::Program(events, reg.data.load(Ordering::Relaxed));
-                }
+            if let Some(said) = on_candidate(e, reg, s, events) {
+                return said;
             }
             queue(reg);
         }
         Named::Liveness(reg) => {
-            let mut fresh = 0;
-            if let Some(ep) = sock(reg).and_then(|s| s.endpoint()) {
-                if ep.on_liveness_event(events) && !subscription::is_noted(e, ep) {
-                    subscription::kick(ep);
-                }
-                if ep.old_subflow.fd() >= 0 {
-                    // The edge counters count events of the ring only, and this edge is the kernel's.
-                    fresh = FRESH;
-                }
-                let _s = STRUCTURE.lock();
-                subscription::reactivate(e, ep.side.link());
-            }
-            queue_as(reg, fresh);
+            let is_edge = sock(reg).and_then(Socket::endpoint).is_some_and(|ep| on_liveness(e, ep, events));
+            queue_as(reg, if is_edge { FRESH } else { 0 });
         }
         Named::Nested(reg) => queue_as(reg, if stirred_by_others(reg) { FRESH } else { 0 }),
     }
     Said::Ours
+}
+
+/// Looks at the connections of a link that has woken this instance.
+fn on_waker(e: &'static Epoll, w: &'static Subscription) {
+    // Before the ready set is looked at: whatever is rung for from now on rings anew.
+    silence(e, w);
+    activate_own(e, w);
+    // The thread that noticed the link's end has written every waker after that. The event of the control socket may have
+    // come while that thread was still reading, and is not repeated. So it is with messages that a thread left in the socket
+    // because there were too many for one call.
+    if w.link().is_some_and(|link| link.is_lost() || link.control.has_more_to_read()) {
+        serve(e, w);
+    }
+}
+
+/// What an event of a candidate's kernel socket is. `None`: the connection is in a ring now, and its event comes from there.
+fn on_candidate(e: &'static Epoll, reg: &'static Registration, s: &'static Socket, events: u32) -> Option<Said> {
+    let r = Ref { obj: s, generation: s.generation() };
+    if crate::switch::promote::advance(reg.fd.load(Ordering::Relaxed), r) {
+        return None;
+    }
+    let events = confirmed(s, reg, events);
+    if events == 0 {
+        return Some(Said::Ours);
+    }
+    // This is the one-shot event, unless the connection has switched meanwhile: then its registration is in the ready queue.
+    // The switching thread takes the lock after it has changed the path.
+    let _g = e.lock.lock();
+    if s.is_shm() {
+        return None;
+    }
+    let ours = core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e);
+    if ours && reg.events.load(Ordering::Relaxed) & libc::EPOLLONESHOT as u32 != 0 {
+        reg.set_queue_bits(DISABLED);
+    }
+    Some(Said::Program(events, reg.data.load(Ordering::Relaxed)))
+}
+
+/// Handles an event of a connection's liveness socket. Returns whether it is an edge: the edge counters count events of the
+/// ring only, and what comes before the ring is the kernel's.
+fn on_liveness(e: &'static Epoll, ep: &'static ShmEndpoint, events: u32) -> bool {
+    if ep.on_liveness_event(events) && !subscription::is_noted(e, ep) {
+        subscription::kick(ep);
+    }
+    let is_edge = ep.old_subflow.fd() >= 0;
+    let _s = STRUCTURE.lock();
+    subscription::reactivate(e, ep.side.link());
+    is_edge
 }
 
 /// The events of a candidate's kernel socket without an end that was that of a former one: the event may be older than
@@ -249,9 +260,7 @@ pub(crate) fn complete_switches(e: &'static Epoll) {
     let mut found = Vec::new();
     {
         let _s = STRUCTURE.lock();
-        let mut p = e.registrations.load(Ordering::Relaxed);
-        while let Some(reg) = at(p) {
-            p = reg.next_all.load(Ordering::Relaxed);
+        for reg in e.registered() {
             if let Some(s) = at(reg.sock.load(Ordering::Relaxed))
                 && s.is_shm()
                 && s.endpoint().is_some_and(|ep| ep.must_switch())

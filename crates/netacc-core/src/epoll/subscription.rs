@@ -1,11 +1,10 @@
 //! Subscriptions of epoll instances: claims on the ready sets of links.
 
-use crate::epoll::cookies;
-use crate::epoll::cookies::{Kind, cookie};
-use crate::object::instance;
-use crate::object::instance::{Epoll, Registration, STRUCTURE};
-use crate::object::reference::at;
+use crate::epoll::cookies::{self, Kind, cookie};
+use crate::object::instance::{self, Epoll, Registration, STRUCTURE};
+use crate::object::reference::{at, take_out};
 use crate::object::subscription::Subscription;
+use core::iter::successors;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
@@ -59,9 +58,7 @@ fn enter(e: &Epoll, w: &Subscription, link: &Link, ready_set: u32) -> Result<()>
 /// Moves the entries of the subscriptions from the set `from` to the instance's new one. Subscriptions that a child has
 /// inherited from its parent are dropped. Under `STRUCTURE`.
 pub(super) fn move_all(e: &'static Epoll, from: Option<i32>) {
-    let mut p = e.watches.load(Ordering::Relaxed);
-    while let Some(w) = at(p) {
-        p = w.next.load(Ordering::Relaxed);
+    for w in watches(e) {
         let Some(link) = w.link().filter(|l| !l.is_inherited()) else {
             drop_subscription(e, w);
             continue;
@@ -78,15 +75,18 @@ pub(super) fn move_all(e: &'static Epoll, from: Option<i32>) {
     }
 }
 
+/// The subscriptions of an instance, each of which may be dropped when it is returned. Under `STRUCTURE`.
+fn watches(e: &Epoll) -> impl Iterator<Item = &'static Subscription> + use<> {
+    successors(at(e.watches.load(Ordering::Relaxed)), |w| at(w.next.load(Ordering::Relaxed)))
+}
+
+/// The subscriptions on the active list. Under the instance's lock.
+pub(super) fn active(e: &Epoll) -> impl Iterator<Item = &'static Subscription> + use<> {
+    successors(at(e.active.load(Ordering::Relaxed)), |w| at(w.next_active.load(Ordering::Relaxed)))
+}
+
 fn find(e: &Epoll, link: &Link) -> Option<&'static Subscription> {
-    let mut p = e.watches.load(Ordering::Relaxed);
-    while let Some(w) = at(p) {
-        if core::ptr::eq(w.link.load(Ordering::Relaxed), link) {
-            return Some(w);
-        }
-        p = w.next.load(Ordering::Relaxed);
-    }
-    None
+    watches(e).find(|w| core::ptr::eq(w.link.load(Ordering::Relaxed), link))
 }
 
 /// Puts a subscription on the active list. Under the instance's lock.
@@ -133,14 +133,8 @@ pub(crate) fn arm_all(e: &Epoll) -> bool {
 
 /// Whether any active subscription has bits. Under the instance's lock.
 pub(crate) fn any_bits(e: &Epoll) -> bool {
-    let mut p = e.active.load(Ordering::Relaxed);
-    while let Some(w) = at(p) {
-        if w.link().and_then(|l| l.my_ready_set(w.ready_set.load(Ordering::Relaxed))).is_some_and(|c| c.any()) {
-            return true;
-        }
-        p = w.next_active.load(Ordering::Relaxed);
-    }
-    false
+    let ready_set = |w: &Subscription| w.link().and_then(|l| l.my_ready_set(w.ready_set.load(Ordering::Relaxed)));
+    active(e).any(|w| ready_set(w).is_some_and(|c| c.any()))
 }
 
 /// Whether an endpoint reports to a registration by a subscription.
@@ -176,9 +170,7 @@ pub(crate) fn attach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) ->
         last.alias.store(reg as *mut Registration, Ordering::Relaxed);
         return Attached::Here;
     }
-    let Ok(w) = get(e, ep.side.link()) else {
-        return Attached::Nowhere;
-    };
+    let Ok(w) = get(e, ep.side.link()) else { return Attached::Nowhere };
     w.users.store(w.users.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     ep.registration.store(reg, Ordering::Release);
     ep.subscribe(w.ready_set.load(Ordering::Relaxed));
@@ -210,9 +202,7 @@ pub(crate) fn is_noted(e: &Epoll, ep: &ShmEndpoint) -> bool {
 
 /// Undoes [`attach`] and [`note_instance`]. Under `STRUCTURE`.
 pub(crate) fn detach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) {
-    let Some(first) = at(ep.registration.load(Ordering::Relaxed) as *mut Registration) else {
-        return;
-    };
+    let Some(first) = at(ep.registration.load(Ordering::Relaxed) as *mut Registration) else { return };
     if core::ptr::from_ref(first) as usize != reg {
         if core::ptr::eq(first.epoll.load(Ordering::Relaxed), e) {
             let _g = e.lock.lock();
@@ -252,24 +242,10 @@ pub(crate) fn drop_if_useless(e: &'static Epoll, w: &'static Subscription) {
 }
 
 fn drop_subscription(e: &'static Epoll, w: &'static Subscription) {
-    let mut cell = &e.watches;
-    while let Some(x) = at(cell.load(Ordering::Relaxed)) {
-        if core::ptr::eq(x, w) {
-            cell.store(x.next.load(Ordering::Relaxed), Ordering::Relaxed);
-            break;
-        }
-        cell = &x.next;
-    }
+    take_out(&e.watches, w, |w| &w.next);
     let link = {
         let _g = e.lock.lock();
-        let mut cell = &e.active;
-        while let Some(x) = at(cell.load(Ordering::Relaxed)) {
-            if core::ptr::eq(x, w) {
-                cell.store(x.next_active.load(Ordering::Relaxed), Ordering::Relaxed);
-                break;
-            }
-            cell = &x.next_active;
-        }
+        take_out(&e.active, w, |w| &w.next_active);
         w.active.store(0, Ordering::Relaxed);
         // Done under the lock, so that a thread with an event for the subscription finds it unused.
         w.epoll.store(core::ptr::null_mut(), Ordering::Relaxed);

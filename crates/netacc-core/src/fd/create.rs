@@ -55,9 +55,7 @@ pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
     if !stream || !(domain == AF_INET || domain == AF_INET6) || !(proto == 0 || proto == IPPROTO_TCP) {
         return Outcome::Pass;
     }
-    let Some(rt) = startup::ensure() else {
-        return Outcome::Pass;
-    };
+    let Some(rt) = startup::ensure() else { return Outcome::Pass };
     requests::check();
     // If nothing is accelerated, a socket is the kernel's from the start, and is entered only so that the stats page
     // shows the reason.

@@ -6,7 +6,7 @@ use crate::fd::{later, placeholder, table};
 use crate::fork::descendants::{CONNECTED, FORKING, Tracked, WAITING, hold};
 use crate::fork::prepare::{Counting, Forking, NewSpaces};
 use crate::listen::heirs;
-use crate::object::socket::{SHARED, SHARED_HERE};
+use crate::object::socket::{SHARED, SHARED_HERE, Socket};
 use crate::switch::{queued, redispatch};
 use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
@@ -56,30 +56,7 @@ pub fn child(f: Forking) {
     table::forget_leaving();
     table::each(0, usize::MAX, |_, e| {
         let Entry::Socket(r) = e else { return };
-        r.obj.upgrade.held_by.inherit();
-        r.obj.set(SHARED_HERE, false);
-        let counted = f.counting.counts(r.obj);
-        if !r.obj.is_shm() {
-            // No fork has counted this process as a holder of a connection that has left the rings.
-            r.obj.holders.forget();
-        }
-        if let Some(l) = r.obj.listener() {
-            l.after_fork();
-        }
-        if let Some(ep) = r.obj.endpoint() {
-            // The child must not keep the link's sockets open, or the parent's death would go unnoticed.
-            ep.side.link().inherit();
-            windows::recount(ep);
-            ep.side.reset_if_untold();
-            ep.forget_sleepers();
-            ep.forget_missing();
-            // A connection that another thread of the parent opened during the fork was not prepared for this child,
-            // though it may have been for that of a further thread that forked.
-            if !r.obj.has(SHARED) || !counted {
-                r.obj.holders.forget();
-                r.obj.disown();
-            }
-        }
+        inherit(r.obj, f.counting.counts(r.obj));
     });
     Counting::after_fork();
     // The locks among them are free in this process, and after _Fork(3) no memory may be freed.
@@ -87,4 +64,31 @@ pub fn child(f: Forking) {
     reserved_fds::fill_gaps();
     crate::runtime::after_fork(table::numbers());
     crate::operator::work::after_fork();
+}
+
+/// Takes over a socket of the parent's. `counted`: the fork has counted this process as a holder of its connection.
+fn inherit(s: &'static Socket, counted: bool) {
+    s.upgrade.held_by.inherit();
+    s.set(SHARED_HERE, false);
+    if !s.is_shm() {
+        // No fork has counted this process as a holder of a connection that has left the rings.
+        s.holders.forget();
+    }
+    if let Some(l) = s.listener() {
+        l.after_fork();
+    }
+    if let Some(ep) = s.endpoint() {
+        // The child must not keep the link's sockets open, or the parent's death would go unnoticed.
+        ep.side.link().inherit();
+        windows::recount(ep);
+        ep.side.reset_if_untold();
+        ep.forget_sleepers();
+        ep.forget_missing();
+        // A connection that another thread of the parent opened during the fork was not prepared for this child, though it
+        // may have been for that of a further thread that forked.
+        if !s.has(SHARED) || !counted {
+            s.holders.forget();
+            s.disown();
+        }
+    }
 }

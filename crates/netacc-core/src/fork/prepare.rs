@@ -1,17 +1,16 @@
 //! The parent's work before a fork, so that parent and child can share their objects, and after it.
 
 use crate::conn::{abort, neighbours};
-use crate::fd::table::Entry;
-use crate::fd::{placeholder, table};
+use crate::fd::placeholder;
+use crate::fd::table::{self, Entry};
 use crate::fork::descendants::{CONNECTED, FORKING, Tracked, WAITING};
 use crate::fork::{namespace, ownership};
 use crate::listen::withdrawal;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, KEEPABLE, NONBLOCK, Path, SHARED, SHARED_HERE, Socket, Upgrade};
-use crate::runtime;
 use crate::switch::{demote, promote, queued_connects};
-use crate::timeouts;
 use crate::wait::spin;
+use crate::{runtime, timeouts};
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::{Errno, Result};
@@ -150,16 +149,9 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
                 // Another thread may just have taken it to the kernel for an operator.
                 end_candidacy(fd, r);
             }
-            Path::Listener => {
-                if let Some(l) = r.obj.listener() {
-                    l.note_sharers(crate::engine::share_companions());
-                    l.servers.before_fork();
-                }
-            }
+            Path::Listener => share_listener(r.obj),
             // As above. One that the child may go on with has been counted, once for this fork.
-            Path::Tcp if !held => {
-                end_candidacy(fd, r);
-            }
+            Path::Tcp if !held => drop(end_candidacy(fd, r)),
             Path::Tcp => {}
         }
     });
@@ -169,26 +161,39 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
         forking.tracked = Tracked::begin();
     }
     if shared {
-        // Done after all of them are marked: a peer that is forking too waits for us as we wait for it.
-        each_shared(|ep| ep.before_fork(&timeout));
-        let mut heirs = 0;
-        each_shared(|ep| heirs += u32::from(heirs < HEIRS && heir_waker::make(ep)));
-        // A handler that has interrupted a reader must not wait for it.
-        let timeout = if in_handler { 0 } else { FORK_QUIESCE };
-        forking.guard = FORK_LOCK.lock_within(timeout);
-        each_shared(|ep| forking.unread.stop(ep.side.link(), timeout));
-        each_shared(|ep| ep.about_to_fork(&forking.unread));
+        forking.stop_sharers(&timeout, in_handler);
     }
     // Done last: the engine is the peer of its connections, and first has to read the liveness sockets that they sent.
     forking.engines = netacc_transport::rdma::engine::before_fork(in_handler);
     forking
 }
 
+impl Forking {
+    /// Prepares the connections that parent and child will have, after all of them are marked: a peer that is forking too
+    /// waits for us as we wait for it.
+    fn stop_sharers(&mut self, timeout: &WaitBudget, in_handler: bool) {
+        each_shared(|ep| ep.before_fork(timeout));
+        let mut heirs = 0;
+        each_shared(|ep| heirs += u32::from(heirs < HEIRS && heir_waker::make(ep)));
+        // A handler that has interrupted a reader must not wait for it.
+        let timeout = if in_handler { 0 } else { FORK_QUIESCE };
+        self.guard = FORK_LOCK.lock_within(timeout);
+        each_shared(|ep| self.unread.stop(ep.side.link(), timeout));
+        each_shared(|ep| ep.about_to_fork(&self.unread));
+    }
+}
+
+fn share_listener(s: &Socket) {
+    if let Some(l) = s.listener() {
+        l.note_sharers(crate::engine::share_companions());
+        l.servers.before_fork();
+    }
+}
+
 /// Passes the connects on that wait at a listener which the child may be the one to serve.
 fn leave_queue(fd: i32, r: Ref<Socket>) {
     let Some(l) = r.obj.listener().filter(|_| r.obj.path() == Path::Listener) else { return };
-    l.note_sharers(crate::engine::share_companions());
-    l.servers.before_fork();
+    share_listener(r.obj);
     if l.served.load(Ordering::Relaxed) == 0 || l.servers.may_begin_to_serve(|fd| table::socket(fd).is_some()) {
         withdrawal::leave_to_heirs(fd, r.obj, l);
     }
@@ -257,7 +262,7 @@ fn share(fd: i32, r: Ref<Socket>, counting: &Counting, timeout: &WaitBudget) {
     let _g = (s.rx.lock(), s.tx.lock());
     // Another thread may have closed, demoted or redispatched the connection meanwhile: so the endpoint is looked up
     // here.
-    let Some(ep) = s.endpoint().filter(|_| r.valid() && s.is_shm()) else { return };
+    let Some(ep) = s.ring().filter(|_| r.valid()) else { return };
     // The number is looked up here, too. A connection without one is being closed by another thread, which waits for
     // the locks: a liveness socket under no number would end at once, and the peer would conclude too early that the
     // connection is closed.

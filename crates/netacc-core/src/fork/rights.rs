@@ -72,7 +72,7 @@ pub fn before_fewer_rights() {
         return;
     }
     table::each_socket(|fd, r| {
-        let is_inherited = r.obj.is_shm() && r.obj.endpoint().is_some_and(|ep| ep.side.link().is_inherited());
+        let is_inherited = r.obj.ring().is_some_and(|ep| ep.side.link().is_inherited());
         if is_inherited && let Err(e) = demote::demote(fd, r, Reason::FewerRights) {
             netacc_log::log!(Warn, "fd {fd}: cannot become a kernel socket ({}): {e}", Reason::FewerRights.name());
         }

@@ -9,7 +9,7 @@ use crate::object::held_by::Standing;
 use crate::object::socket::Socket;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::{Lock, lock_rank, raw, reserved_fds};
-use netacc_transport::shm::rendezvous::{self, Taken};
+use netacc_transport::shm::admission::{self, Taken};
 use netacc_transport::shm::{Link, host_dir};
 use netacc_wire::Entrance;
 use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -84,10 +84,10 @@ fn look() {
             #[allow(unsafe_code)]
             let taken = if hello >= 0 {
                 // SAFETY: the number was taken out of its only cell.
-                rendezvous::receive_hello(unsafe { OwnedFd::from_raw_fd(hello) }, BACKLOG, room)
+                admission::receive_hello(unsafe { OwnedFd::from_raw_fd(hello) }, BACKLOG, room)
             } else {
                 // SAFETY: our open descriptor, which is closed only under the lock.
-                rendezvous::accept_link(unsafe { BorrowedFd::borrow_raw(door) }, BACKLOG, room)
+                admission::accept_link(unsafe { BorrowedFd::borrow_raw(door) }, BACKLOG, room)
             };
             match taken {
                 Taken::Link(link) => free.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed),

@@ -3,8 +3,7 @@
 use crate::conn::ports;
 use crate::epoll::paths;
 use crate::fd::placeholder::materialize;
-use crate::fd::table;
-use crate::fd::table::Entry;
+use crate::fd::table::{self, Entry};
 use crate::listen::entrance;
 use crate::object::kernel_turn::waiting_at;
 use crate::object::listener::{LISTENERS, SHARED_BY_FORK, remote_names};
@@ -30,9 +29,7 @@ use netacc_wire::{Name, Scope};
 /// listen(2).
 pub fn listen(fd: i32, backlog: i32) -> Outcome {
     requests::check();
-    let Some(r) = table::socket(fd) else {
-        return Outcome::Pass;
-    };
+    let Some(r) = table::socket(fd) else { return Outcome::Pass };
     let s = r.obj;
     match s.path() {
         Path::Shm => return Outcome::Failed(Errno::INVAL),
@@ -111,58 +108,50 @@ pub fn retry_listeners() {
     }
 }
 
+/// Makes the socket a listener whose rendezvous is open.
+fn begin(fd: i32, s: &'static Socket, l: &'static Listener, adopted: bool) {
+    if s.domain() == libc::AF_INET6 {
+        // bind(2) may have changed the option, and accepted connections inherit it.
+        remember::remember(s, fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
+    }
+    // The kernel's listener must never block us: if several processes see a connection, only one of them gets it. The
+    // application's own mode is kept in our flags. A listener that other programs also have keeps its mode: if one of them
+    // accepts first, we block until the next connection, or until a client that waits for us connects by TCP.
+    if adopted {
+        l.note_sharers(false);
+        l.servers.are_unknown();
+        // It is opened since the program waits on it here, or has done so before it was left to the kernel.
+        l.servers.serve();
+        owner::mark_shared(fd);
+    } else {
+        let _ = raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize);
+    }
+    s.set_state(ConnState::Listener(ListenState::Dormant));
+    if l.permitted().shm && host_directory::usable().is_some() {
+        syn_stamp::keep(fd);
+    }
+    ports::forget_absent();
+    paths::became_listener(fd, s);
+}
+
 /// Opens the listener's rendezvous at the first free one of these places.
 fn open(fd: i32, s: &'static Socket, backlog: i32, places: Range<u16>) {
-    let Some(local) = addr::local_of(fd) else {
-        return;
-    };
+    let Some(local) = addr::local_of(fd) else { return };
     let adopted = places.end > 1;
     // What waits in the kernel's queue now comes before everything that clients queue once they find the rendezvous.
     let waiting = if adopted { waiting_at(fd).unwrap_or(0) } else { 0 };
-    let mut permitted = Transports::TCP;
-    let reason = match rendezvous_for(fd, s, local, backlog, places) {
-        Ok((sock, transports)) => match LISTENERS.alloc() {
-            Some(l) => {
-                permitted = transports;
-                l.start(sock, (backlog, waiting), permitted, s);
-                s.set_listener(l);
-                if s.domain() == libc::AF_INET6 {
-                    // bind(2) may have changed the option, and accepted connections inherit it.
-                    remember::remember(s, fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
-                }
-                // The kernel's listener must never block us: if several processes see a connection, only one of them
-                // gets it. The application's own mode is kept in our flags. A listener that other programs also have
-                // keeps its mode: if one of them accepts first, we block until the next connection, or until a client
-                // that waits for us connects by TCP.
-                if adopted {
-                    l.note_sharers(false);
-                    l.servers.are_unknown();
-                    // It is opened since the program waits on it here, or has done so before it was left to the kernel.
-                    l.servers.serve();
-                    owner::mark_shared(fd);
-                } else {
-                    let _ = raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize);
-                }
-                s.set_state(ConnState::Listener(ListenState::Dormant));
-                if permitted.shm && host_directory::usable().is_some() {
-                    syn_stamp::keep(fd);
-                }
-                ports::forget_absent();
-                paths::became_listener(fd, s);
-                Reason::None
-            }
-            None => {
-                reserved_fds::close(sock);
-                Reason::NoMemory
-            }
-        },
-        Err(r) => r,
-    };
+    let opened = rendezvous_for(fd, s, local, backlog, places).and_then(|(sock, permitted)| {
+        let l = LISTENERS.alloc().ok_or(Reason::NoMemory).inspect_err(|_| reserved_fds::close(sock))?;
+        l.start(sock, (backlog, waiting), permitted, s);
+        s.set_listener(l);
+        begin(fd, s, l, adopted);
+        Ok(permitted)
+    });
     if let Some(e) = s.stats() {
-        let t = match reason {
-            Reason::None if permitted.shm => Transport::Shm,
-            Reason::None => Transport::Rdma,
-            _ => Transport::Tcp,
+        let (t, reason) = match opened {
+            Ok(permitted) if permitted.shm => (Transport::Shm, Reason::None),
+            Ok(_) => (Transport::Rdma, Reason::None),
+            Err(reason) => (Transport::Tcp, reason),
         };
         e.open(State::Listening, t, reason, time::realtime());
         e.set_addrs(&local.into(), &Default::default());
@@ -170,24 +159,24 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: Range<u16>) {
             rt.show_rule(e, Call::Listen(local));
         }
     }
-    if reason != Reason::None {
-        page().fallback(reason);
-        let why = reason.sentence();
-        // What the operator has written down is nothing to warn of.
-        if reason == Reason::Rule {
-            netacc_log::log!(Info, "fd {fd}: listener at {local} has no rendezvous; clients use TCP: {why}");
-        } else {
-            netacc_log::log!(Warn, "fd {fd}: listener at {local} has no rendezvous; clients use TCP: {why}");
+    match opened {
+        Ok(_) => netacc_log::log!(Info, "fd {fd}: listening at {local} and for shared memory"),
+        Err(reason) => {
+            page().fallback(reason);
+            let why = reason.sentence();
+            // What the operator has written down is nothing to warn of.
+            if reason == Reason::Rule {
+                netacc_log::log!(Info, "fd {fd}: listener at {local} has no rendezvous; clients use TCP: {why}");
+            } else {
+                netacc_log::log!(Warn, "fd {fd}: listener at {local} has no rendezvous; clients use TCP: {why}");
+            }
         }
-    }
-    if reason == Reason::None {
-        netacc_log::log!(Info, "fd {fd}: listening at {local} and for shared memory");
     }
     s.local.set(local);
     // A thread that loads the rules anew puts them in force and then visits the listeners that have an address; this
     // one stores the address and then looks at the rules.
     fence(Ordering::SeqCst);
-    if reason == Reason::None
+    if let Ok(permitted) = opened
         && let Some(rt) = runtime::get()
         && rt.permitted(Call::Listen(local)) != permitted
     {

@@ -2,16 +2,15 @@
 
 use crate::epoll::{listeners, subscription};
 use crate::limits::HELLOS_PER_ACCEPT;
-use crate::listen::crowd;
-use crate::listen::crowd::{Room, User};
+use crate::listen::crowd::{self, Room, User};
 use crate::listen::withdrawal::hand_on;
 use crate::object::listener::{HELLOS, Listener, load_link, note_taken_up, readable, reserved_back, served_by};
 use crate::wait::bell;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering, fence};
 use netacc_stats::{Reason, page};
 use netacc_sys::raw;
-use netacc_transport::shm::rendezvous::Taken;
-use netacc_transport::shm::{Link, guard, rendezvous};
+use netacc_transport::shm::admission::{self, Taken};
+use netacc_transport::shm::{Link, guard};
 use rustix::fd::{BorrowedFd, IntoRawFd};
 
 /// State of one sweep over the waiting clients of a listener.
@@ -151,7 +150,7 @@ impl Listener {
                 cell.store(0, Ordering::Relaxed);
                 round.budget -= 1;
                 listeners::forget_hello(self, fd - 1);
-                self.taken(rendezvous::receive_hello(reserved_back(fd - 1), backlog, room), round);
+                self.taken(admission::receive_hello(reserved_back(fd - 1), backlog, room), round);
                 if round.fresh.is_some() {
                     return true;
                 }
@@ -177,7 +176,7 @@ impl Listener {
             let sock = unsafe { BorrowedFd::borrow_raw(door) };
             while round.budget > 0 {
                 round.budget -= 1;
-                match rendezvous::accept_link(sock, backlog, room) {
+                match admission::accept_link(sock, backlog, room) {
                     Taken::Nobody => {
                         self.starved.store(0, Ordering::Relaxed);
                         break;

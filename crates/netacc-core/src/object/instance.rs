@@ -1,11 +1,12 @@
 //! Epoll instances and the descriptors that are registered with them.
 
 use crate::object::name::Name;
-use crate::object::reference::Ref;
+use crate::object::reference::{Ref, at};
 use crate::object::socket::Socket;
 use crate::object::source::Source;
 use crate::object::subscription::Subscription;
 use crate::wait::spin::Spin;
+use core::iter::successors;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::Pooled;
@@ -127,6 +128,11 @@ impl Registration {
     }
 }
 
+/// The registrations of a socket, each of which may be removed when it is returned. Under `STRUCTURE`.
+pub(crate) fn registered(s: &Socket) -> impl Iterator<Item = &'static Registration> + use<> {
+    successors(at(s.registrations.load(Ordering::Relaxed)), |reg| at(reg.next_sock.load(Ordering::Relaxed)))
+}
+
 /// An epoll instance.
 #[derive(Debug)]
 #[repr(align(64))]
@@ -215,6 +221,11 @@ impl Pooled for Registration {
 }
 
 impl Epoll {
+    /// Its registrations, each of which may be removed when it is returned. Under `STRUCTURE` or its lock.
+    pub(crate) fn registered(&self) -> impl Iterator<Item = &'static Registration> + use<> {
+        successors(at(self.registrations.load(Ordering::Relaxed)), |reg| at(reg.next_all.load(Ordering::Relaxed)))
+    }
+
     /// The kernel's descriptor of the instance.
     pub fn fd(&self) -> i32 {
         self.fd.load(Ordering::Relaxed)

@@ -17,6 +17,7 @@ pub(crate) mod pair_name;
 pub mod reference;
 pub(crate) mod servers;
 pub mod socket;
+mod socket_flags;
 pub(crate) mod source;
 pub mod state;
 pub mod subscription;

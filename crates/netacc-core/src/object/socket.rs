@@ -12,6 +12,7 @@ use crate::object::kept::Kept;
 use crate::object::listener::Listener;
 use crate::object::pair_name::PairName;
 use crate::object::reference::Ref;
+pub use crate::object::socket_flags::*;
 use crate::object::state;
 pub use crate::object::state::{ConnState, ListenState, Path, Upgrade};
 use crate::options::remembered::Remembered;
@@ -25,47 +26,6 @@ use netacc_sys::{Lock, lock_rank, raw};
 use netacc_transport::Endpoint;
 use netacc_transport::host::ConnToken;
 use netacc_transport::shm::ShmEndpoint;
-
-netacc_sys::flags! { SocketFlag:
-    /// Flag: O_NONBLOCK of the file description is set.
-    pub const NONBLOCK;
-    /// Flag: the descriptor is a duplicate of a template, and stands for a socket that the kernel does not have yet.
-    pub const PLACEHOLDER;
-    /// Flag: the placeholder is the first descriptor of its template: see [`crate::fd::placeholder::first_or_another`].
-    pub const FIRST;
-    /// Flag: a non-blocking connect returned EINPROGRESS, and the next connect(2) reports success. It stays set when
-    /// the connection switches to a ring.
-    pub const CONNECTING;
-    /// Flag: SO_LINGER is on with time 0, so close(2) resets the connection.
-    pub const LINGER_RESET;
-    /// Flag: the connection was accepted under a close-on-exec number which was not duplicated: see
-    /// [`crate::fd::fd_cache`].
-    pub const KEEPABLE;
-    /// Flag: the process has forked while this connection was open, and others may still have it.
-    pub const SHARED;
-    /// Flag: before this process forked, no other process had the connection.
-    pub const SHARED_HERE;
-    /// Flag: a program that is executed is meant to inherit a number of this socket.
-    pub const HANDED;
-    /// Flag: bind(2) was called on a dead connection.
-    pub const REBOUND;
-    /// Flag: another file has replaced one of its numbers (dup2, dup3).
-    pub const REPLACED;
-    /// Flag: an option about the connection's packets was set, which the kernel can be asked about: see
-    /// [`crate::options::kernel_options`].
-    pub const KERNEL_OPTIONS;
-    /// Flag: TCP_INQ is on, so recvmsg(2) tells how many bytes are left to read.
-    pub const INQ;
-    /// Flag: it is an accepted connection whose listener is closed, and whose port is kept: see
-    /// [`crate::conn::held_port`].
-    pub const HOLDS_PORT;
-    /// Flag: an option about the connection's packets was set, such as a signature, which the kernel cannot be asked
-    /// about.
-    pub const SIGNED;
-    /// Flag: a call of ours has slept on it although the kernel served it, or slept on it when it became the kernel's, and may do
-    /// so still.
-    pub const SLEPT_ON;
-}
 
 /// A TCP socket of the application. Objects are recycled, never freed.
 ///
@@ -316,6 +276,12 @@ impl Socket {
         unsafe { self.ep.load(Ordering::Acquire).as_ref() }
     }
 
+    /// The endpoint, if the connection is in a ring.
+    #[inline]
+    pub fn ring(&self) -> Option<&'static ShmEndpoint> {
+        self.endpoint().filter(|_| self.is_shm())
+    }
+
     /// Attaches an endpoint.
     pub fn set_endpoint(&'static self, ep: &'static ShmEndpoint) {
         ep.owner.store(core::ptr::from_ref(self) as usize, Ordering::Release);
@@ -410,11 +376,6 @@ impl Socket {
     /// The object's current generation.
     pub fn generation(&self) -> u16 {
         self.generation.load(Ordering::Relaxed) as u16
-    }
-
-    /// Whether the object has references beside a single descriptor.
-    pub fn is_pinned(&self) -> bool {
-        self.refs.load(Ordering::Acquire) > 1
     }
 
     /// Whether a call holds a reference in addition to `descriptors` descriptors.

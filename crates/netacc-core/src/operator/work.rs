@@ -238,7 +238,7 @@ fn has_gone(fd: i32, r: Ref<Socket>) -> bool {
     if r.obj.path() == Path::Listener {
         return leave_listener(fd, r.obj);
     }
-    let leaving = |r: Ref<Socket>| r.obj.is_shm() && r.obj.endpoint().is_some_and(|ep| ep.side.is_leaving());
+    let leaving = |r: Ref<Socket>| r.obj.ring().is_some_and(|ep| ep.side.is_leaving());
     if leaving(r) {
         // The peer has left already. The program first reads what is in the ring, for which it needs no other process.
         redispatch::complete_switch(r);

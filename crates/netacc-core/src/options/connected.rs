@@ -88,10 +88,7 @@ pub fn upper_layer(fd: i32, r: Ref<Socket>, p: *const c_void, len: u32) -> Outco
     {
         return Outcome::Failed(e);
     }
-    match demote::demote(fd, r, Reason::Unsupported) {
-        Ok(()) => Outcome::Pass,
-        Err(e) => Outcome::Failed(e),
-    }
+    Outcome::pass_after(demote::demote(fd, r, Reason::Unsupported))
 }
 
 /// The value of an option that was never set, if it is determined by the connection. The kernel is asked once.

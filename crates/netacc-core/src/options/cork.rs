@@ -12,7 +12,7 @@ pub(super) fn set(r: Ref<Socket>, name: i32) {
     let s = r.obj;
     let on = s.opts.get(IPPROTO_TCP, name).is_some_and(|v| v != 0);
     let _g = s.tx.lock();
-    let Some(ep) = s.endpoint().filter(|_| r.valid() && s.is_shm()) else { return };
+    let Some(ep) = s.ring().filter(|_| r.valid()) else { return };
     match name {
         libc::TCP_CORK => ep.set_cork(on),
         _ if on => ep.push(),

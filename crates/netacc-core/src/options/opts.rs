@@ -67,9 +67,7 @@ unsafe fn value<T: Copy>(p: *const c_void, len: u32) -> Result<T> {
 /// `p` is valid for `len` bytes.
 #[allow(unsafe_code)]
 pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) -> Outcome {
-    let Some(r) = table::socket(fd) else {
-        return Outcome::Pass;
-    };
+    let Some(r) = table::socket(fd) else { return Outcome::Pass };
     let s = r.obj;
     if s.is_candidate() && not_followed(level, name) {
         promote::given_up(fd);
@@ -88,7 +86,6 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
     if path == Path::Shm && (level, name) == (IPPROTO_TCP, libc::TCP_ULP) {
         return connected::upper_layer(fd, r, p, len);
     }
-    let packets = kernel_options::concerns(level, name, path == Path::Shm);
     // SAFETY: the caller guarantees pointers that are valid for the given lengths.
     if let Some(done) = unsafe { set_own(s, level, name, p, len) } {
         if path == Path::Shm
@@ -102,34 +99,35 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
         return if ours || done.is_err() { done.into() } else { Outcome::Pass };
     }
     if by_kernel(level, name) && path != Path::Listener {
-        return match demote::demote(fd, r, Reason::Unsupported) {
-            Ok(()) => Outcome::Pass,
-            Err(e) => Outcome::Failed(e),
-        };
+        return Outcome::pass_after(demote::demote(fd, r, Reason::Unsupported));
     }
     if path != Path::Shm {
-        let done = materialize(fd, s).and_then(|()| raw::setsockopt(fd, level, name, p, len));
-        if done.is_ok() {
-            if !kernel_options::is_write_only(level, name) {
-                remember(s, fd, level, name);
-            }
-            if packets {
-                kernel_options::noted(s, level, name);
-            }
-            if path == Path::Listener && kernel_options::matter(s, fd) {
-                opening::abandon(fd, s);
-            }
+        let done = set_by_kernel(fd, s, (level, name), p, len);
+        if done.is_ok() && path == Path::Listener && kernel_options::matter(s, fd) {
+            opening::abandon(fd, s);
         }
         return done.into();
     }
     // SAFETY: the caller guarantees pointers that are valid for the given lengths.
     match unsafe { set_accelerated(s, level, name, p, len) } {
-        Ok(()) if packets => match demote::demote(fd, r, Reason::Packets) {
-            Ok(()) => Outcome::Pass,
-            Err(e) => Outcome::Failed(e),
-        },
+        Ok(()) if kernel_options::concerns(level, name, true) => {
+            Outcome::pass_after(demote::demote(fd, r, Reason::Packets))
+        }
         done => done.into(),
     }
+}
+
+/// Sets an option of a socket that is not in a ring, and remembers it.
+fn set_by_kernel(fd: i32, s: &'static Socket, (level, name): (i32, i32), p: *const c_void, len: u32) -> Result<()> {
+    materialize(fd, s)?;
+    raw::setsockopt(fd, level, name, p, len)?;
+    if !kernel_options::is_write_only(level, name) {
+        remember(s, fd, level, name);
+    }
+    if kernel_options::concerns(level, name, false) {
+        kernel_options::noted(s, level, name);
+    }
+    Ok(())
 }
 
 /// Whether an option changes the kernel's stream, its packets or its errors, so that a connection with it must not
@@ -316,7 +314,7 @@ const QUICK_LATE: i32 = 2;
 
 /// Whether the peer's end of stream was received.
 fn after_end(s: &Socket) -> bool {
-    s.is_shm() && s.endpoint().is_some_and(|e| e.observed().has_peer_ended())
+    s.ring().is_some_and(|e| e.observed().has_peer_ended())
 }
 
 /// getsockopt(2).
@@ -325,16 +323,13 @@ fn after_end(s: &Socket) -> bool {
 /// `val` and `len` are the application's result buffer.
 #[allow(unsafe_code)]
 pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u32) -> Outcome {
-    let Some(r) = table::socket(fd) else {
-        return Outcome::Pass;
-    };
+    let Some(r) = table::socket(fd) else { return Outcome::Pass };
     let s = r.obj;
-    if (level, name) == (IPPROTO_TCP, libc::TCP_INFO) {
+    if (level, name) == (IPPROTO_TCP, libc::TCP_INFO)
         // SAFETY: the caller guarantees pointers that are valid for the given lengths.
-        let done = unsafe { info_of_candidate(fd, r, val, len) };
-        if let Some(done) = done {
-            return done;
-        }
+        && let Some(done) = unsafe { own_answers::info_of_candidate(fd, r, val, len) }
+    {
+        return done;
     }
     if (level, name) == (SOL_SOCKET, libc::SO_ERROR) && s.is_candidate() {
         // The peer may have switched, which ends the kernel's stream.
@@ -356,35 +351,39 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
     if !user::writable(len, size_of::<u32>()) {
         return Outcome::Failed(Errno::FAULT);
     }
-    // SAFETY: the caller guarantees pointers that are valid for the given lengths.
-    if let Some(done) = unsafe { answer_of_kernel_socket(fd, s, (level, name), val, len) } {
-        return done.into();
-    }
-    let int = match (level, name) {
-        (SOL_SOCKET, libc::SO_ERROR) if shm => s.endpoint().map(|e| e.take_error()),
-        (SOL_SOCKET, libc::SO_LINGER) => {
-            let l = s.linger.load(Ordering::Relaxed);
-            let v = [(l >> 32) as i32, l as u32 as i32];
-            // SAFETY: the caller guarantees pointers that are valid for the given lengths.
-            return unsafe { give(v.as_ptr().cast(), 8, val, len) }.into();
-        }
-        (SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => {
-            let cell = if name == libc::SO_RCVTIMEO { &s.rcvtimeo } else { &s.sndtimeo };
-            let ns = cell.load(Ordering::Relaxed) as i64;
-            let tv = libc::timeval { tv_sec: ns / 1_000_000_000, tv_usec: ns % 1_000_000_000 / 1000 };
-            // SAFETY: the caller guarantees that `val` and `len` are valid; `tv` lives until the call returns.
-            return unsafe { give((&raw const tv).cast(), size_of::<libc::timeval>(), val, len) }.into();
-        }
+    match (level, name) {
+        // The kernel can map only bytes that its own socket has received.
         (IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) if shm => {
-            // The kernel can map only bytes that its own socket has received.
-            return match demote::demote(fd, r, Reason::Unsupported) {
-                Ok(()) => Outcome::Pass,
-                Err(e) => Outcome::Failed(e),
-            };
+            return Outcome::pass_after(demote::demote(fd, r, Reason::Unsupported));
         }
         (IPPROTO_TCP, libc::TCP_INFO) if shm => {
-            return template(s.domain()).map_or_else(Outcome::Failed, |t| tcp_info(t, s, val, len));
+            return template(s.domain()).map_or_else(Outcome::Failed, |t| own_answers::tcp_info(t, s, val, len));
         }
+        _ => {}
+    }
+    // SAFETY: the caller guarantees pointers that are valid for the given lengths.
+    if let Some(done) = unsafe { answer_beyond_int(fd, s, (level, name), val, len) } {
+        return done.into();
+    }
+    let int = int_of(s, shm, level, name);
+    match int {
+        Some(v) => {
+            // SAFETY: the caller guarantees that `val` and `len` are valid.
+            unsafe { give_int(level, v, val, len) }.into()
+        }
+        // A liveness socket is no TCP socket: type, protocol and defaults are those of the template.
+        None if shm && s.endpoint().is_some_and(|e| e.liveness.fd() >= 0) => {
+            template(s.domain()).and_then(|t| raw::getsockopt(t, level, name, val, len)).into()
+        }
+        // The descriptor is a TCP socket of the right family, so the kernel answers.
+        None => Outcome::Pass,
+    }
+}
+
+/// The value of an option that is an int. `None`: it was not set.
+fn int_of(s: &Socket, shm: bool, level: i32, name: i32) -> Option<i32> {
+    match (level, name) {
+        (SOL_SOCKET, libc::SO_ERROR) if shm => s.endpoint().map(|e| e.take_error()),
         // The peer's end of stream switches the kernel to delayed acknowledgements.
         (IPPROTO_TCP, libc::TCP_QUICKACK) if after_end(s) => {
             let _g = s.meta.lock();
@@ -392,10 +391,6 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
             Some(if v & QUICK_LATE != 0 { v & 1 } else { 0 })
         }
         (IPPROTO_IPV6, libc::IPV6_ADDRFORM) if shm && s.domain() == libc::AF_INET6 => Some(libc::AF_INET6),
-        (SOL_SOCKET, libc::SO_PEERNAME) if shm => {
-            // SAFETY: the caller guarantees pointers that are valid for the given lengths.
-            return unsafe { peer_name(s, val, len) }.into();
-        }
         _ => {
             let set = {
                 let _g = s.meta.lock();
@@ -404,30 +399,15 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
             let alike = shm && s.endpoint().is_some_and(|e| !e.side.is_remote());
             set.or_else(|| if alike { as_on_loopback(s, level, name) } else { None })
         }
-    };
-    match int {
-        Some(v) => {
-            // SAFETY: the caller guarantees that `val` and `len` are valid.
-            unsafe { give_int(level, v, val, len) }.into()
-        }
-        // A liveness socket is no TCP socket: type, protocol and defaults are those of the template.
-        None if shm && s.endpoint().is_some_and(|e| e.liveness.fd() >= 0) => {
-            match template(s.domain()).and_then(|t| raw::getsockopt(t, level, name, val, len)) {
-                Ok(()) => Outcome::Done(0),
-                Err(e) => Outcome::Failed(e),
-            }
-        }
-        // The descriptor is a TCP socket of the right family, so the kernel answers.
-        None => Outcome::Pass,
     }
 }
 
-/// Answers for an option that is about the kernel's socket of a connection. `None`: it is another option.
+/// Answers for an option whose value is no int, or is about the kernel's socket of a connection. `None`: it is another one.
 ///
 /// # Safety
 /// `val` and `len` are the application's, `len` in memory that can be written.
 #[allow(unsafe_code)]
-unsafe fn answer_of_kernel_socket(
+unsafe fn answer_beyond_int(
     fd: i32,
     s: &Socket,
     (level, name): (i32, i32),
@@ -437,11 +417,30 @@ unsafe fn answer_of_kernel_socket(
     if s.is_shm() && own_answers::is_about_packets(level, name) {
         return Some(own_answers::packet_options(s, level, name, val, len));
     }
-    own_answers::has_cookie(s, level, name).then(|| {
-        let cookie = own_answers::cookie(fd, s)?;
+    if own_answers::has_cookie(s, level, name) {
+        return Some(own_answers::cookie(fd, s).and_then(|cookie| {
+            // SAFETY: the caller guarantees pointers that are valid for the given lengths.
+            unsafe { give((&raw const cookie).cast(), size_of::<u64>(), val, len) }
+        }));
+    }
+    match (level, name) {
+        (SOL_SOCKET, libc::SO_LINGER) => {
+            let l = s.linger.load(Ordering::Relaxed);
+            let v = [(l >> 32) as i32, l as u32 as i32];
+            // SAFETY: the caller guarantees pointers that are valid for the given lengths.
+            Some(unsafe { give(v.as_ptr().cast(), 8, val, len) })
+        }
+        (SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => {
+            let cell = if name == libc::SO_RCVTIMEO { &s.rcvtimeo } else { &s.sndtimeo };
+            let ns = cell.load(Ordering::Relaxed) as i64;
+            let tv = libc::timeval { tv_sec: ns / 1_000_000_000, tv_usec: ns % 1_000_000_000 / 1000 };
+            // SAFETY: the caller guarantees that `val` and `len` are valid; `tv` lives until the call returns.
+            Some(unsafe { give((&raw const tv).cast(), size_of::<libc::timeval>(), val, len) })
+        }
         // SAFETY: the caller guarantees pointers that are valid for the given lengths.
-        unsafe { give((&raw const cookie).cast(), size_of::<u64>(), val, len) }
-    })
+        (SOL_SOCKET, libc::SO_PEERNAME) if s.is_shm() => Some(unsafe { peer_name(s, val, len) }),
+        _ => None,
+    }
 }
 
 /// Writes a value, truncated to the room of the caller's buffer.
@@ -477,44 +476,5 @@ unsafe fn give_int(level: i32, v: i32, val: *mut c_void, len: *mut u32) -> Resul
             Ok(byte) if level == IPPROTO_IP && core::ptr::read_unaligned(len) < 4 => give(&raw const byte, 1, val, len),
             _ => give((&raw const v).cast(), 4, val, len),
         }
-    }
-}
-
-/// Returns TCP_INFO of a candidate. An end that the kernel reports may be the peer's switch: with `None`, [`get`]
-/// answers for the ring, or for a socket that is no candidate.
-///
-/// # Safety
-/// `val` and `len` are the application's result buffer.
-#[cold]
-#[allow(unsafe_code)]
-unsafe fn info_of_candidate(fd: i32, r: Ref<Socket>, val: *mut c_void, len: *mut u32) -> Option<Outcome> {
-    const ESTABLISHED: u8 = 1;
-    if !r.obj.is_candidate() {
-        return None;
-    }
-    if let Err(e) = raw::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, val, len) {
-        return Some(Outcome::Failed(e));
-    }
-    // SAFETY: the kernel wrote `*len` bytes; tcpi_state is the first.
-    let ended = unsafe { core::ptr::read_unaligned(len) > 0 && *val.cast::<u8>() != ESTABLISHED };
-    (!ended || !promote::advance(fd, r)).then_some(Outcome::Done(0))
-}
-
-/// Fills in the kernel's TCP_INFO of the socket `fd`, with the state of the connection that it represents.
-#[allow(unsafe_code)]
-fn tcp_info(fd: i32, s: &Socket, val: *mut c_void, len: *mut u32) -> Outcome {
-    match raw::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, val, len) {
-        Ok(()) => {
-            // SAFETY: the kernel wrote `*len` bytes; tcpi_state is the first.
-            unsafe {
-                if core::ptr::read_unaligned(len) > 0
-                    && let Some(ep) = s.endpoint()
-                {
-                    *val.cast::<u8>() = ep.tcp_state();
-                }
-            }
-            Outcome::Done(0)
-        }
-        Err(e) => Outcome::Failed(e),
     }
 }

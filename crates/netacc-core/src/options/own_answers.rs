@@ -1,12 +1,14 @@
-//! Options whose answer is that of a kernel socket of the connection's own, which it does not have: `SO_COOKIE`, and the
-//! control messages of `IP_PKTOPTIONS`.
+//! Options whose answer is that of a kernel socket of the connection's own, which it does not have: `SO_COOKIE`, the
+//! control messages of `IP_PKTOPTIONS`, and `TCP_INFO`.
 
 use crate::fd::placeholder::materialize;
+use crate::object::reference::Ref;
 use crate::object::socket::{PLACEHOLDER, Socket};
-use crate::switch::pair;
+use crate::outcome::Outcome;
+use crate::switch::{pair, promote};
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
-use libc::{IPPROTO_IP, IPPROTO_IPV6, SOCK_CLOEXEC, SOCK_STREAM, SOL_SOCKET};
+use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOCK_CLOEXEC, SOCK_STREAM, SOL_SOCKET};
 use netacc_sys::errno::Result;
 use netacc_sys::raw;
 use netacc_transport::shm::Side;
@@ -71,4 +73,39 @@ fn cookie_of(fd: i32) -> Result<u64> {
     let (mut cookie, mut len) = (0u64, size_of::<u64>() as u32);
     raw::getsockopt(fd, SOL_SOCKET, libc::SO_COOKIE, (&raw mut cookie).cast(), &raw mut len)?;
     Ok(cookie)
+}
+
+/// Returns TCP_INFO of a candidate. An end that the kernel reports may be the peer's switch: with `None`, the caller
+/// answers for the ring, or for a socket that is no candidate.
+///
+/// # Safety
+/// `val` and `len` are the application's result buffer.
+#[cold]
+#[allow(unsafe_code)]
+pub(super) unsafe fn info_of_candidate(fd: i32, r: Ref<Socket>, val: *mut c_void, len: *mut u32) -> Option<Outcome> {
+    const ESTABLISHED: u8 = 1;
+    if !r.obj.is_candidate() {
+        return None;
+    }
+    if let Err(e) = raw::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, val, len) {
+        return Some(Outcome::Failed(e));
+    }
+    // SAFETY: the kernel wrote `*len` bytes; tcpi_state is the first.
+    let ended = unsafe { core::ptr::read_unaligned(len) > 0 && *val.cast::<u8>() != ESTABLISHED };
+    (!ended || !promote::advance(fd, r)).then_some(Outcome::Done(0))
+}
+
+/// Fills in the kernel's TCP_INFO of the socket `fd`, with the state of the connection that it represents.
+#[allow(unsafe_code)]
+pub(super) fn tcp_info(fd: i32, s: &Socket, val: *mut c_void, len: *mut u32) -> Outcome {
+    let done = raw::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, val, len);
+    if done.is_ok()
+        // SAFETY: the kernel wrote `*len`.
+        && unsafe { core::ptr::read_unaligned(len) } > 0
+        && let Some(ep) = s.endpoint()
+    {
+        // SAFETY: the kernel wrote `*len` bytes; tcpi_state is the first.
+        unsafe { *val.cast::<u8>() = ep.tcp_state() };
+    }
+    done.into()
 }

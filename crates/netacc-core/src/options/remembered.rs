@@ -42,9 +42,7 @@ impl Remembered {
             return true;
         }
         let at = self.used.load(Ordering::Relaxed) as usize;
-        let (Some(k), Some(v)) = (self.key.get(at), self.value.get(at)) else {
-            return false;
-        };
+        let (Some(k), Some(v)) = (self.key.get(at), self.value.get(at)) else { return false };
         k.store(key, Ordering::Relaxed);
         v.store(value as u32, Ordering::Relaxed);
         self.used.store(at as u32 + 1, Ordering::Relaxed);

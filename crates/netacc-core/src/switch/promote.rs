@@ -25,10 +25,9 @@
 //! - A call that has to wait sleeps inside the kernel, which keeps the file open even if the number is closed. The
 //!   peer's half close or our own wakes it, and then it checks the path.
 
-use crate::conn::pool::ClaimFor;
-use crate::conn::{neighbours, pool};
-use crate::fd::table;
-use crate::fd::table::Entry;
+use crate::conn::neighbours;
+use crate::conn::pool::{self, ClaimFor};
+use crate::fd::table::{self, Entry};
 use crate::limits::CALLS_BEFORE_SEARCH;
 use crate::listen::heirs;
 use crate::object::reference::Ref;
@@ -38,10 +37,12 @@ use crate::switch::proof::{self, Other, Proof};
 use crate::switch::to_ring::{decided, promoted, switch_to_ring, tail_is_short};
 use crate::switch::{comeback, syn_stamp, upgrade};
 use crate::timeouts;
+use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::time;
 use netacc_transport::Endpoint;
+use netacc_transport::shm::claim::Claim;
 use netacc_transport::shm::segment::{CONNECT_QUEUED, CONNECT_TAKEN};
 use netacc_transport::shm::{ShmEndpoint, promote};
 
@@ -214,40 +215,33 @@ fn offers_again(r: Ref<Socket>, why: Reason) -> bool {
     again
 }
 
+/// Client: claims a slot for an offer to a server on this host.
+fn claim(s: &Socket, comes_back: bool, local: SocketAddr, target: SocketAddr) -> core::result::Result<Claim, Reason> {
+    crate::conn::ports::local_source(target.ip(), time::now()).ok_or(Reason::OtherHost)?;
+    let member = s.member.load(Ordering::Relaxed);
+    // Port 0, since for the connection's own port the kernel would name the connection and not its listener.
+    let from = SocketAddr::new(local.ip(), 0);
+    // The kernel's socket of a connection that was in a ring before leads to no listener.
+    let listener = if comes_back { s.peer.get().ok_or(Reason::Refused)? } else { target };
+    pool::claim(from, listener, (member != 0).then_some(member), ClaimFor::Offer)
+}
+
 /// Client: offers the connection to the server.
 fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
     let s = r.obj;
     let local = netacc_sys::addr::local_of(fd).ok_or(Reason::Refused)?;
     let target = netacc_sys::addr::peer_of(fd).ok_or(Reason::Refused)?;
     let ip = netacc_transport::shm::rendezvous::destination;
-    let local = core::net::SocketAddr::new(ip(local.ip()), local.port());
-    let target = core::net::SocketAddr::new(ip(target.ip()), target.port());
+    let local = SocketAddr::new(ip(local.ip()), local.port());
+    let target = SocketAddr::new(ip(target.ip()), target.port());
     let comes_back = comeback::was_in_ring(s);
     let across = s.upgrade.search.is_on();
-    let stamp = if across {
-        Some(syn_stamp::of_client(fd, s.upgrade.when.load(Ordering::Relaxed)).ok_or(Reason::NoTimeStamps)?)
-    } else {
-        None
-    };
-    let claim = if across {
-        neighbours::claim(s, local, target)?
-    } else {
-        crate::conn::ports::local_source(target.ip(), time::now()).ok_or(Reason::OtherHost)?;
-        let member = s.member.load(Ordering::Relaxed);
-        // Port 0, since for the connection's own port the kernel would name the connection and not its listener.
-        let from = core::net::SocketAddr::new(local.ip(), 0);
-        // The kernel's socket of a connection that was in a ring before leads to no listener.
-        let listener = if comes_back { s.peer.get().ok_or(Reason::Refused)? } else { target };
-        pool::claim(from, listener, (member != 0).then_some(member), ClaimFor::Offer)?
-    };
+    let stamp =
+        across.then(|| syn_stamp::of_client(fd, s.upgrade.when.load(Ordering::Relaxed)).ok_or(Reason::NoTimeStamps));
+    let stamp = stamp.transpose()?;
+    let claim = if across { neighbours::claim(s, local, target)? } else { claim(s, comes_back, local, target)? };
     let (link, claimed) = (claim.link, claim.claimed);
-    let Some(ep) = link.endpoint(claimed.slot).filter(|e| e.begin(claimed.generation)) else {
-        link.slots.burned();
-        return Err(Reason::NoMemory);
-    };
-    if let Some(sl) = link.segment().and_then(|seg| seg.slot(claimed.slot)) {
-        sl.open.write(local, target);
-    }
+    let ep = claim.begin(local, target)?;
     drop(claim);
     // The endpoint is set before the offer is sent: the server may accept it at once, and a thread that checks then
     // must find the endpoint to switch to.

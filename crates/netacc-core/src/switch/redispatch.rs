@@ -4,8 +4,8 @@
 //! connection. So the client connects again, to another process behind the same rendezvous or by TCP, and sends every
 //! byte that it has written so far.
 
-use crate::conn::pool::ClaimFor;
-use crate::conn::{kernel_queue, pool, ports};
+use crate::conn::pool::{self, ClaimFor};
+use crate::conn::{kernel_queue, ports};
 use crate::epoll::paths;
 use crate::fd::placeholder::replace_everywhere;
 use crate::fd::table;
@@ -21,11 +21,10 @@ use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::time::Deadline;
-use netacc_sys::{Guard, lock, raw, time};
+use netacc_sys::time::{self, Deadline};
+use netacc_sys::{Guard, lock, raw};
 use netacc_transport::Endpoint;
-use netacc_transport::rdma::engine;
-use netacc_transport::rdma::engine::progress;
+use netacc_transport::rdma::engine::{self, progress};
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::shm::claim::Pushed;
 use netacc_transport::shm::owner::Owned;
@@ -183,7 +182,7 @@ pub fn redispatch(r: Ref<Socket>) {
         let why = why_by_tcp(s);
         let _moving = Moving::begin();
         let (rx, tx) = (s.rx.lock(), s.tx.lock());
-        let orphan = s.endpoint().filter(|e| r.valid() && s.is_shm() && e.connect.is_orphaned(&e.side));
+        let orphan = s.ring().filter(|e| r.valid() && e.connect.is_orphaned(&e.side));
         // Checked under the locks, which a forking thread takes after it has announced the fork.
         let now = orphan.is_none() || !descendants::under_way();
         if now
@@ -339,7 +338,7 @@ impl Leaving {
     fn begin(r: Ref<Socket>, why: Reason) -> Option<Leaving> {
         let s = r.obj;
         let locks = (s.rx.try_lock()?, s.tx.try_lock()?);
-        let old = s.endpoint().filter(|e| r.valid() && s.is_shm() && e.side.is_queued())?;
+        let old = s.ring().filter(|e| r.valid() && e.side.is_queued())?;
         let stays = s.has(SHARED)
             || descendants::under_way()
             || (why == Reason::NotTaken && !old.side.link().segment().is_some_and(Segment::served_by_many));
@@ -403,14 +402,9 @@ fn reconnect(s: &'static Socket, old: &ShmEndpoint) -> core::result::Result<&'st
     // A process that goes on accepting has only been too busy for this one.
     let what = if old.side.link().accepting() { ClaimFor::Move } else { ClaimFor::Connect };
     let claim = pool::claim(local, target, None, what)?;
-    let (link, slot) = (claim.link, claim.claimed.slot);
-    let generation = claim.claimed.generation;
-    let Some(ep) = link.endpoint(slot).filter(|e| e.begin(generation)) else {
-        link.slots.burned();
-        return Err(Reason::NoMemory);
-    };
+    let (link, slot, generation) = (claim.link, claim.claimed.slot, claim.claimed.generation);
+    let ep = claim.begin(local, target)?;
     if let Some(sl) = link.segment().and_then(|seg| seg.slot(slot)) {
-        sl.open.write(local, target);
         // Its place among the connects of other links is still that of the program's call.
         sl.open.when.store(queued::made_at(old), Ordering::Relaxed);
     }

@@ -74,7 +74,7 @@ pub fn leave(r: Ref<Socket>, ep: &ShmEndpoint) -> bool {
 
 /// Whether the connection is to be looked at again. One that has stood still for long enough goes to the kernel.
 fn stands_still(fd: i32, r: Ref<Socket>, now: u64) -> bool {
-    let noted = |r: Ref<Socket>| r.obj.endpoint().filter(|ep| r.obj.is_shm() && ep.standstill.is_noted());
+    let noted = |r: Ref<Socket>| r.obj.ring().filter(|ep| ep.standstill.is_noted());
     if noted(r).is_none() {
         return false;
     }

@@ -18,7 +18,7 @@ use netacc_transport::shm::segment::Leave;
 pub fn accept(r: Ref<Socket>) {
     let s = r.obj;
     let locks = (s.rx.lock(), s.tx.lock());
-    let Some(ep) = s.endpoint().filter(|e| r.valid() && s.is_shm() && e.must_switch()) else { return };
+    let Some(ep) = s.ring().filter(|e| r.valid() && e.must_switch()) else { return };
     match ep.accept_switch() {
         Ok(Some(kernel)) => {
             let why = process_mode::reason().filter(|why| *why == Reason::Operator);

@@ -11,10 +11,8 @@ use crate::wait::sleep::sleep_before;
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Answer, Fail};
 use netacc_sys::time::Deadline;
-use netacc_transport::rdma::engine::progress;
-use netacc_transport::rdma::engine::progress::ProgressScope;
-use netacc_transport::shm::ShmEndpoint;
-use netacc_transport::shm::{enough, parts};
+use netacc_transport::rdma::engine::progress::{self, ProgressScope};
+use netacc_transport::shm::{ShmEndpoint, enough, parts};
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 
 /// The longest step, of some 30 ms, of a sleep that nothing ends before its time ([`netacc_transport::wait::longer`]).
@@ -57,9 +55,7 @@ pub fn until_done(
     mut progress: impl FnMut(&'static ShmEndpoint) -> bool,
 ) -> Answer<()> {
     let s = sock.obj;
-    let Some(ep) = s.endpoint() else {
-        return Ok(());
-    };
+    let Some(ep) = s.endpoint() else { return Ok(()) };
     let remote = ep.side.is_remote();
     let mut is_ready = || {
         if remote && progress(ep) {
@@ -70,12 +66,8 @@ pub fn until_done(
     };
     let mut signals = CallSignals::new(core::ptr::null());
     // A connect that no server has accepted waits for a queue pair, for which spinning does not pay.
-    let found = if remote && ep.side.is_queued() {
-        is_ready()
-    } else {
-        s.spin.run(ep.peer_cpu(), deadline, &mut signals, &mut is_ready)
-    };
-    if found {
+    let spins = !(remote && ep.side.is_queued());
+    if if spins { s.spin.run(ep.peer_cpu(), deadline, &mut signals, &mut is_ready) } else { is_ready() } {
         idle_windows::look_in_passing();
         return Ok(());
     }
@@ -87,30 +79,12 @@ pub fn until_done(
     }
     let mut steps = 0u32;
     loop {
-        let until = standstill::within(queued_connects::within(deadline));
         ownership::settle(s);
         let numbers = [ep.liveness.fd(), ep.old_subflow.fd()];
         let mut set = WaitSet::new();
-        set.steps = steps;
-        if wanted > 1 && parts::has_several(ep) {
-            // What comes before or after the ring wakes nobody who waits for more than is there.
-            set.shared = true;
-            set.steps = steps.min(LONGEST_STEP);
-        }
-        let here = || s.is_shm() && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
-        // The endpoint does not know how many bytes are wanted, which may be fewer than SO_RCVLOWAT says.
-        let mut is_over = || is_ready() || ep.must_switch() || !ep.side.is_live();
-        // The path is checked after the registration: a thread that switches the connection first changes the path and
-        // then wakes the registered waiters.
-        let armed_in_vain = ep.arm(interest, &mut set);
-        let there = (if wanted > 0 { is_over() } else { armed_in_vain }) || !here();
-        let slept = if there {
-            ep.disarm(interest, &set);
-            Ok(1)
-        } else {
-            sleep_before(&mut set, ProgressScope::of(ep), until, &mut signals, |set| ep.disarm(interest, set), !remote)
-        };
+        let slept = sleep_once(s, ep, (interest, wanted, steps), deadline, &mut set, &mut signals, &mut is_ready);
         steps = if slept == Ok(0) { steps.saturating_add(1) } else { 0 };
+        let other_file = |fd: &i32| set.only_reported(*fd) && table::is_replaced(sock, *fd);
         // Readiness is reported whatever ended the sleep.
         if is_ready() {
             page().count(Counter::Wakeups);
@@ -119,20 +93,53 @@ pub fn until_done(
         match slept {
             Ok(0) if deadline.passed() => return Err(Fail::AGAIN),
             // The caller looks the connection up again and finds its new path.
-            Ok(_) if !here() => return signals.leave(deadline),
+            Ok(_) if !is_here(s, ep) => return signals.leave(deadline),
             Ok(_) if ep.must_switch() => {
                 crate::switch::redispatch::complete_switch(sock);
                 return signals.leave(deadline);
             }
             Ok(_) if deadline.passed() => return Err(Fail::AGAIN),
             // A thread that replaced the number wakes this one first, and a signal may have come while it was awake.
-            Ok(_) if replaced() => return Err(Fail::INTR),
-            Ok(_) if numbers.iter().any(|fd| set.only_reported(*fd) && table::is_replaced(sock, *fd)) => {
-                return Err(Fail::INTR);
-            }
+            Ok(_) if replaced() || numbers.iter().any(other_file) => return Err(Fail::INTR),
             Ok(_) => {}
             Err(Fail::INTR) => signals.interrupted(deadline)?,
             Err(e) => return Err(e),
         }
     }
+}
+
+/// Whether the connection still is at the endpoint.
+fn is_here(s: &Socket, ep: &ShmEndpoint) -> bool {
+    s.ring().is_some_and(|e| core::ptr::eq(e, ep))
+}
+
+/// Sleeps until the endpoint may be ready, or until the deadline or an earlier time at which something else is due. Returns
+/// how many descriptors of `set` have reported something; 1 where there was no need to sleep.
+fn sleep_once(
+    s: &'static Socket,
+    ep: &'static ShmEndpoint,
+    (interest, wanted, steps): (Interest, usize, u32),
+    deadline: Deadline,
+    set: &mut WaitSet,
+    signals: &mut CallSignals,
+    is_ready: &mut impl FnMut() -> bool,
+) -> Answer<usize> {
+    let until = standstill::within(queued_connects::within(deadline));
+    set.steps = steps;
+    if wanted > 1 && parts::has_several(ep) {
+        // What comes before or after the ring wakes nobody who waits for more than is there.
+        set.shared = true;
+        set.steps = steps.min(LONGEST_STEP);
+    }
+    // The path is checked after the registration: a thread that switches the connection first changes the path and then
+    // wakes the registered waiters.
+    let armed_in_vain = ep.arm(interest, set);
+    // The endpoint does not know how many bytes are wanted, which may be fewer than SO_RCVLOWAT says.
+    let is_over = if wanted > 0 { is_ready() || ep.must_switch() || !ep.side.is_live() } else { armed_in_vain };
+    if is_over || !is_here(s, ep) {
+        ep.disarm(interest, set);
+        return Ok(1);
+    }
+    let scope = ProgressScope::of(ep);
+    sleep_before(set, scope, until, signals, |set| ep.disarm(interest, set), !ep.side.is_remote())
 }

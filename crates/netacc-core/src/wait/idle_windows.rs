@@ -5,14 +5,12 @@
 //! second apart or more; while drained windows keep more than a process may have for its next messages, the hand goes on at
 //! each sleep.
 
-use crate::fd::table;
-use crate::fd::table::Entry;
+use crate::fd::table::{self, Entry};
 use crate::object::reference::Ref;
 use crate::object::socket::Socket;
 use crate::timeouts;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use netacc_sys::time;
-use netacc_sys::{Lock, lock_rank};
+use netacc_sys::{Lock, lock_rank, time};
 use netacc_transport::shm::{budget, windows};
 
 /// Number of numbers that a look which is due visits, and of windows that it closes.
@@ -105,7 +103,7 @@ fn look_now() -> Option<u64> {
 fn give_back(r: Ref<Socket>, now: u64) -> bool {
     let s = r.obj;
     // Whether the window is open is looked at without the lock first, since most windows are not.
-    let open = || s.is_shm() && s.endpoint().is_some_and(windows::is_open);
+    let open = || s.ring().is_some_and(windows::is_open);
     if !open() {
         return false;
     }

@@ -1,12 +1,12 @@
 //! Reading and writing the rings of a connection, and the results of calls that move no bytes.
 
 use crate::iov::Iov;
-use crate::shm::ShmEndpoint;
 use crate::shm::rings::Direction;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{CORKED, CUT, HOLDS, MORE, Switch, SwitchEvent};
+use crate::shm::side_state::SideState;
 use crate::shm::slot_side::View;
-use crate::shm::windows;
+use crate::shm::{ShmEndpoint, windows};
 use core::sync::atomic::Ordering;
 use netacc_ring::{CLOSED, FIN, GONE, HOLDING, LARGE, RESET, Violation, to_usize};
 use netacc_sys::errno::{Errno, Result};
@@ -17,6 +17,23 @@ const BULK: usize = 1024;
 
 /// Room (bytes) that is reserved for small writes.
 const SMALL_WRITE_ROOM: usize = 4096;
+
+/// Publishes `n` bytes that were copied in, or holds them back, for a call that is complete (`whole`) or has found no
+/// more room. `state` is that of before the publication.
+#[inline]
+fn publish_written(ep: &ShmEndpoint, v: &View, state: SideState, n: usize, whole: bool) {
+    if !state.has(CORKED | MORE | HOLDS) {
+        ep.rings.tx.publish(line!(v, producer, v.me));
+        ep.announce_data(v);
+    } else {
+        ep.hold(v, n, whole);
+    }
+    // SeqCst, after the SeqCst publication: a reader that has left the ring saw these bytes, or this thread sees that it
+    // left.
+    if v.peer_switched(&ep.passed) {
+        ep.side.on::<Switch>(SwitchEvent::PeerLeaves);
+    }
+}
 
 impl ShmEndpoint {
     /// Number of the `want` bytes that a call may write now. With `waits` the call blocks until there is room. Programs
@@ -58,10 +75,8 @@ impl ShmEndpoint {
     }
 
     pub(super) fn write(&self, v: &View, src: &mut Iov<'_>) -> core::result::Result<usize, Violation> {
-        let (own, peer) = (line!(v, producer, v.me), line!(v, consumer, v.me.other()));
-        let Some(area) = v.tx_area() else {
-            return Err(Violation);
-        };
+        let peer = line!(v, consumer, v.me.other());
+        let Some(area) = v.tx_area() else { return Err(Violation) };
         let _sharers = self.enter(v, Direction::Write)?;
         if self.sharers_switched(v) {
             return Ok(0);
@@ -85,17 +100,7 @@ impl ShmEndpoint {
             windows::close(self, v);
         }
         if n > 0 {
-            if !state.has(CORKED | MORE | HOLDS) {
-                self.rings.tx.publish(own);
-                self.announce_data(v);
-            } else {
-                self.hold(v, n, src.left() == 0);
-            }
-            // SeqCst, after the SeqCst publication: a reader that has left the ring saw these bytes, or this thread
-            // sees that it left.
-            if v.peer_switched(&self.passed) {
-                self.side.on::<Switch>(SwitchEvent::PeerLeaves);
-            }
+            publish_written(self, v, state, n, src.left() == 0);
         }
         if n == 0 && state.has(HOLDS) {
             // The ring is full, and has bytes that are held back: published, they can be read, which makes room.
@@ -106,9 +111,7 @@ impl ShmEndpoint {
 
     pub(super) fn read(&self, v: &View, dst: &mut Iov<'_>, peek: bool) -> core::result::Result<usize, Violation> {
         let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
-        let Some(area) = v.rx_area() else {
-            return Err(Violation);
-        };
+        let Some(area) = v.rx_area() else { return Err(Violation) };
         let _sharers = self.enter(v, Direction::Read)?;
         if self.sharers_switched(v) {
             return Ok(0);
@@ -153,9 +156,7 @@ impl ShmEndpoint {
         }
         let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
         let Some(area) = v.rx_area() else { return 0 };
-        let Ok(_sharers) = self.enter(v, Direction::Read) else {
-            return 0;
-        };
+        let Ok(_sharers) = self.enter(v, Direction::Read) else { return 0 };
         if self.sharers_switched(v) {
             return 0;
         }
@@ -181,9 +182,7 @@ impl ShmEndpoint {
     /// Fills the ring from `fill(ptr, len) -> bytes`, for sendfile(2) and splice(2). At most `want` bytes are written;
     /// `fill` may return fewer, and 0 ends the call. `EAGAIN`: there is no room.
     pub fn write_with(&self, want: usize, mut fill: impl FnMut(*mut u8, usize) -> Result<usize>) -> Result<usize> {
-        let Some(v) = self.side.view() else {
-            return Err(Errno::PIPE);
-        };
+        let Some(v) = self.side.view() else { return Err(Errno::PIPE) };
         self.check_writable(&v)?;
         if self.is_pending() {
             return Err(Errno::AGAIN);
@@ -195,13 +194,9 @@ impl ShmEndpoint {
                 Err(Errno::AGAIN)
             };
         }
-        let (own, peer) = (line!(v, producer, v.me), line!(v, consumer, v.me.other()));
-        let Some(area) = v.tx_area() else {
-            return Err(Errno::PIPE);
-        };
-        let Ok(_sharers) = self.enter(&v, Direction::Write) else {
-            return Err(self.violated(&v));
-        };
+        let peer = line!(v, consumer, v.me.other());
+        let Some(area) = v.tx_area() else { return Err(Errno::PIPE) };
+        let Ok(_sharers) = self.enter(&v, Direction::Write) else { return Err(self.violated(&v)) };
         if self.sharers_switched(&v) {
             return Err(Errno::AGAIN);
         }
@@ -213,16 +208,12 @@ impl ShmEndpoint {
         while n < want {
             match self.rings.tx.chunk(&area, peer, want - n) {
                 Ok(Some((ptr, len))) => match fill(ptr.as_ptr(), len) {
-                    Ok(0) => {
-                        failed = Some(Ok(0));
-                        break;
-                    }
-                    Ok(k) => {
+                    Ok(k) if k > 0 => {
                         self.rings.tx.advance(k.min(len));
                         n += k.min(len);
                     }
-                    Err(e) => {
-                        failed = Some(Err(e));
+                    ended => {
+                        failed = Some(ended);
                         break;
                     }
                 },
@@ -230,26 +221,16 @@ impl ShmEndpoint {
                 Err(Violation) => return Err(self.violated(&v)),
             }
         }
-        let moved = || v.peer_switched(&self.passed);
-        if n > 0 && self.peer_closed(&v) && !moved() {
+        if n == 0 {
+            return failed.unwrap_or(Err(Errno::AGAIN));
+        }
+        if self.peer_closed(&v) && !v.peer_switched(&self.passed) {
             // The bytes were not published: a peer that shut both directions down must not read them.
             self.answered_by_reset(&v);
-            return Ok(n);
+        } else {
+            publish_written(self, &v, self.side.state.glance(), n, n == want);
         }
-        if n > 0 {
-            if !self.side.state.glance().has(CORKED | MORE | HOLDS) {
-                self.rings.tx.publish(own);
-                self.announce_data(&v);
-            } else {
-                self.hold(&v, n, n == want);
-            }
-            // SeqCst: a reader that has left the ring saw these bytes, or this thread sees that it left, as in `write`.
-            if moved() {
-                self.side.on::<Switch>(SwitchEvent::PeerLeaves);
-            }
-            return Ok(n);
-        }
-        failed.unwrap_or(Err(Errno::AGAIN))
+        Ok(n)
     }
 
     /// Empties the ring into `drain(ptr, len) -> bytes`, for splice(2). `EAGAIN`: there is nothing to read.
@@ -271,12 +252,8 @@ impl ShmEndpoint {
         mut drain: impl FnMut(*const u8, usize) -> Result<usize>,
     ) -> Option<Result<usize>> {
         let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
-        let Some(area) = v.rx_area() else {
-            return Some(Ok(0));
-        };
-        let Ok(_sharers) = self.enter(v, Direction::Read) else {
-            return Some(self.violated_for_reader(v));
-        };
+        let Some(area) = v.rx_area() else { return Some(Ok(0)) };
+        let Ok(_sharers) = self.enter(v, Direction::Read) else { return Some(self.violated_for_reader(v)) };
         if self.sharers_switched(v) {
             return Some(Err(Errno::AGAIN));
         }
@@ -289,20 +266,16 @@ impl ShmEndpoint {
                 Err(Violation) => return Some(self.violated_for_reader(v)),
             };
             match drain(ptr.as_ptr(), len) {
-                // This must not be reported like an empty ring.
-                Ok(0) => {
-                    failed = Some(Ok(0));
-                    break;
-                }
-                Ok(k) => {
+                Ok(k) if k > 0 => {
                     self.rings.rx.advance(k.min(len));
                     n += k.min(len);
                     if k < len {
                         break;
                     }
                 }
-                Err(e) => {
-                    failed = Some(Err(e));
+                // No bytes must not be reported like an empty ring.
+                ended => {
+                    failed = Some(ended);
                     break;
                 }
             }

@@ -4,6 +4,7 @@ use crate::num;
 use crate::shm::segment::Segment;
 use crate::shm::slots::{CONTROL_SLOT, Claimed};
 use crate::shm::{Link, ShmEndpoint};
+use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, page};
 use netacc_sys::Guard;
@@ -35,6 +36,20 @@ pub enum Pushed {
 }
 
 impl Claim {
+    /// Begins the connection of the slot, between these addresses of the client and of the server.
+    pub fn begin(&self, local: SocketAddr, target: SocketAddr) -> Result<&'static ShmEndpoint, Reason> {
+        let Some(ep) = self.link.endpoint(self.claimed.slot).filter(|ep| ep.begin(self.claimed.generation)) else {
+            // The endpoint is in use although its slot was free, which is inconsistent. Its user will close it, and the
+            // slot is never claimed again.
+            self.link.slots.burned();
+            return Err(Reason::NoMemory);
+        };
+        if let Some(sl) = self.link.segment().and_then(|seg| seg.slot(self.claimed.slot)) {
+            sl.open.write(local, target);
+        }
+        Ok(ep)
+    }
+
     /// Queues the connect and wakes the server.
     pub fn push(self) -> Pushed {
         let Claim { link, claimed, pending, order } = self;

@@ -2,19 +2,15 @@
 
 use crate::endpoint::{Endpoint, Interest, Readiness, Shut};
 use crate::iov::Iov;
-use crate::shm::ShmEndpoint;
-use crate::shm::enough;
-use crate::shm::inherited;
-use crate::shm::parts;
 use crate::shm::queued_connect::QueuedConnect;
 use crate::shm::segment::WIPED;
 use crate::shm::sharers::poll_liveness_after;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{PEER_GONE, RX_SHUT};
 use crate::shm::slot_side::View;
-use crate::shm::standstill;
 use crate::shm::waiters::{READS, WRITES, register_heir};
 use crate::shm::windows::{self, give_back_windows};
+use crate::shm::{ShmEndpoint, enough, inherited, parts, standstill};
 use crate::wait::{WaitOn, WaitSet};
 use core::sync::atomic::Ordering;
 use netacc_ring::{CLOSED, FIN, Violation, to_usize};
@@ -26,9 +22,7 @@ use netacc_sys::errno::{Errno, Result};
 const DELIVERED: u64 = 64 * 1024;
 impl Endpoint for ShmEndpoint {
     fn try_write(&self, src: &mut Iov<'_>) -> Result<usize> {
-        let Some(v) = self.side.view() else {
-            return Err(Errno::PIPE);
-        };
+        let Some(v) = self.side.view() else { return Err(Errno::PIPE) };
         v.note_cpu();
         self.check_writable(&v)?;
         if self.side.state.glance().is_write_diverted() {
@@ -266,9 +260,7 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn peer_cpu(&self) -> u32 {
-        let Some(v) = self.side.view() else {
-            return cpu::NO_CPU;
-        };
+        let Some(v) = self.side.view() else { return cpu::NO_CPU };
         if self.side.is_remote() {
             return cpu::ELSEWHERE;
         }

@@ -5,12 +5,10 @@
 //! never freed.
 #![allow(unsafe_code)]
 
-use crate::num;
-use crate::shm::Link;
 use crate::shm::guard::dismiss_reserved;
-use crate::shm::owed_dial;
 use crate::shm::slot_side::SlotSide;
-use crate::timeouts;
+use crate::shm::{Link, owed_dial};
+use crate::{num, timeouts};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::errno::{Errno, Result};
@@ -122,9 +120,7 @@ impl ControlSocket {
 
     /// Sends a message to the peer with a descriptor of ours beside it.
     pub(crate) fn send(&self, m: Message, pass: Option<i32>) -> Result<()> {
-        let Some(c) = self.borrowed() else {
-            return Err(Errno::PIPE);
-        };
+        let Some(c) = self.borrowed() else { return Err(Errno::PIPE) };
         // SAFETY: the caller keeps this descriptor open during the call.
         let pass = pass.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
         send_message(c.as_fd(), m, pass)

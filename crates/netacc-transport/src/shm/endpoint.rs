@@ -58,6 +58,40 @@ pub struct ShmEndpoint {
     pub standstill: Standstill,
 }
 
+/// Notes that the peer or one of our sharers has left the ring. False: it must not have done so, and the connection is
+/// reset.
+fn note_leaving(ep: &ShmEndpoint, v: &View, state: SideState, fin: u32) -> bool {
+    let left = if fin & SWITCHED != 0 {
+        SwitchEvent::PeerLeaves
+    } else if state.is_shared() && line!(v, producer, v.me).fin.load(Ordering::Acquire) & SWITCHED != 0 {
+        SwitchEvent::SharerLeaves
+    } else {
+        return true;
+    };
+    let may_follow = v.may_follow(&ep.passed);
+    if may_follow {
+        ep.side.on::<Switch>(left);
+    } else {
+        ep.reset_for(v, "marked the connection as switched");
+    }
+    may_follow
+}
+
+/// Notes that the peer died without closing. The kernel would have closed its sockets: with a reset if it left unread
+/// data behind, otherwise with an end of stream. As long as the old subflow of a promoted connection has not ended, it
+/// reports the end, and has bytes that come first.
+fn note_death(ep: &ShmEndpoint, v: &View) {
+    if ep.old_subflow.is_there() && (ep.old_subflow.is_ready(&ep.side).is_some() || ep.side.is_dead()) {
+        return;
+    }
+    let unread = ep.rings.peer_left_unread(&ep.side, v);
+    match unread.map(|n| n.saturating_add(ep.old_subflow.unread_before(v))) {
+        // If the peer is an RDMA engine, the program on the other host may live, and has not ended its stream.
+        Some(0) if !(ep.side.is_remote() || v.link.is_remote()) => drop(ep.side.on::<Ends>(EndsEvent::PeerEnd)),
+        _ => ep.side.die(Errno::CONNRESET),
+    }
+}
+
 impl ShmEndpoint {
     /// To be called before the endpoint's link is used again.
     pub(crate) fn reset(&self) {
@@ -200,21 +234,8 @@ impl ShmEndpoint {
         if fin & FIN != 0 && !state.has_peer_ended() {
             self.side.on::<Ends>(EndsEvent::PeerEnd);
         }
-        if state.switch() == Switch::Idle {
-            let left = if fin & SWITCHED != 0 {
-                Some(SwitchEvent::PeerLeaves)
-            } else if state.is_shared() && line!(v, producer, v.me).fin.load(Ordering::Acquire) & SWITCHED != 0 {
-                Some(SwitchEvent::SharerLeaves)
-            } else {
-                None
-            };
-            if left.is_some() && !v.may_follow(&self.passed) {
-                self.reset_for(v, "marked the connection as switched");
-                return self.side.state.look();
-            }
-            if let Some(left) = left {
-                self.side.on::<Switch>(left);
-            }
+        if state.switch() == Switch::Idle && !note_leaving(self, v, state, fin) {
+            return self.side.state.look();
         }
         if fin & RESET != 0 && self.side.state.look().ends() == Ends::Closed {
             // Both ends were sent before: there is nothing left that a reset could reach.
@@ -227,23 +248,7 @@ impl ShmEndpoint {
             // now that the process is gone.
             && has_not_ended(line!(v, producer, peer).fin.load(Ordering::Acquire))
         {
-            // The peer died without closing. The kernel would have closed its sockets: with a reset if it left unread
-            // data behind, otherwise with an end of stream. As long as the old subflow of a promoted connection has not
-            // ended, it reports the end, and has bytes that come first.
-            if self.old_subflow.is_there() && (self.old_subflow.is_ready(&self.side).is_some() || self.side.is_dead()) {
-                return self.side.state.look();
-            }
-            match self
-                .rings
-                .peer_left_unread(&self.side, v)
-                .map(|n| n.saturating_add(self.old_subflow.unread_before(v)))
-            {
-                // If the peer is an RDMA engine, the program on the other host may live, and has not ended its stream.
-                Some(0) if !(self.side.is_remote() || v.link.is_remote()) => {
-                    self.side.on::<Ends>(EndsEvent::PeerEnd);
-                }
-                _ => self.side.die(Errno::CONNRESET),
-            }
+            note_death(self, v);
         } else if self.side.state.look().ends() == Ends::CloseWait && self.died_after_its_end(v) {
             self.side.die(Errno::PIPE);
         }

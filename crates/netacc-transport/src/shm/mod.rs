@@ -25,6 +25,7 @@ macro_rules! line {
     };
 }
 
+pub mod admission;
 mod after_fork;
 mod blocks;
 pub mod budget;

@@ -308,9 +308,7 @@ impl Segment {
         if self.waiting(SLOTS as u64 - 1, seen) >= SLOTS as u64 {
             return false;
         }
-        let Some(cell) = c.queue.get(to_usize(at) % SLOTS) else {
-            return false;
-        };
+        let Some(cell) = c.queue.get(to_usize(at) % SLOTS) else { return false };
         cell.store(slot, Ordering::Relaxed);
         // SeqCst: publishes the entry and the description in the slot, and is the fence before the load of the server's
         // waiter.

@@ -9,24 +9,18 @@
 //! The parent's link remains the parent's. A child rings the wakers of the peer that it has inherited, and is itself
 //! woken by a byte on its liveness socket.
 
-use crate::host;
 use crate::limits::{OWNER_PAUSES, OWNER_YIELDS};
-use crate::num;
-use crate::shm::ShmEndpoint;
 use crate::shm::delays::{Next, Wait};
 use crate::shm::drain::LivenessEvent;
-use crate::shm::inherited;
-use crate::shm::parts;
-use crate::shm::procfs;
-use crate::shm::redial;
 use crate::shm::rings::Direction;
 use crate::shm::side::Side;
 use crate::shm::side_machines::{LivenessSocket, LivenessSocketEvent, PEER_GONE, SHARED, Switch, SwitchEvent};
 use crate::shm::slot_side::{SlotSide, View};
 use crate::shm::wait_budget::WaitBudget;
 use crate::shm::waiters::{register_heir, register_liveness};
-use crate::shm::windows;
+use crate::shm::{ShmEndpoint, inherited, parts, procfs, redial, windows};
 use crate::wait::WaitSet;
+use crate::{host, num};
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use netacc_ring::{SWITCHED, Violation};
 use netacc_sys::errno::{Errno, Result};
@@ -185,9 +179,7 @@ impl ShmEndpoint {
     /// To be called before a fork: makes the liveness socket, unless there is one, and marks the connection as shared.
     /// Returns the descriptor to put under the application's numbers.
     pub fn share(&'static self, budget: &WaitBudget) -> Result<Option<OwnedFd>> {
-        let Some(v) = self.side.view() else {
-            return Err(Errno::NOTCONN);
-        };
+        let Some(v) = self.side.view() else { return Err(Errno::NOTCONN) };
         // Only this process knows of bytes that are held back, so they are published.
         self.push();
         let sole = v.is_sole_heir(&self.side);

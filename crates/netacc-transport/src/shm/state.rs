@@ -1,13 +1,10 @@
 //! Queries of a connection's state: the state in TCP's terms, and the counters of its events.
 
-use crate::shm::ShmEndpoint;
 use crate::shm::edges::EdgeSeq;
-use crate::shm::enough;
-use crate::shm::parts;
 use crate::shm::side::Side;
 use crate::shm::side_machines::Ends;
 use crate::shm::slot_side::SlotSide;
-use crate::shm::windows;
+use crate::shm::{ShmEndpoint, enough, parts, windows};
 use core::sync::atomic::{Ordering, fence};
 use netacc_sys::errno::Errno;
 
@@ -35,9 +32,7 @@ impl SlotSide {
 impl ShmEndpoint {
     /// The current event counters. To be loaded before the readiness is checked, so that no event in between is missed.
     pub fn edge_seq(&self) -> EdgeSeq {
-        let Some(v) = self.side.view() else {
-            return EdgeSeq::default();
-        };
+        let Some(v) = self.side.view() else { return EdgeSeq::default() };
         // This comes first: if a pending connect is established now, that counts as room.
         let _ = self.is_pending();
         let ends = self.edges.ends(self.observe(&v));

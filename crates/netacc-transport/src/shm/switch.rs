@@ -18,9 +18,7 @@
 //! others. The copy of the local socket must not stay there, so it is [`enclosed`].
 
 use crate::num;
-use crate::shm::ShmEndpoint;
 use crate::shm::control::patiently;
-use crate::shm::inherited;
 use crate::shm::passing::{enclosed, pass_descriptors};
 use crate::shm::rings::Direction;
 use crate::shm::segment::Leave;
@@ -29,6 +27,7 @@ use crate::shm::side_machines::{RX_SHUT, UNTOLD};
 use crate::shm::slot_side::{SlotSide, View};
 use crate::shm::sockets::{SWITCH_DRAIN, empty, end_at_close, reset_at_close, reset_pair, send_all};
 use crate::shm::wait_budget::WaitBudget;
+use crate::shm::{ShmEndpoint, inherited};
 use core::sync::atomic::Ordering;
 use netacc_ring::{FIN, RESET, SWITCHED};
 use netacc_sys::errno::{Errno, Result};
@@ -135,13 +134,7 @@ impl SwitchOffer<'_> {
         let ended = fin & FIN != 0;
         // A peer that has ended its stream in the ring, or is gone, does not switch to the ring any more.
         let comes = !ended && !state.has_peer_ended() && !state.is_dead() && !ep.peer_died(v);
-        let (old_subflow, lost) = match self.drain_to_peer(!comes) {
-            Ok(old_subflow) => (old_subflow, false),
-            Err(e) => {
-                self.cut(e);
-                (None, true)
-            }
-        };
+        let drained = self.drain_to_peer(!comes).inspect_err(|e| self.cut(*e));
         if ended || state.has_peer_ended() {
             let _ = raw::shutdown(peer_end.as_raw_fd(), libc::SHUT_WR);
         }
@@ -150,9 +143,9 @@ impl SwitchOffer<'_> {
             // The peer takes this back when it has read all of it.
             reset_at_close(peer_end.as_raw_fd());
         }
-        if lost || state.is_dead() {
+        if drained.is_err() || state.is_dead() {
             reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
-        } else if !ep.peer_died(v) && !self.pass_socket(old_subflow, fin)? {
+        } else if !ep.peer_died(v) && !self.pass_socket(drained.unwrap_or_default(), fin)? {
             return Ok(false);
         }
         if peer_has_read_all(ep, v) {

@@ -15,9 +15,21 @@ use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::errno::Errno;
 use netacc_sys::time;
-use netacc_verbs::{CmEvent, CmEventType, Error, EventChannel};
+use netacc_verbs::{CmEvent, CmEventType, CmId, Error, EventChannel};
 use netacc_wire::companion as wire;
 use netacc_wire::qp_hello::{QpHello, Stranger};
+
+/// Makes the queue pair on a route that was resolved, and begins to connect it.
+fn connect(engine: &mut Engine, at: usize, id: CmId) -> core::result::Result<(), Error> {
+    let wants_companion = engine.mux.qps.limits.tcp_companion;
+    let companion = if wants_companion { wire::CompanionOffer::Wanted } else { wire::CompanionOffer::None };
+    engine.mux.qps.make(id, at)?;
+    engine.routes.check_source(&engine.mux, at)?;
+    match engine.mux.qps.table.get_mut(at).map(QpRecord::stage_mut) {
+        Some(Stage::Connecting(qp_index)) => qp_index.connect(companion),
+        _ => Err(Error::NoDevice),
+    }
+}
 
 impl Engine {
     /// The route to a server on another host.
@@ -87,17 +99,7 @@ impl Engine {
                 id.resolve_route(2_000).map(|()| Stage::Routing(id))
             }
             (Stage::Routing(id), CmEventType::ROUTE_RESOLVED) => {
-                let companion = if self.mux.qps.limits.tcp_companion {
-                    wire::CompanionOffer::Wanted
-                } else {
-                    wire::CompanionOffer::None
-                };
-                let made = self.mux.qps.make(id, at).map(drop).and_then(|()| self.routes.check_source(&self.mux, at));
-                let connecting = made.and_then(|()| match self.mux.qps.table.get_mut(at).map(QpRecord::stage_mut) {
-                    Some(Stage::Connecting(qp_index)) => qp_index.connect(companion),
-                    _ => Err(Error::NoDevice),
-                });
-                return connecting.unwrap_or_else(|e| self.failed(at, why(&e), &e));
+                return connect(self, at, id).unwrap_or_else(|e| self.failed(at, why(&e), &e));
             }
             (Stage::Connecting(mut qp_index), CmEventType::ESTABLISHED) => {
                 if let Ok(hello) = QpHello::decode(event.private_data.as_slice()) {

@@ -97,6 +97,53 @@ impl RemoteListener {
         self.users > 0 && self.id.is_some() && self.door < 0
     }
 
+    /// Tries to listen at the address `there`, and to answer questions.
+    fn open(&mut self, events: &EventChannel, watch: &mut Watch, cookie: u64, there: SocketAddr) {
+        // Opened first, so that a client that sees that there is a listener is answered. No client is answered before this
+        // is done.
+        let door = probe::open_door(there);
+        // Another process may be about to listen here, and the two must not have one half each.
+        if door == Err(Errno::ADDRINUSE) && !core::mem::replace(&mut self.shut, true) {
+            return;
+        }
+        let opened = CmId::create(events, cookie).and_then(|id| {
+            // IPv4 has a listener of its own: see `socket::listen::remote_names`.
+            if self.local.is_ipv6() {
+                id.set_af_only(true)?;
+            }
+            id.bind_addr(there)?;
+            id.listen(128)?;
+            Ok(id)
+        });
+        match opened {
+            Ok(id) => {
+                let (local, port) = (self.local, there.port());
+                netacc_log::log!(Info, "{local}: reachable by RDMA at port {port}");
+                self.said = false;
+                page().set_rdma_port(local.port(), Some(port));
+                self.id = Some(id);
+                let door = door.and_then(|fd| watch.door(fd).map(|()| fd).inspect_err(|_| reserved_fds::close(fd)));
+                self.door = door.unwrap_or_else(|e| {
+                    netacc_log::log!(Info, "{local}: cannot answer probes at UDP port {port}: {e}");
+                    -1
+                });
+            }
+            Err(e) => {
+                if let Ok(fd) = door {
+                    reserved_fds::close(fd);
+                }
+                if e.errno() == Errno::ADDRINUSE {
+                    return;
+                }
+                self.retry = false;
+                note_unheard();
+                if !core::mem::replace(&mut self.said, true) {
+                    netacc_log::log!(Info, "{}: not reachable by RDMA at port {}: {e}", self.local, there.port());
+                }
+            }
+        }
+    }
+
     fn close(&mut self, watch: &Watch) {
         self.id = None;
         let door = core::mem::replace(&mut self.door, -1);
@@ -144,8 +191,7 @@ impl Listeners {
 
     pub fn open(&mut self, events: Option<&EventChannel>, watch: &mut Watch) {
         let Some(events) = events else { return };
-        for at in 0..self.all.len() {
-            let Some(l) = self.all.get_mut(at) else { continue };
+        for (at, l) in self.all.iter_mut().enumerate() {
             let Some(port) = port_of(l.local.port()) else { continue };
             let there = SocketAddr::new(l.local.ip(), port);
             if l.lacks_door()
@@ -156,51 +202,8 @@ impl Listeners {
                     reserved_fds::close(fd);
                 }
             }
-            if !l.is_wanted() {
-                continue;
-            }
-            // Opened first, so that a client that sees that there is a listener is answered. No client is answered
-            // before this is done.
-            let door = probe::open_door(there);
-            // Another process may be about to listen here, and the two must not have one half each.
-            if door == Err(Errno::ADDRINUSE) && !core::mem::replace(&mut l.shut, true) {
-                continue;
-            }
-            let opened = CmId::create(events, LISTENER | at as u64).and_then(|id| {
-                // IPv4 has a listener of its own: see `socket::listen::remote_names`.
-                if l.local.is_ipv6() {
-                    id.set_af_only(true)?;
-                }
-                id.bind_addr(there)?;
-                id.listen(128)?;
-                Ok(id)
-            });
-            let door = door.and_then(|fd| match opened {
-                Ok(_) => watch.door(fd).map(|()| fd).inspect_err(|_| reserved_fds::close(fd)),
-                Err(_) => {
-                    reserved_fds::close(fd);
-                    Ok(-1)
-                }
-            });
-            match opened {
-                Ok(id) => {
-                    netacc_log::log!(Info, "{}: reachable by RDMA at port {port}", l.local);
-                    l.said = false;
-                    page().set_rdma_port(l.local.port(), Some(port));
-                    l.id = Some(id);
-                    l.door = door.unwrap_or_else(|e| {
-                        netacc_log::log!(Info, "{}: cannot answer probes at UDP port {port}: {e}", l.local);
-                        -1
-                    });
-                }
-                Err(e) if e.errno() == Errno::ADDRINUSE => {}
-                Err(e) => {
-                    l.retry = false;
-                    note_unheard();
-                    if !core::mem::replace(&mut l.said, true) {
-                        netacc_log::log!(Info, "{}: not reachable by RDMA at port {port}: {e}", l.local);
-                    }
-                }
+            if l.is_wanted() {
+                l.open(events, watch, LISTENER | at as u64, there);
             }
         }
     }

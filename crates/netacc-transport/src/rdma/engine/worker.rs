@@ -1,7 +1,6 @@
 //! The engine: all that is carried, one round of the work, and what to sleep on.
 
-use crate::rdma::engine::companions::Companions;
-use crate::rdma::engine::companions::own_port;
+use crate::rdma::engine::companions::{Companions, own_port};
 use crate::rdma::engine::limits::Limits;
 use crate::rdma::engine::listeners::Listeners;
 use crate::rdma::engine::mux::Mux;
@@ -12,8 +11,7 @@ use crate::rdma::engine::routes::Routes;
 use crate::rdma::engine::sleep::{Sleep, SleepOn};
 use crate::rdma::engine::status::EngineStatus;
 use crate::rdma::{Armed, Completion};
-use crate::timeouts;
-use crate::wakers;
+use crate::{timeouts, wakers};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -60,6 +58,43 @@ enum What {
     Companions,
     /// A kernel socket of a connection whose side is several processes.
     Kernel(usize),
+}
+
+impl What {
+    /// Serves what a descriptor has reported. Another thread may have changed things since the sleep began: only descriptors
+    /// that are still the same are read.
+    fn serve(self, engine: &mut Engine, fd: i32) {
+        match self {
+            What::Waker => wakers::silence(engine.waker),
+            What::Events => engine.serve_cm_events(),
+            What::Companions => engine.serve_companions(),
+            What::Device(n) => {
+                if let Some(d) = engine.mux.qps.devices.get(n) {
+                    d.take_events();
+                    engine.sleep.armed = Armed::No;
+                }
+            }
+            What::Said(n) => engine.device_says(n),
+            What::LocalWaker(n) => {
+                if let Some(local) = engine.mux.links.table.get(n).filter(|l| l.waker() == fd) {
+                    wakers::silence(local.waker());
+                }
+            }
+            What::Control(n) => {
+                if engine.mux.links.table.get(n).is_some_and(|l| l.link.control.fd() == fd) {
+                    engine.serve_local(n);
+                }
+            }
+            What::Kernel(c) => {
+                if let Some(conn) = engine.mux.conns.table.get(c) {
+                    if conn.kernel < 0 {
+                        conn.ep.on_liveness_event(u32::MAX);
+                    }
+                    engine.mux.conns.queue(c);
+                }
+            }
+        }
+    }
 }
 
 /// All that one thread carries.
@@ -355,37 +390,7 @@ impl Engine {
             if p.revents == 0 || p.fd != *fd {
                 continue;
             }
-            match *what {
-                What::Waker => wakers::silence(self.waker),
-                What::Events => self.serve_cm_events(),
-                What::Companions => self.serve_companions(),
-                What::Device(n) => {
-                    if let Some(d) = self.mux.qps.devices.get(n) {
-                        d.take_events();
-                        self.sleep.armed = Armed::No;
-                    }
-                }
-                What::Said(n) => self.device_says(n),
-                // Another thread may have changed things since: only descriptors that are still the same are read.
-                What::LocalWaker(n) => {
-                    if let Some(local) = self.mux.links.table.get(n).filter(|l| l.waker() == *fd) {
-                        wakers::silence(local.waker());
-                    }
-                }
-                What::Control(n) => {
-                    if self.mux.links.table.get(n).is_some_and(|l| l.link.control.fd() == *fd) {
-                        self.serve_local(n);
-                    }
-                }
-                What::Kernel(c) => {
-                    if let Some(conn) = self.mux.conns.table.get(c) {
-                        if conn.kernel < 0 {
-                            conn.ep.on_liveness_event(u32::MAX);
-                        }
-                        self.mux.conns.queue(c);
-                    }
-                }
-            }
+            what.serve(self, *fd);
         }
         self.sleeps_on = list;
         if own_port::any_came() {

@@ -48,9 +48,7 @@ impl Mux {
             return true;
         }
         let Some(conn) = self.conns.table.get_mut(at) else { return true };
-        let Some(mut path) = self.qps.path(conn.qp) else {
-            return true;
-        };
+        let Some(mut path) = self.qps.path(conn.qp) else { return true };
         if !path.can_send() {
             return false;
         }

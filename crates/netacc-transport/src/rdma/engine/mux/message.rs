@@ -64,8 +64,7 @@ impl Mux {
         }
         let Some(qp) = self.qps.table.get_mut(at) else { return true };
         let Some(&c) = qp.conns.get(&frame.conn) else { return true };
-        // The frame is about an earlier connection with that number: it is over here, and the other side will learn
-        // that.
+        // A frame about an earlier connection with that number: the other side will learn that it is over here.
         let Some(conn) = self.conns.table.get_mut(c).filter(|c| c.generation == frame.generation) else { return true };
         conn.note_heard();
         conn.credit = match conn.credit.checked_add(frame.window) {
@@ -74,12 +73,10 @@ impl Mux {
         };
         match frame.kind {
             Kind::Data | Kind::Part => {
-                // On a connection that asks, or is asked for, no bytes can come yet.
-                if conn.upgrade.as_ref().is_some_and(PendingUpgrade::is_unanswered) {
-                    return false;
-                }
-                // Pending bytes were not told as delivered, so an honest peer cannot send more than this.
-                if conn.rx().is_over() || conn.pending.len() + payload.len() > WINDOW as usize {
+                // On a connection that asks, or is asked for, no bytes can come yet. Pending bytes were not told as
+                // delivered, so an honest peer cannot send more than the window.
+                let asks = conn.upgrade.as_ref().is_some_and(PendingUpgrade::is_unanswered);
+                if asks || conn.rx().is_over() || conn.pending.len() + payload.len() > WINDOW as usize {
                     return false;
                 }
                 conn.set_rx(if frame.kind == Kind::Part { RxState::Part } else { RxState::Open });

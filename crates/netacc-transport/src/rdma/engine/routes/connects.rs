@@ -4,8 +4,7 @@ use crate::rdma::engine::mux::Mux;
 use crate::rdma::engine::order;
 use crate::rdma::engine::qp::{QpRecord, Stage};
 use crate::rdma::engine::qps::MAX_QPS;
-use crate::rdma::engine::routes::RouteEntry;
-use crate::rdma::engine::routes::Routes;
+use crate::rdma::engine::routes::{RouteEntry, Routes};
 use crate::shm::ShmEndpoint;
 use crate::shm::claim::take_slot;
 use netacc_ring::to_usize;
@@ -34,9 +33,7 @@ impl Routes {
     }
 
     fn take_queued(&mut self, mux: &mut Mux, local: usize) {
-        let Some((link, route)) = mux.links.table.get(local).and_then(|l| Some((l.link, l.route?))) else {
-            return;
-        };
+        let Some((link, route)) = mux.links.table.get(local).and_then(|l| Some((l.link, l.route?))) else { return };
         let Some(dest) = self.table.get(route).map(|r| r.dest) else { return };
         self.pass_ticket(mux, route);
         while let Some(queued) = link.segment().map(|s| s.queued()).filter(|n| *n > 0) {
