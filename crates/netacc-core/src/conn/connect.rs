@@ -3,7 +3,7 @@
 use crate::conn::occupy::occupy;
 use crate::conn::pool::{self, ClaimFor};
 use crate::conn::source_port::{bound_to, choose, mixes_families, take_pair};
-use crate::conn::{abort, candidate, kernel_queue, neighbours, ports, transfer};
+use crate::conn::{abort, candidate, kernel_queue, neighbours, pin, ports};
 use crate::epoll::paths;
 use crate::fd::create::note_connect;
 use crate::fd::placeholder::{materialize, to_kernel};
@@ -102,7 +102,7 @@ fn established(r: Ref<Socket>, late: Errno) -> Answer<()> {
     let s = r.obj;
     let _pin = r.pin().ok_or(Errno::BADF)?;
     s.set(CONNECTING, true);
-    let until = transfer::deadline(s.sndtimeo.load(Ordering::Relaxed));
+    let until = pin::deadline(s.sndtimeo.load(Ordering::Relaxed));
     match connection::ready(r, Interest { read: false, write: true }, until) {
         Err(Fail::AGAIN) => return Err(late.into()),
         Err(e) => return Err(e),

@@ -2,7 +2,8 @@
 
 use crate::conn::candidate;
 use crate::conn::io::accelerated;
-use crate::conn::transfer::{Miss, READ, Tried, WRITE, deadline, find, go_after, leave_to_kernel, pipe_signal};
+use crate::conn::pin::deadline;
+use crate::conn::transfer::{Miss, READ, Tried, WRITE, find, go_after, leave_to_kernel, pipe_signal};
 use crate::fd::table;
 use crate::object::reference::Ref;
 use crate::object::socket::{NONBLOCK, Socket};

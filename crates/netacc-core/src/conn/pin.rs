@@ -109,6 +109,11 @@ pub(super) fn give_back(r: Ref<Socket>) {
     }
 }
 
+/// When a call ends that begins now, with a limit (SO_RCVTIMEO, SO_SNDTIMEO) of `limit_ns`; 0: never.
+pub(crate) fn deadline(limit_ns: u64) -> Deadline {
+    if limit_ns == 0 { Deadline::Never } else { Deadline::after(limit_ns as i64) }
+}
+
 /// What a call keeps from its first wait to its end, however often its connection changes the path meanwhile and the
 /// call is made anew there.
 #[derive(Debug, Default)]
@@ -134,10 +139,7 @@ impl Waiting {
 
     /// The time at which the call ends: `limit` (SO_RCVTIMEO or SO_SNDTIMEO, in ns) after it first asked.
     pub(crate) fn until(&mut self, limit: &AtomicU64) -> Deadline {
-        *self.until.get_or_insert_with(|| match limit.load(Ordering::Relaxed) {
-            0 => Deadline::Never,
-            ns => Deadline::after(ns as i64),
-        })
+        *self.until.get_or_insert_with(|| deadline(limit.load(Ordering::Relaxed)))
     }
 
     /// The time at which the call ends, if it has asked for it.

@@ -20,10 +20,6 @@ use netacc_transport::{Endpoint, Interest, Iov, Readiness};
 pub(super) const READ: Interest = Interest { read: true, write: false };
 pub(super) const WRITE: Interest = Interest { read: false, write: true };
 
-pub(crate) fn deadline(timeout_ns: u64) -> Deadline {
-    if timeout_ns == 0 { Deadline::Never } else { Deadline::after(timeout_ns as i64) }
-}
-
 /// Why an attempt under the lock of a direction moved no bytes.
 pub(super) enum Miss {
     /// There are no bytes, or there is no room.
