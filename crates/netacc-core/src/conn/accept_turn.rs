@@ -27,11 +27,13 @@ pub(super) fn alone(s: &Socket, fd: i32, shared: bool, accept: impl FnOnce() -> 
 }
 
 /// Waits until no other process that shares the listener is between its look and its accept(2). A process that is stopped there
-/// is not waited for (`None`). `EAGAIN`: the connection was taken meanwhile.
+/// is not waited for (`None`), and there are no turns where the file takes no lock. `EAGAIN`: the connection was taken meanwhile.
 fn among_processes(fd: i32) -> Result<Option<RecordLock>> {
     for look in 0..LOOKS {
-        if let Some(turn) = RecordLock::try_take(fd) {
-            return Ok(Some(turn));
+        match RecordLock::try_take(fd) {
+            Ok(turn) => return Ok(Some(turn)),
+            Err(Errno::AGAIN) => {}
+            Err(_) => return Ok(None),
         }
         if look < YIELDS {
             raw::sched_yield()

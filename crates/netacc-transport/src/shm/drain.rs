@@ -42,7 +42,7 @@ impl Reading<'_> {
     /// Takes the locks; `None` if another thread or process is reading.
     fn begin(ep: &ShmEndpoint, fd: i32) -> Option<Reading<'_>> {
         let threads = ep.liveness.draining.try_lock()?;
-        Some(Reading { processes: RecordLock::try_take(fd)?, threads })
+        Some(Reading { processes: RecordLock::try_take(fd).ok()?, threads })
     }
 }
 
