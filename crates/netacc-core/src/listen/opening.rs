@@ -116,7 +116,7 @@ fn begin(fd: i32, s: &'static Socket, l: &'static Listener, adopted: bool) {
     }
     // The kernel's listener must never block us: if several processes see a connection, only one of them gets it. The
     // application's own mode is kept in our flags. A listener that other programs also have keeps its mode: if one of them
-    // accepts first, we block until the next connection, or until a client that waits for us connects by TCP.
+    // accepts first that has no library, we block until the next connection, or until a client that waits for us connects by TCP.
     if adopted {
         l.note_sharers(false);
         l.servers.are_unknown();
