@@ -1,6 +1,7 @@
 //! Turns at a listener of the kernel's whose accept(2) blocks: a thread that finds a connection there takes it before others
 //! call.
 
+use crate::fd::table;
 use crate::object::listener::tcp_ready;
 use crate::object::socket::Socket;
 use netacc_sys::errno::{Errno, Result};
@@ -22,14 +23,26 @@ pub(super) fn alone(s: &Socket, fd: i32, shared: bool, accept: impl FnOnce() -> 
         raw::sched_yield();
         return Err(Errno::AGAIN);
     };
-    let _turn = if shared { among_processes(fd)? } else { None };
-    if tcp_ready(fd) { accept() } else { Err(Errno::AGAIN) }
+    let turn = if shared { among_processes(s, fd)? } else { None };
+    let done = if tcp_ready(fd) { accept() } else { Err(Errno::AGAIN) };
+    // A close of the number has freed the lock. Another file that has the number now may have locks of the program's.
+    turn.filter(|_| !is_here(s, fd)).into_iter().for_each(core::mem::forget);
+    done
+}
+
+/// Whether the number is still one of the listener's.
+fn is_here(s: &Socket, fd: i32) -> bool {
+    s.kept.fd() == fd || table::socket(fd).is_some_and(|r| core::ptr::eq(r.obj, s))
 }
 
 /// Waits until no other process that shares the listener is between its look and its accept(2). A process that is stopped there
-/// is not waited for (`None`), and there are no turns where the file takes no lock. `EAGAIN`: the connection was taken meanwhile.
-fn among_processes(fd: i32) -> Result<Option<RecordLock>> {
+/// is not waited for (`None`), and there are no turns where the file takes no lock. `EAGAIN`: the connection was taken meanwhile,
+/// or the number is another file's.
+fn among_processes(s: &Socket, fd: i32) -> Result<Option<RecordLock>> {
     for look in 0..LOOKS {
+        if !is_here(s, fd) {
+            return Err(Errno::AGAIN);
+        }
         match RecordLock::try_take(fd) {
             Ok(turn) => return Ok(Some(turn)),
             Err(Errno::AGAIN) => {}

@@ -2,10 +2,9 @@
 //!
 //! In the kernel such a call has the file until it returns. Here it may have to be made anew meanwhile, on another path, and the
 //! number would lead to nothing then, or to another file. So it goes on with the object, which it pins, and by the number
-//! that was [kept](crate::object::kept). A connection that becomes the kernel's while calls sleep on it gets such a number at
-//! once, since a woken call needs a moment before it is made anew.
+//! that was [kept](crate::object::kept).
 
-use crate::conn::pin::{self, Waiting};
+use crate::conn::pin::Waiting;
 use crate::conn::{candidate, transfer};
 use crate::object::reference::Ref;
 use crate::object::socket::{NONBLOCK, Socket};
@@ -42,7 +41,6 @@ pub(super) fn go_on(call: &mut Waiting, iov: &mut Iov<'_>, (flags, write): (i32,
             }
         };
     }
-    call.held().into_iter().for_each(pin::give_back);
     done
 }
 

@@ -117,7 +117,8 @@ fn established(r: Ref<Socket>, late: Errno) -> Answer<()> {
         }
         // Another thread has shut the socket down or disconnected it, which ends the connect.
         None if s.is(ConnState::Aborted) => {
-            let e = raw::getsockopt_int(s.first_fd(), libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
+            let error = |fd| raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR).ok();
+            let e = table::reach(r).and_then(error).unwrap_or(0);
             Err(if e != 0 { Errno(e) } else { Errno::CONNABORTED }.into())
         }
         _ => Ok(()),

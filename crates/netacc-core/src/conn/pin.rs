@@ -1,12 +1,9 @@
 //! References to a socket object, and the end of the connection with the last of them.
 
 use crate::conn::held_port;
-use crate::fd::table;
 use crate::listen::heirs;
 use crate::object::reference::Ref;
-use crate::object::socket::{
-    HANDED, HOLDS_PORT, KEEPABLE, LINGER_RESET, ListenState, PLACEHOLDER, SHARED, SLEPT_ON, Socket,
-};
+use crate::object::socket::{HANDED, HOLDS_PORT, KEEPABLE, LINGER_RESET, ListenState, PLACEHOLDER, SHARED, Socket};
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_sys::errno::{Answer, Fail};
 use netacc_sys::time::{Deadline, Until};
@@ -86,27 +83,6 @@ fn retire(s: &'static Socket) -> bool {
     }
     s.release();
     cached
-}
-
-/// To be called when this process has left a ring for the kernel's socket `kernel`, under both direction locks. A thread may close
-/// the number after a call that sleeps there was woken and before that is made anew, so the calls that sleep get a number of
-/// their own.
-pub(crate) fn keep_for_sleepers(r: Ref<Socket>, kernel: i32) {
-    let s = r.obj;
-    if s.is_kernels() && s.is_pinned_beside(1) && s.is_pinned_beside(table::numbers_of(r, -1).1) {
-        s.kept.keep(kernel);
-        s.set(SLEPT_ON, true);
-    }
-}
-
-/// Gives the number back that [`keep_for_sleepers`] has made, after the last call that has slept, unless it is the only number by now.
-pub(super) fn give_back(r: Ref<Socket>) {
-    let _locks = (r.obj.rx.lock(), r.obj.tx.lock());
-    let (number, count) = table::numbers_of(r, -1);
-    // The caller is one of those that hold the socket.
-    if r.valid() && r.obj.is_kernels() && number.is_some() && !r.obj.is_pinned_beside(count + 1) {
-        r.obj.kept.release();
-    }
 }
 
 /// When a call ends that begins now, with a limit (SO_RCVTIMEO, SO_SNDTIMEO) of `limit_ns`; 0: never.

@@ -70,6 +70,7 @@ pub fn child(f: Forking) {
 fn inherit(s: &'static Socket, counted: bool) {
     s.upgrade.held_by.inherit();
     s.set(SHARED_HERE, false);
+    s.kept.forget();
     if !s.is_shm() {
         // No fork has counted this process as a holder of a connection that has left the rings.
         s.holders.forget();

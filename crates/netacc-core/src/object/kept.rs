@@ -37,6 +37,11 @@ impl Kept {
         }
     }
 
+    /// Called in the child of a fork, which has none of the numbers: the next one in that place is another socket's.
+    pub(crate) fn forget(&self) {
+        self.place.store(0, Ordering::Relaxed);
+    }
+
     /// Closes the number at the end of the socket.
     pub(crate) fn release(&self) {
         let place = self.place.swap(0, Ordering::AcqRel);

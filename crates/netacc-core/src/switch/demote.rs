@@ -6,11 +6,10 @@
 //! is lost. If the two sides do not trust each other, or more bytes are unread than a socket takes, the ring stays, and a
 //! process of our own relays between it and the socket ([`ring_relay`]).
 
-use crate::conn::pin;
 use crate::fd::placeholder::{share, to_kernel};
 use crate::fd::table;
 use crate::object::reference::Ref;
-use crate::object::socket::{Path, Socket};
+use crate::object::socket::{Path, SLEPT_ON, Socket};
 use crate::switch::to_kernel::complete;
 use crate::switch::{comeback, pair, promote, redispatch, relay, ring_relay};
 use netacc_stats::Reason;
@@ -120,7 +119,7 @@ fn offer(r: Ref<Socket>, why: Reason) -> Result<()> {
         return Err(Errno::AGAIN);
     }
     if ep.side.has_accepted() {
-        return bypass(r, ep, why);
+        return bypass(s, ep, why);
     }
     let (local_end, peer_end) = pair::connected(s)?;
     let how_long = comeback::how_long(s, ep, why);
@@ -147,16 +146,24 @@ fn offer(r: Ref<Socket>, why: Reason) -> Result<()> {
         pair::discard(local_end);
         return Err(e);
     }
+    note_sleepers(s);
     complete(s, ep, local_end.as_raw_fd(), (why, how_long));
-    pin::keep_for_sleepers(r, local_end.as_raw_fd());
     pair::discard(local_end);
     Ok(())
 }
 
+/// Notes that calls may sleep on a socket that is about to become the kernel's: if another thread closes the number before a
+/// woken call is made anew, the call goes on by a number of ours, as in the kernel it has the file.
+fn note_sleepers(s: &Socket) {
+    // A call that does not sleep may have the reference: then the close looks at the socket for nothing.
+    if s.is_pinned_beside(1) {
+        s.set(SLEPT_ON, true);
+    }
+}
+
 /// Demotes a connection whose peer has left the ring before we have read it to its end: the unread bytes are passed on
 /// before those of the peer's socket.
-fn bypass(r: Ref<Socket>, ep: &'static ShmEndpoint, why: Reason) -> Result<()> {
-    let s = r.obj;
+fn bypass(s: &'static Socket, ep: &'static ShmEndpoint, why: Reason) -> Result<()> {
     let (local_end, peer_end) = pair::connected(s)?;
     let buffer = raw::getsockopt_int(peer_end.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
     if buffer < 2 * WHOLE_RING {
@@ -170,8 +177,8 @@ fn bypass(r: Ref<Socket>, ep: &'static ShmEndpoint, why: Reason) -> Result<()> {
     });
     pair::discard(peer_end);
     if done.is_ok() {
+        note_sleepers(s);
         complete(s, ep, local_end.as_raw_fd(), (why, Leave::ForGood));
-        pin::keep_for_sleepers(r, local_end.as_raw_fd());
     }
     pair::discard(local_end);
     done

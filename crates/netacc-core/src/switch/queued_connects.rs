@@ -165,7 +165,9 @@ pub fn leave_for_operator() {
 
 /// Whether [`leave_for_operator`] has left the connect where it waits.
 pub fn is_left_behind(s: &Socket) -> bool {
-    s.is_shm()
+    ANY.load(Ordering::Relaxed) != 0
+        && s.is_shm()
+        && !s.has(SHARED)
         && s.endpoint()
             .is_some_and(|ep| ep.side.is_queued() && !ep.side.is_remote() && may_be_accepted_elsewhere(s, ep))
 }

@@ -295,12 +295,13 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
 /// go, neither do older ones, since a process takes what remains in its queue before what comes by TCP; so the order in
 /// which connects are accepted stays that in which they were made. Takes both direction locks of each.
 ///
-/// `why` is the reason that is shown: `NotTaken`, or `Fork` for connects that two processes are about to have.
+/// `why` is the reason that is shown: `NotTaken`, `Fork` for connects that two processes are about to have, or `Operator` for those of
+/// a process that is about to leave shared memory.
 #[cold]
 pub fn bypass(queue: &[Ref<Socket>], why: Reason) {
     let Some(target) = queue.first().and_then(|r| r.obj.peer.get()) else { return };
     let has_room = |found: Owned| found.room() as usize >= queue.len();
-    // Before a fork no later attempt follows, so the queue of another listener that was full just now says nothing.
+    // Before a fork or a switch no later attempt follows, so the queue of another listener that was full just now says nothing.
     let is_full = why == Reason::NotTaken && is_kernel_full();
     if is_full || !kernel_queue::listener(target).is_none_or(has_room) {
         return;
