@@ -8,6 +8,9 @@ use unicode_width::UnicodeWidthChar;
 
 use crate::terminal::{Style, print};
 
+/// The width of a help text that goes to no terminal: to a pager, a file, or a mail.
+const NO_TERMINAL: usize = 100;
+
 /// The status for a help text or a version that cannot be written: that of wrong usage, which says nothing about processes.
 const UNWRITTEN: i32 = 2;
 
@@ -29,7 +32,7 @@ pub fn matches(command: Command) -> clap::ArgMatches {
         // It also takes an output that cannot be written for one that was.
         let style = Style::of_stdout();
         let text = if style.colour { error.render().ansi().to_string() } else { error.render().to_string() };
-        let text = style.width.map_or_else(|| text.clone(), |width| folded(&text, width));
+        let text = folded(&text, style.width.unwrap_or(NO_TERMINAL));
         if let Err(message) = print(&text) {
             // Nobody is left to tell when stderr is gone.
             let _ = writeln!(io::stderr(), "{name}: {message}");

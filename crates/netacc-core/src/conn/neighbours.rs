@@ -6,7 +6,7 @@
 //! there knows by the time stamp of the SYN whether the connection is its own ([`crate::switch::syn_stamp`]).
 
 use crate::conn::beliefs::Beliefs;
-use crate::conn::{neighbour_links, ports};
+use crate::conn::{neighbour_links, pool, ports};
 use crate::host_directory;
 use crate::limits::{CALLS_BEFORE_SEARCH, ENTRANCES_TRIED, NAMES_LOOKED_AT, SEARCHES_AGAIN};
 use crate::object::candidate::Stage;
@@ -110,7 +110,7 @@ pub fn claim(s: &Socket, local: SocketAddr, target: SocketAddr) -> core::result:
     let mut names = NAMES_LOOKED_AT;
     loop {
         let Some(entrance) = next((dir, &mut names), s, local, target) else { return Err(fail(s, target)) };
-        match neighbour_links::claim_neighbour(entrance, || host_dir::connect_link(dir, entrance)) {
+        match neighbour_links::claim_neighbour(entrance, || pool::met(|| host_dir::connect_link(dir, entrance))) {
             Ok(claim) => return Ok(claim),
             Err(NoLink::Resources(_)) => return Err(Reason::NoMemory),
             Err(NoLink::Stranger) if s.upgrade.search.stage() != Stage::Others => {

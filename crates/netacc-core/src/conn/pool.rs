@@ -154,8 +154,15 @@ fn meet(
     meant: Option<u64>,
 ) -> core::result::Result<&'static Link, NoLink> {
     let place = if view.shared { view.count as u16 % rendezvous::PLACES } else { 0 };
-    let once = |_| match rendezvous::connect_link(any, dest, meant, place) {
-        // A process has let us in and gone off to serve another client before it had our Hello.
+    met(|| rendezvous::connect_link(any, dest, meant, place))
+}
+
+/// Makes a link by `connect`, once more where a process has let us in and gone off to serve another client before it had our
+/// Hello.
+pub(super) fn met(
+    connect: impl Fn() -> core::result::Result<&'static Link, NoLink>,
+) -> core::result::Result<&'static Link, NoLink> {
+    let once = |_| match connect() {
         Err(NoLink::Resources(Errno::PIPE | Errno::CONNRESET)) => None,
         made => Some(made),
     };
