@@ -78,8 +78,8 @@ fn by_linker(from: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     unsafe {
         let function: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void = core::mem::transmute(function);
         let found = function(from, name.as_ptr());
-        // The call must not be the last thing that is done here: as a jump it would come from whoever has called this, which is
-        // the other copy of the library after an exchange, and the linker does not know that one.
+        // A call in tail position may be compiled as a jump, and dlsym(3) then takes our caller for its own. After an exchange
+        // that caller is in the new copy of the library, which the linker does not know.
         Some(core::hint::black_box(found))
     }
 }
