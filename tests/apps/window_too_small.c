@@ -3,19 +3,23 @@
 #include "t.h"
 enum { BALLAST = 48, PUT = 100000, WANTED = 20000 };
 enum how { POLL, EDGE, PEEK, PEEK_LESS, HOWS };
-enum writing { BLOCKS, BY_POLL, BY_EPOLL, WRITINGS };
+enum writing { BLOCKS, BY_POLL, BY_EPOLL, BY_TIMEOUT, WRITINGS };
 static unsigned char data[WANTED], b[PUT];
 static void write_by(enum writing w, int fd)
 {
 	int e = epoll_create1(0);
 	struct epoll_event x = { EPOLLOUT, { 0 } };
+	if (w == BY_TIMEOUT)
+		EQ(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &(struct timeval){ 0, 1000 }, sizeof(struct timeval)), 0);
 	if (w == BLOCKS)
 		return send_all(fd, data, WANTED), (void)close(e);
 	EQ(epoll_ctl(e, EPOLL_CTL_ADD, fd, &x), 0);
 	for (size_t at = 0; at < WANTED;) {
-		ssize_t n = send(fd, data + at, WANTED - at, MSG_DONTWAIT);
+		ssize_t n = send(fd, data + at, WANTED - at, w == BY_TIMEOUT ? 0 : MSG_DONTWAIT);
 		if (n > 0)
 			at += n;
+		else if (w == BY_TIMEOUT)
+			CHECK(n < 0 && errno == EAGAIN);
 		else if (w == BY_POLL)
 			CHECK(ready(fd, POLLOUT, -1));
 		else

@@ -198,6 +198,9 @@ pub(super) fn look(e: &Epoll, reg: &'static Registration) -> u32 {
         watch_kernel_fds(e, reg, ep);
         e.peer_cpu.store(ep.peer_cpu(), Ordering::Relaxed);
         let r = ep.readiness().0;
+        if r & EPOLLIN as u32 == 0 && ep.edges.lowat() > 1 {
+            forget_data(reg);
+        }
         note_switch_due(e, reg);
         let out = EPOLLOUT as u32;
         if events & out != 0 && r & out == 0 && ep.want_room() {
@@ -270,6 +273,16 @@ pub(super) fn changed(reg: &'static Registration, take: bool) -> bool {
     let arrived = now != was && !lowat && events & FOR_DATA != 0;
     let room = now_rest as u32 != was_rest as u32 && events & FOR_ROOM != 0;
     arrived || room || now_rest >> 32 != was_rest >> 32
+}
+
+/// Lets the bytes that are there count as new once more. Any number of bytes is enough for a reader with SO_RCVLOWAT while
+/// the peer's writer waits for room. That writer may stop waiting after [`changed`] has taken the edge and before [`look`]
+/// reads the state. When it waits again, no byte is new, and without this the event would be lost.
+#[cold]
+fn forget_data(reg: &Registration) {
+    let [data, _] = &reg.seen;
+    // No connection has received that many bytes. Relaxed: written under the instance's lock.
+    data.store(u64::MAX, Ordering::Relaxed);
 }
 
 /// Enters the kernel sockets of the connection, if there are any: the peer liveness socket of a peer that has forked,
