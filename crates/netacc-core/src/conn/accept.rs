@@ -5,7 +5,7 @@ use crate::conn::pin::Waiting;
 use crate::conn::{accept_turn, candidate};
 use crate::fd::placeholder::placeholder;
 use crate::fd::{closing, fd_cache, later, table};
-use crate::listen::{adopt, opening, withdrawal};
+use crate::listen::{adopt, opening, taking, withdrawal};
 use crate::object::listener::{Listener, tcp_ready};
 use crate::object::reference::Ref;
 use crate::object::socket::{NONBLOCK, Path, SLEPT_ON, Socket};
@@ -256,7 +256,7 @@ fn try_accept(
 /// Whether connects wait in shared memory, and whether the kernel's queue has its turn before them.
 fn whose_turn(fd: i32, l: &'static Listener) -> (bool, bool) {
     let (mut queued, more) = l.queued_or_more();
-    if more && l.take_links() {
+    if more && taking::take_older(l) {
         queued = queued || l.queued();
     }
     let is_kernels_turn = || l.is_kernels_turn(l.kernel_fd(fd));

@@ -34,6 +34,16 @@ impl Key {
         Key { family_port: domain << 16 | u32::from(at.port()), ip: [(ip >> 64) as u64, ip as u64] }
     }
 
+    /// The address; an IPv6 one without the parts that a cell does not hold.
+    fn address(self) -> SocketAddr {
+        let [high, low] = self.ip;
+        let ip = match self.family_port >> 16 {
+            4 => IpAddr::from((low as u32).to_be_bytes()),
+            _ => IpAddr::from((u128::from(high) << 64 | u128::from(low)).to_be_bytes()),
+        };
+        SocketAddr::new(ip, self.family_port as u16)
+    }
+
     /// FNV-1a hash of the address and port.
     fn hash(self) -> u64 {
         let [high, low] = self.ip;
@@ -108,6 +118,11 @@ impl<const N: usize> Beliefs<N> {
 
     fn cell(&self, key: Key) -> Option<&Cell> {
         self.0.get((key.hash() % N as u64) as usize)
+    }
+
+    /// The addresses of which the table's fact was noted and not forgotten.
+    pub fn all(&self) -> impl Iterator<Item = SocketAddr> {
+        self.0.iter().filter_map(Cell::read).map(|(key, _)| key.address())
     }
 
     /// Notes at the time `now` (ns) that the table's fact is true of `at`.

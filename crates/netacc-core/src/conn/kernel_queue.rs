@@ -40,6 +40,11 @@ pub fn note(dest: SocketAddr) {
     ANY.store(true, Ordering::Relaxed);
 }
 
+/// The destinations to which a connect has gone by TCP that may still wait.
+pub fn noted() -> impl Iterator<Item = SocketAddr> {
+    USED.all()
+}
+
 /// Whether a connect that was [noted](note) may still wait, so that another one to `dest`, an address of this host, has
 /// to go by TCP.
 pub fn holds_ours(dest: SocketAddr) -> bool {

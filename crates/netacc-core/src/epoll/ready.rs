@@ -275,14 +275,13 @@ pub(super) fn changed(reg: &'static Registration, take: bool) -> bool {
     arrived || room || now_rest >> 32 != was_rest >> 32
 }
 
-/// Lets the bytes that are there count as new once more. Any number of bytes is enough for a reader with SO_RCVLOWAT while
-/// the peer's writer waits for room. That writer may stop waiting after [`changed`] has taken the edge and before [`look`]
-/// reads the state. When it waits again, no byte is new, and without this the event would be lost.
+/// Lets the bytes that are there count as new once more. Any number of them is enough for a reader with SO_RCVLOWAT while the
+/// peer's writer waits for room. It may stop waiting between [`changed`], which takes the edge, and [`look`], and wait again
+/// later: then no byte is new, and the event would be lost.
 #[cold]
 fn forget_data(reg: &Registration) {
-    let [data, _] = &reg.seen;
     // No connection has received that many bytes. Relaxed: written under the instance's lock.
-    data.store(u64::MAX, Ordering::Relaxed);
+    reg.seen[0].store(u64::MAX, Ordering::Relaxed);
 }
 
 /// Enters the kernel sockets of the connection, if there are any: the peer liveness socket of a peer that has forked,

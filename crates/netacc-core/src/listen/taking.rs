@@ -79,6 +79,33 @@ fn has_room(l: &Listener, uid: u32) -> bool {
     !matches!(crowd::room(l.links(), User::numbered(uid)), Room::Full)
 }
 
+/// Takes up clients that wait at the rendezvous, in a call that is about to take a connect from the links that are known, which
+/// may be younger than theirs; returns whether there was one. A process that has siblings takes up one of them: clients wait
+/// there in the order in which they came, so what the first of them has is older than what the others have.
+pub(crate) fn take_older(l: &'static Listener) -> bool {
+    take_at_doors(l, |_| true)
+}
+
+/// Takes up clients as [`Listener::take_if`] does, whatever waits here.
+fn take_at_doors(l: &'static Listener, wanted: impl Fn(&Listener) -> bool) -> bool {
+    let mut any = false;
+    let mut round = Sweep { budget: HELLOS_PER_ACCEPT, ..Sweep::default() };
+    // epoll's work for a new link takes locks that come before this one in the order: so it is done after this one
+    // is released.
+    loop {
+        let more = {
+            let _g = l.lock.lock();
+            wanted(l) && l.collect(&mut round)
+        };
+        any |= round.has_something() && enter_taken(l, &mut round);
+        // A process that has siblings takes up no more than it can serve, as it would take one connection from the
+        // kernel's queue: what waits at the rendezvous can be taken up by any of them.
+        if !more || (l.has_siblings() && l.queued()) {
+            return any;
+        }
+    }
+}
+
 impl Listener {
     /// Takes up every client that waits at the rendezvous; returns whether there was one.
     pub fn take_links(&'static self) -> bool {
@@ -93,22 +120,7 @@ impl Listener {
         if self.has_siblings() && self.queued() && self.passed_over.swap(1, Ordering::Relaxed) == 0 {
             return false;
         }
-        let mut any = false;
-        let mut round = Sweep { budget: HELLOS_PER_ACCEPT, ..Sweep::default() };
-        // epoll's work for a new link takes locks that come before this one in the order: so it is done after this one
-        // is released.
-        loop {
-            let more = {
-                let _g = self.lock.lock();
-                wanted(self) && self.collect(&mut round)
-            };
-            any |= round.has_something() && enter_taken(self, &mut round);
-            // A process that has siblings takes up no more than it can serve, as it would take one connection from the
-            // kernel's queue: what waits at the rendezvous can be taken up by any of them.
-            if !more || (self.has_siblings() && self.queued()) {
-                return any;
-            }
-        }
+        take_at_doors(self, wanted)
     }
 
     /// To be called before a process that has siblings goes off to serve a connection for any time: takes up the clients
@@ -169,6 +181,7 @@ impl Listener {
         let asked = knocked(self.rendezvous_fd(), self.entrance.fd());
         if asked == [-1; 2] {
             self.starved.store(0, Ordering::Relaxed);
+            self.announced.store(0, Ordering::Relaxed);
         }
         for door in asked.into_iter().filter(|door| *door >= 0) {
             #[allow(unsafe_code)]

@@ -11,7 +11,7 @@
 
 use crate::conn::kernel_queue;
 use crate::object::kernel_turn::precedes_count;
-use crate::object::listener::{Listener, announce_servers, note_all, tcp_ready};
+use crate::object::listener::{Listener, announce_servers, note_all, readable, tcp_ready};
 use crate::object::socket::{NONBLOCK, Socket};
 use crate::switch::{by_tcp, pair, relay};
 use alloc::vec::Vec;
@@ -82,7 +82,7 @@ pub(crate) fn announce(l: &Listener, leaves: bool) {
 }
 
 /// Whether connections wait at the kernel's listener `fd`, and connects that were [noted](note_waiting) still wait in shared
-/// memory. Those are older, and would come behind if they were handed on now.
+/// memory, or clients at the doors. Those are older, and would come behind if they were handed on now.
 pub(crate) fn would_reorder(l: &Listener, fd: i32) -> bool {
     let noted = |link: &'static Link| {
         let filled = link.queue.filled_when_off.load(Ordering::Relaxed);
@@ -91,7 +91,7 @@ pub(crate) fn would_reorder(l: &Listener, fd: i32) -> bool {
     };
     tcp_ready(fd) && {
         let _g = l.lock.lock();
-        l.links().any(noted)
+        l.links().any(noted) || l.doors().any(readable)
     }
 }
 

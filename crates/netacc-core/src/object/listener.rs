@@ -71,6 +71,9 @@ pub struct Listener {
     pub(crate) passed_on: AtomicU32,
     /// Not 0 if clients were left at the rendezvous since the last connect was taken, because others can take them up.
     pub(crate) passed_over: AtomicU32,
+    /// Not 0 from when a client has announced a further link until no client waits at the doors: that link's connects may be
+    /// older than those of the links that were taken up. Written under `lock`.
+    pub(crate) announced: AtomicU32,
     /// Not 0 when several processes serve this listener: [`SHARED_BY_FORK`], with `SHARED_BEYOND` if unrelated ones may
     /// do so.
     pub many: AtomicU32,
@@ -118,7 +121,7 @@ impl Listener {
         for n in [&self.many, &self.served, &self.polled, &self.shut, &self.inherited] {
             n.store(0, Ordering::Relaxed);
         }
-        for n in [&self.passed_over, &self.accepted, &self.passed_on] {
+        for n in [&self.passed_over, &self.announced, &self.accepted, &self.passed_on] {
             n.store(0, Ordering::Relaxed);
         }
         self.servers.begin();
@@ -257,17 +260,21 @@ impl Listener {
         self.links().for_each(|l| l.service_if_readable());
     }
 
-    /// Whether a connect waits in shared memory, and whether a client has announced a further link, which may hold
-    /// earlier connects than the known links.
+    /// Whether a connect waits in shared memory, and whether a client has announced a further link that may not be taken up
+    /// yet, and may hold earlier connects than the known links.
     pub fn queued_or_more(&self) -> (bool, bool) {
         // The connects that were seen in the single link came before those of a further link.
         if self.waits.load(Ordering::Relaxed) != 0 {
             return (true, false);
         }
         let _g = self.lock.lock();
-        self.links().fold((false, false), |(queued, more), l| {
+        let (queued, more) = self.links().fold((false, false), |(queued, more), l| {
             (queued || l.has_queued(), more | l.segment().is_some_and(Segment::take_more))
-        })
+        });
+        if more {
+            self.announced.store(1, Ordering::Relaxed);
+        }
+        (queued, self.announced.load(Ordering::Relaxed) != 0)
     }
 
     /// Begins the connection of the next connect that waits in shared memory. `None`: none waits; `Some(None)`: the
@@ -398,13 +405,13 @@ pub(crate) fn note_all(l: &Listener, position: impl Fn(Segment) -> u64) {
 }
 
 /// Notes up to where the queue of a link that is taken up holds connects which come before the connections that the kernel
-/// has counted: they may be older than the count, unless that was made before clients found the listener. Under its lock.
+/// has counted, or that came to the kernel since an operator has switched the process off: they may be older, unless the kernel
+/// was asked before clients found the listener. Under its lock.
 pub(crate) fn note_taken_up(l: &Listener, link: &Link) {
-    match link.segment() {
-        Some(segment) if l.kernel_turn.precedes_links() => {
-            link.queue.filled_at_count.store(segment.connects_taken(), Ordering::Relaxed);
-        }
-        _ => note_filled(link),
+    if let Some(segment) = link.segment() {
+        let filled = if l.kernel_turn.precedes_links() { segment.connects_taken() } else { segment.pushed() };
+        link.queue.filled_at_count.store(filled, Ordering::Relaxed);
+        link.queue.filled_when_off.store(filled, Ordering::Relaxed);
     }
 }
 

@@ -2,6 +2,7 @@
 //! begins with what it is about. The two may be of different versions. A line that is not known is left out, and words
 //! that are added at the end of a known one are not read by an older version.
 
+use crate::conn::kernel_queue;
 use crate::epoll::handover::{Instance, Taken, Watch};
 use crate::epoll::{handover as epolls, shared};
 use crate::fd::create::enter;
@@ -51,6 +52,8 @@ enum Line {
     Flags(usize),
     /// A thread that was cancelled and may not have ended yet.
     Cancelled(usize),
+    /// A destination to which a connect has gone by TCP that may still wait in the kernel's queue.
+    Queue(SocketAddr),
     /// A listener, or a bound socket that may become one, and whether the program has waited on it.
     Listener(i32, bool),
     Connection(Connection),
@@ -78,6 +81,7 @@ pub(super) fn write(was_off: bool) -> Result<String> {
     lines.extend(origin::noted().map(|origin| Line::Origin(origin.words())));
     lines.extend(descendants::held().map(Line::Held));
     lines.extend(cancel::noted().map(Line::Cancelled));
+    lines.extend(kernel_queue::noted().map(Line::Queue));
     lines.extend(Some(shared::page_of_flags()).filter(|page| *page != 0).map(Line::Flags));
     let mut instances = Vec::new();
     table::each(0, usize::MAX, |fd, entry| match entry {
@@ -156,6 +160,7 @@ fn put(text: &mut String, line: &Line) {
         }
         Line::Held(fd) => writeln!(text, "held {fd}"),
         Line::Cancelled(thread) => writeln!(text, "cancelled {thread}"),
+        Line::Queue(destination) => writeln!(text, "queue {destination}"),
         Line::Flags(page) => writeln!(text, "flags {page}"),
         Line::Listener(fd, awake) => writeln!(text, "listener {fd} {}", u8::from(awake)),
         Line::Connection(Connection { fd, domain, demoted, reason, addresses, rest }) => {
@@ -199,6 +204,7 @@ fn parse(line: &str) -> Option<Line> {
         "origin" => Line::Origin([word(words)?, word(words)?, word(words)?, word(words)?]),
         "held" => Line::Held(word(words)?),
         "cancelled" => Line::Cancelled(word(words)?),
+        "queue" => Line::Queue(word(words)?),
         "flags" => Line::Flags(word(words)?),
         "listener" => Line::Listener(word(words)?, word::<u8>(words)? != 0),
         "connection" => Line::Connection(Connection {
@@ -244,6 +250,7 @@ pub(super) fn read(text: &str) {
                 descendants::go_on_holding(fd);
             }
             Line::Cancelled(thread) => cancel::note(thread),
+            Line::Queue(destination) => kernel_queue::note(destination),
             Line::Flags(page) => shared::take_page_of_flags(page),
             Line::Listener(fd, awake) => {
                 adopt::received(fd);
@@ -315,6 +322,7 @@ mod tests {
             Line::Origin([64769, 2, 64770, 1 << 40]),
             Line::Held(8190),
             Line::Cancelled(0x7fff_f7d8_a6c0),
+            Line::Queue("[2001:db8::1]:80".parse().unwrap()),
             Line::Flags(0x7fff_0000_1000),
             Line::Listener(3, true),
             Line::Connection(connection),

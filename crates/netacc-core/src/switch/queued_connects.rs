@@ -18,6 +18,7 @@ use crate::switch::queued::{ANY, LOCK, PART, QueuedConnect, are_there_any, parts
 use crate::switch::{full_queue, queued, redispatch};
 use crate::timeouts;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_stats::Reason;
 use netacc_sys::time::Deadline;
@@ -146,7 +147,7 @@ pub fn leave_before_fork() {
     let may_stay_behind = |_: &Socket, ep: &ShmEndpoint| {
         let link = ep.side.link();
         link.segment().is_some_and(|segment| {
-            segment.server() != ServerState::Pending && (has_several(segment) || link.peer_pid() == raw::getpid())
+            segment.server() != ServerState::Pending && (segment.served_by_many() || link.peer_pid() == raw::getpid())
         })
     };
     if !lock::interrupted() {
@@ -178,32 +179,32 @@ fn may_be_accepted_elsewhere(s: &Socket, ep: &ShmEndpoint) -> bool {
     ep.side
         .link()
         .segment()
-        .is_some_and(|segment| has_several(segment) || (segment.server() == ServerState::Pending && is_shared()))
+        .is_some_and(|segment| segment.served_by_many() || (segment.server() == ServerState::Pending && is_shared()))
 }
 
-/// Whether several processes serve the listener, as the server has said.
-fn has_several(segment: Segment) -> bool {
-    matches!(segment.served_by(), ServedBy::Several | ServedBy::Acceptors)
-}
-
-/// Makes the connects to processes of this host by TCP that wait in a queue, where `may_stay_behind` is true of one.
+/// Makes the connects to processes of this host by TCP that wait in a queue, where `may_stay_behind` is true of one. Those to one
+/// destination go together, whatever link each of them waits on, so that their order stays.
 fn leave_queues(may_stay_behind: impl Fn(&Socket, &ShmEndpoint) -> bool, why: Reason) {
-    let mut found: Vec<(&'static Link, u64, Ref<Socket>)> = Vec::new();
+    let mut found: Vec<(SocketAddr, u64, Ref<Socket>)> = Vec::new();
     table::each_socket(|_, r| {
-        if r.obj.is_shm() && !r.obj.has(SHARED) {
+        if let Some(dest) = r.obj.peer.get().filter(|_| r.obj.is_shm() && !r.obj.has(SHARED)) {
             let waits = |ep: &'static ShmEndpoint| {
                 (ep.side.is_queued() && !ep.side.is_remote() && may_stay_behind(r.obj, ep))
-                    .then(|| (ep.side.link(), queued::made_at(ep), r))
+                    .then(|| (dest, queued::made_at(ep), r))
             };
             found.extend(with_endpoint(r, waits).flatten());
         }
     });
     found.sort_unstable_by_key(|(_, when, _)| *when);
-    while let Some((link, ..)) = found.first().copied() {
-        let (mut queue, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|(l, ..)| core::ptr::eq(*l, link));
+    while let Some((dest, ..)) = found.first().copied() {
+        let (mut queue, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|(to, ..)| *to == dest);
         // A socket with several numbers is found several times.
         queue.dedup_by_key(|(.., r)| core::ptr::from_ref(r.obj));
-        redispatch::bypass(&queue.into_iter().map(|(.., r)| r).collect::<Vec<_>>(), why);
+        // In the kernel's queue they would come behind younger ones that are there already. After a fork none can be moved any
+        // more, and there the order counts less.
+        if why != Reason::Operator || !kernel_queue::holds_ours(dest) {
+            redispatch::bypass(&queue.into_iter().map(|(.., r)| r).collect::<Vec<_>>(), why);
+        }
         found = others;
     }
 }
