@@ -7,6 +7,7 @@ pub mod held;
 pub mod idle_windows;
 pub mod poll;
 mod poll_entries;
+mod poll_objects;
 pub mod select;
 pub mod sleep;
 pub mod spin;

@@ -12,7 +12,8 @@ use crate::switch::{queued_connects, standstill};
 use crate::wait::bell::Bell;
 use crate::wait::call_signals::CallSignals;
 use crate::wait::idle_windows;
-use crate::wait::poll_entries::{Fds, is_looked_at};
+use crate::wait::poll_entries::{Fds, Look};
+use crate::wait::poll_objects::is_looked_at;
 use crate::wait::sleep;
 use core::ffi::c_void;
 use libc::{POLLNVAL, pollfd};
@@ -114,23 +115,68 @@ pub(super) unsafe fn poll_with(
     }
 }
 
+/// What a look at the entries means for the call.
+enum Seen {
+    /// So many entries have events, or none in a call that does not wait.
+    Events(usize),
+    /// An entry is not what it was when it was looked at.
+    Changed,
+    /// The call waits.
+    Nothing,
+}
+
+/// Asks the kernel about the entries that need that, after the look that has `found` these.
+#[inline]
+fn seen(fds: &Fds, found: Look, deadline: Deadline) -> Answer<Seen> {
+    let (ready, listens, unsettled) = (found.ready > 0, !found.listeners.is_empty(), found.unsettled);
+    if !(ready || listens || unsettled || deadline == Deadline::Now) {
+        return Ok(Seen::Nothing);
+    }
+    Ok(match if found.foreign || listens { fds.ask(found)? } else { found.ready } {
+        _ if unsettled && fds.settle() => Seen::Changed,
+        // The entry that was ready has changed its path, or another thread has taken the connect.
+        0 if ready && deadline != Deadline::Now => Seen::Changed,
+        0 if deadline != Deadline::Now => Seen::Nothing,
+        n => Seen::Events(n),
+    })
+}
+
+/// Registers with the entries and sleeps until one of them may have an event, unless one has it already. Returns how many
+/// descriptors of `set` have events.
+#[inline]
+fn sleep_once(
+    fds: &Fds,
+    set: &mut WaitSet,
+    bell: Option<&Bell>,
+    deadline: Deadline,
+    signals: &mut CallSignals,
+) -> Answer<usize> {
+    let until = standstill::within(queued_connects::within(deadline));
+    let armed = fds.arm(set);
+    bell.iter().for_each(|b| b.watch(set));
+    let slept = if armed {
+        let slept = set.sleep(Deadline::Now, signals.admit());
+        fds.disarm(set);
+        slept
+    } else {
+        sleep::sleep(set, progress::ProgressScope::All, until, signals, |set| fds.disarm(set))
+    };
+    bell.iter().for_each(|b| b.silence());
+    slept
+}
+
 fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usize> {
-    let mut spun = false;
-    let mut steps = 0u32;
+    let (mut spun, mut steps) = (false, 0u32);
     let mut bell = None;
     let mut signals = CallSignals::new(sigmask);
     loop {
         progress::progress();
         let found = fds.look();
-        let (ready, listens, unsettled) = (found.ready > 0, !found.listeners.is_empty(), found.unsettled);
-        if ready || listens || unsettled || deadline == Deadline::Now {
-            match if found.foreign || listens { fds.ask(found)? } else { found.ready } {
-                _ if unsettled && fds.settle() => continue,
-                // The entry that was ready has changed its path, or another thread has taken the connect.
-                0 if ready && deadline != Deadline::Now => continue,
-                0 if deadline != Deadline::Now => {}
-                n => return Ok(n),
-            }
+        let listens = !found.listeners.is_empty();
+        match seen(fds, found, deadline)? {
+            Seen::Events(n) => return Ok(n),
+            Seen::Changed => continue,
+            Seen::Nothing => {}
         }
         if visits::is_leaving() && !fds.has_closed() {
             return Err(Fail::Anew);
@@ -156,17 +202,7 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usiz
                 continue;
             }
         }
-        let until = standstill::within(queued_connects::within(deadline));
-        let armed = fds.arm(&mut set);
-        bell.iter().for_each(|b| b.watch(&mut set));
-        let slept = if armed {
-            let slept = set.sleep(Deadline::Now, signals.admit());
-            fds.disarm(&set);
-            slept
-        } else {
-            sleep::sleep(&mut set, progress::ProgressScope::All, until, &mut signals, |set| fds.disarm(set))
-        };
-        bell.iter().for_each(Bell::silence);
+        let slept = sleep_once(fds, &mut set, bell.as_ref(), deadline, &mut signals);
         if fds.let_go_of_replaced() {
             let n = fds.at_once()?;
             if n > 0 {
