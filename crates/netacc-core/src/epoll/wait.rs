@@ -232,12 +232,32 @@ fn is_unheard(e: &Epoll) -> bool {
     e.polled.load(Ordering::Relaxed) > hinted || e.is_inherited()
 }
 
-/// Sleeps in the kernel. `None`: the caller has to check again. `steps` is the number of such sleeps so far.
-fn sleep(e: &'static Epoll, call: &Call, steps: u32, signals: &mut CallSignals) -> Answer<Option<usize>> {
-    let until = standstill::within(queued_connects::within(call.deadline));
-    // Counted before the last check, so that a thread that queues a registration later kicks this one.
-    e.sleepers.fetch_add(1, Ordering::SeqCst);
-    let announced = shared::announce(e);
+/// How long a thread sleeps.
+struct Span {
+    /// In nanoseconds; negative: for ever.
+    left: i64,
+    /// Whether that is less than the program's call has left.
+    bounded: bool,
+}
+
+impl Span {
+    /// Ends the sleep after at most `most` nanoseconds.
+    fn limit(&mut self, most: i64) {
+        if !(0..=most).contains(&self.left) {
+            *self = Span { left: most, bounded: true };
+        }
+    }
+
+    /// Ends the sleep at the time `at` ([`time::now`]) at the latest.
+    fn limit_to(&mut self, at: u64) {
+        self.limit(i64::try_from(at.saturating_sub(time::now())).unwrap_or(i64::MAX));
+    }
+}
+
+/// Arms what wakes a thread that sleeps in the instance. Returns whether no registration has an event yet, and how long the
+/// thread may sleep: not at all if one has. `steps` is the number of such sleeps so far.
+#[inline]
+fn arm(e: &'static Epoll, until: Deadline, steps: u32) -> (bool, Span) {
     let unheard = is_unheard(e);
     if unheard {
         serve_polled(e);
@@ -248,71 +268,67 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32, signals: &mut CallSignals) 
         let unready = !with_liveness || arm_liveness(e);
         arm_all(e) && arm_children(e) && unready && e.ready_len.load(Ordering::Relaxed) == 0
     };
-    let mut left = if quiet { until.left() } else { 0 };
-    let mut bounded = until != call.deadline;
-    if unheard && !(0..=POLLED_STEP).contains(&left) {
-        left = POLLED_STEP;
-        bounded = true;
+    let mut span = Span { left: if quiet { until.left() } else { 0 }, bounded: false };
+    if unheard {
+        span.limit(POLLED_STEP);
     }
     let held = e.held_until.load(Ordering::Relaxed);
     if held != 0 {
-        let due = i64::try_from(held.saturating_sub(time::now())).unwrap_or(i64::MAX);
-        if !(0..=due).contains(&left) {
-            left = due;
-            bounded = true;
-        }
+        span.limit_to(held);
     }
     if let Some(due) = requests::due() {
-        let due = i64::try_from(due.saturating_sub(time::now())).unwrap_or(i64::MAX);
-        if !(0..=due).contains(&left) {
-            left = due;
-            bounded = true;
-        }
+        span.limit_to(due);
     }
     // Another sharer may take the byte that was meant for this one: see `WaitSet::shared`. A process that has its connections
     // alone sleeps in steps as well, of which there are few: then no wake-up that is missing keeps it for long.
-    if with_liveness && !(0..=longer(steps)).contains(&left) {
-        left = longer(steps);
-        bounded = true;
+    if with_liveness {
+        span.limit(longer(steps));
     }
+    (quiet, span)
+}
+
+/// Sleeps on the kernel's set together with what is in `set`: the completion channels or the wakers of the listeners' queues.
+fn kernel_beside(e: &'static Epoll, call: &Call, set: &mut WaitSet, token: ArmOutcome, left: i64) -> Answer<Polled> {
+    let own = set.add(e.set_fd(), libc::POLLIN);
+    let slept = set.sleep(Deadline::after(left), call.sigmask);
+    if let ArmOutcome::Yes(token) = token {
+        progress::disarm(token, set, true);
+    }
+    slept?;
+    // Usually only the other descriptors have events.
+    if set.revents(own) != 0 { kernel(e, call, 0, 0, false) } else { Ok(Polled::default()) }
+}
+
+/// Sleeps in the kernel. `None`: the caller has to check again. `steps` is the number of such sleeps so far.
+fn sleep(e: &'static Epoll, call: &Call, steps: u32, signals: &mut CallSignals) -> Answer<Option<usize>> {
+    let until = standstill::within(queued_connects::within(call.deadline));
+    // Counted before the last check, so that a thread that queues a registration later kicks this one.
+    e.sleepers.fetch_add(1, Ordering::SeqCst);
+    let announced = shared::announce(e);
+    let (quiet, mut span) = arm(e, until, steps);
     let mut set = WaitSet::new();
-    let queues = Queues::arm(e, &mut set, left != 0);
+    let queues = Queues::arm(e, &mut set, span.left != 0);
     if queues.ready(e) {
-        left = 0;
+        span.left = 0;
     }
-    let token = if quiet && left != 0 { progress::arm(&mut set, ProgressScope::All) } else { ArmOutcome::No };
+    let token = if quiet && span.left != 0 { progress::arm(&mut set, ProgressScope::All) } else { ArmOutcome::No };
     if matches!(token, ArmOutcome::Ready) {
-        left = 0;
+        span.left = 0;
     }
     if quiet
-        && left != 0
+        && span.left != 0
         && let Some(at) = crate::wait::sleep::before_sleep()
     {
-        let until = i64::try_from(at.saturating_sub(time::now())).unwrap_or(i64::MAX);
-        if !(0..=until).contains(&left) {
-            left = until;
-            bounded = true;
-        }
+        span.limit_to(at);
     }
     let call = &Call { sigmask: signals.admit(), ..*call };
-    let ends = left != 0 && delivery::is_due();
+    let ends = span.left != 0 && delivery::is_due();
     if ends {
-        left = 0;
+        span.left = 0;
     }
-    let seen = if matches!(token, ArmOutcome::Yes(_)) || !queues.is_empty() {
-        // Sleeps on the kernel's set together with the completion channels or the wakers of the listeners' queues.
-        let own = set.add(e.set_fd(), libc::POLLIN);
-        let slept = set.sleep(Deadline::after(left), call.sigmask);
-        if let ArmOutcome::Yes(token) = token {
-            progress::disarm(token, &set, true);
-        }
-        bounded = true;
-        // Usually only the other descriptors have events.
-        let said = set.revents(own) != 0;
-        slept.and_then(|_| if said { kernel(e, call, 0, 0, false) } else { Ok(Polled::default()) })
-    } else {
-        kernel(e, call, 0, left, true)
-    };
+    let beside = matches!(token, ArmOutcome::Yes(_)) || !queues.is_empty();
+    let seen =
+        if beside { kernel_beside(e, call, &mut set, token, span.left) } else { kernel(e, call, 0, span.left, true) };
     queues.disarm(&set);
     drop(announced);
     e.sleepers.fetch_sub(1, Ordering::SeqCst);
@@ -330,27 +346,26 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32, signals: &mut CallSignals) 
     if seen.foreign > 0 {
         return Ok(Some(seen.foreign + if seen.queueable { 0 } else { poll_round(e, call, seen.foreign) }));
     }
-    if quiet && !bounded && seen.own + seen.strange == 0 && call.deadline.passed() {
+    let whole = until == call.deadline && !span.bounded && !beside;
+    if quiet && whole && seen.own + seen.strange == 0 && call.deadline.passed() {
         return Ok(Some(0));
     }
     if seen.strange > 0 && seen.own == 0 {
-        let call = &Call { sigmask: signals.admit(), ..*call };
-        match yield_to_others(call) {
-            Err(Fail::INTR) if signals.was_nothing() => {}
-            done => done?,
-        }
+        yield_to_others(call, signals)?;
     }
     Ok(None)
 }
 
 /// Sleeps a moment, since the set has only events of another process, which only that process can end.
 #[cold]
-fn yield_to_others(call: &Call) -> Answer<()> {
+fn yield_to_others(call: &Call, signals: &mut CallSignals) -> Answer<()> {
     let left = call.deadline.left();
     let ns = if (0..POLLED_STEP).contains(&left) { left } else { POLLED_STEP };
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: ns };
-    raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, call.sigmask)?;
-    Ok(())
+    match raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, signals.admit()).map_err(Fail::Errno) {
+        Err(Fail::INTR) if signals.was_nothing() => Ok(()),
+        done => done.map(drop),
+    }
 }
 
 /// Polls the kernel's set and stores foreign events in the application's array from index `from` on; our own are
