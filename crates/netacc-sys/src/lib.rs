@@ -36,6 +36,7 @@ pub mod libc_kind;
 pub mod linker;
 pub mod lock;
 pub mod lock_rank;
+pub mod locked;
 #[cfg(target_arch = "x86_64")]
 pub mod mapped;
 pub mod mem;
@@ -64,3 +65,4 @@ pub mod weak;
 
 pub use errno::Errno;
 pub use lock::{Guard, Lock};
+pub use locked::{Locked, LockedGuard};

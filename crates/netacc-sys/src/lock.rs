@@ -27,8 +27,9 @@ fn process() -> u32 {
     PROCESS.load(Ordering::Relaxed)
 }
 
-/// A mutual exclusion lock without data: the fields it protects are atomics used with `Relaxed`. `RANK` is its place in
-/// the order in which a thread takes locks ([`crate::lock_rank`]). Zeroed memory is a free lock.
+/// A mutual exclusion lock without data: the fields it protects are atomics used with `Relaxed`. [`crate::Locked`] has data
+/// of its own. `RANK` is its place in the order in which a thread takes locks ([`crate::lock_rank`]). Zeroed memory is a
+/// free lock.
 #[repr(transparent)]
 #[derive(Debug, Default)]
 pub struct Lock<const RANK: u8> {

@@ -1,10 +1,9 @@
 //! Queue of offers to promote a TCP connection, between the control socket, which receives them, and the socket layer,
 //! which knows the connections.
 
-use crate::num::low_half;
 use crate::shm::{Link, ShmEndpoint};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use netacc_sys::{Lock, lock_rank};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use netacc_sys::{Locked, lock_rank};
 
 /// Number of offers that can wait. A further one is refused, and its connection stays on TCP.
 const WAITING: usize = 1024;
@@ -42,144 +41,138 @@ pub struct OfferName {
     pub generation: u32,
 }
 
-/// A place for an offer. All fields are changed under `LOCK`.
+/// A place for an offer.
+#[derive(Clone, Copy)]
 struct Place {
-    /// Null: the place is free.
-    link: AtomicPtr<Link>,
-    slot: AtomicU32,
-    generation: AtomicU32,
-    /// [`STAMPED`] with the stamp in the lower half; 0: the client is in our network namespace.
-    stamp: AtomicU64,
-    /// [`Neighbour::fd`] + 1.
-    fd: AtomicI32,
-    /// [`Neighbour::confirmed`].
-    confirmed: AtomicU32,
-    /// Not 0 while a thread settles the offer, which then alone may free the place.
-    busy: AtomicU32,
-    /// Not 0 while nothing is to be done before the client says something else about the offer.
-    quiet: AtomicU32,
+    /// `None`: the place is free.
+    link: Option<&'static Link>,
+    slot: u32,
+    generation: u32,
+    /// Whether the client is in another network namespace, so that `neighbour` says something.
+    is_neighbours: bool,
+    neighbour: Neighbour,
+    /// Set while a thread settles the offer, which then alone may free the place.
+    busy: bool,
+    /// Set while nothing is to be done before the client says something else about the offer.
+    quiet: bool,
 }
 
-const STAMPED: u64 = 1 << 32;
+/// A free place, all of whose bits are zero, as those of the table have to be.
+const FREE: Place = Place {
+    link: None,
+    slot: 0,
+    generation: 0,
+    is_neighbours: false,
+    neighbour: Neighbour { stamp: 0, fd: 0, confirmed: false },
+    busy: false,
+    quiet: false,
+};
 
 impl Place {
-    const fn new() -> Place {
-        Place {
-            link: AtomicPtr::new(core::ptr::null_mut()),
-            slot: AtomicU32::new(0),
-            generation: AtomicU32::new(0),
-            stamp: AtomicU64::new(0),
-            fd: AtomicI32::new(0),
-            confirmed: AtomicU32::new(0),
-            busy: AtomicU32::new(0),
-            quiet: AtomicU32::new(0),
-        }
+    fn of(link: &'static Link, offer: Offer) -> Place {
+        let Offer { slot, generation, neighbour } = offer;
+        let stamp = neighbour.map_or(0, |n| n.stamp);
+        let known = Neighbour { stamp, fd: -1, confirmed: false };
+        Place { link: Some(link), slot, generation, is_neighbours: neighbour.is_some(), neighbour: known, ..FREE }
     }
 
-    fn store(&self, link: &'static Link, offer: Offer) {
-        self.slot.store(offer.slot, Ordering::Relaxed);
-        self.generation.store(offer.generation, Ordering::Relaxed);
-        let stamp = offer.neighbour.map_or(0, |n| STAMPED | u64::from(n.stamp));
-        self.stamp.store(stamp, Ordering::Relaxed);
-        self.fd.store(0, Ordering::Relaxed);
-        self.confirmed.store(0, Ordering::Relaxed);
-        self.busy.store(0, Ordering::Relaxed);
-        self.quiet.store(0, Ordering::Relaxed);
-        self.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
-        HELD.fetch_add(1, Ordering::Relaxed);
-        COUNT.fetch_add(1, Ordering::Release);
+    fn offer(&self) -> Offer {
+        let neighbour = self.is_neighbours.then_some(self.neighbour);
+        Offer { slot: self.slot, generation: self.generation, neighbour }
     }
 
-    fn set_quiet(&self, quiet: bool) {
-        match (self.quiet.swap(quiet.into(), Ordering::Relaxed) != 0, quiet) {
+    fn set_quiet(&mut self, quiet: bool) {
+        match (core::mem::replace(&mut self.quiet, quiet), quiet) {
             (false, true) => drop(COUNT.fetch_sub(1, Ordering::Relaxed)),
             (true, false) => drop(COUNT.fetch_add(1, Ordering::Release)),
             _ => {}
         }
     }
 
-    fn load(&self) -> Offer {
-        let stamp = self.stamp.load(Ordering::Relaxed);
-        let neighbour = Neighbour {
-            stamp: low_half(stamp),
-            fd: self.fd.load(Ordering::Relaxed) - 1,
-            confirmed: self.confirmed.load(Ordering::Relaxed) != 0,
-        };
-        Offer {
-            slot: self.slot.load(Ordering::Relaxed),
-            generation: self.generation.load(Ordering::Relaxed),
-            neighbour: (stamp & STAMPED != 0).then_some(neighbour),
-        }
+    fn confirm(&mut self) {
+        self.neighbour.confirmed = true;
+        self.set_quiet(false);
+    }
+
+    fn is_on(&self, link: &'static Link) -> bool {
+        self.link.is_some_and(|l| core::ptr::eq(l, link))
     }
 
     fn holds(&self, link: &'static Link, slot: u32, generation: u32) -> bool {
-        core::ptr::eq(self.link.load(Ordering::Relaxed), link)
-            && self.slot.load(Ordering::Relaxed) == slot
-            && self.generation.load(Ordering::Relaxed) == generation
+        self.is_on(link) && self.slot == slot && self.generation == generation
+    }
+}
+
+/// All offers.
+#[derive(Clone, Copy)]
+struct Offers {
+    /// Number of places in use. A search ends behind the last of them, since each page of the table costs a page fault.
+    held: usize,
+    places: [Place; WAITING],
+}
+
+impl Offers {
+    /// The places in use.
+    fn held(&mut self) -> impl Iterator<Item = &mut Place> {
+        self.places.iter_mut().filter(|o| o.link.is_some()).take(self.held)
     }
 
-    #[allow(unsafe_code)]
-    fn link(&self) -> Option<&'static Link> {
-        // SAFETY: the pointer is null or that of a link, which is never freed, and to which the offer has a reference.
-        unsafe { self.link.load(Ordering::Relaxed).as_ref() }
+    /// The offers that may be for the connection `fd`, each with its link.
+    fn held_for(&mut self, fd: i32) -> impl Iterator<Item = (&mut Place, &'static Link)> {
+        self.held().filter(move |o| o.neighbour.fd == fd).filter_map(|o| o.link.map(|link| (o, link)))
     }
 
-    /// Notes what a thread has done with the offer. True: the place is free, and the offer's reference to its link is the
-    /// caller's.
-    fn settled(&self, link: &'static Link, offer: Offer, settled: Settled) -> bool {
-        let _g = LOCK.lock();
-        self.busy.store(0, Ordering::Relaxed);
+    /// Notes what a thread has done with the offer of a place. True: the place is free, and the offer's reference to its link
+    /// is the caller's.
+    fn settle(&mut self, at: usize, link: &'static Link, offer: Offer, settled: Settled) -> bool {
+        let Some(o) = self.places.get_mut(at) else { return false };
+        o.busy = false;
         match settled {
-            Settled::Done => {
-                self.free();
-                true
-            }
+            Settled::Done => {}
             // `forget` has left the offer to this thread.
-            Settled::Waits | Settled::For(_) if link.is_lost() => {
-                refuse(link, offer);
-                self.free();
-                true
-            }
-            Settled::Waits => false,
+            Settled::Waits | Settled::For(_) if link.is_lost() => refuse(link, offer),
+            Settled::Waits => return false,
             Settled::For(fd) => {
-                self.fd.store(fd + 1, Ordering::Relaxed);
+                o.neighbour.fd = fd;
                 // The client may have said more meanwhile.
-                self.set_quiet(self.load().neighbour.map(|n| n.confirmed) == offer.neighbour.map(|n| n.confirmed));
-                false
+                o.set_quiet(o.offer().neighbour.map(|n| n.confirmed) == offer.neighbour.map(|n| n.confirmed));
+                return false;
             }
         }
+        self.free(at);
+        true
     }
 
-    /// Frees the place. The caller gives up the offer's reference to its link afterwards; if that may be the last one,
-    /// without `LOCK`.
-    fn free(&self) {
-        self.set_quiet(true);
-        self.link.store(core::ptr::null_mut(), Ordering::Relaxed);
-        HELD.fetch_sub(1, Ordering::Relaxed);
+    /// Frees a place. The caller gives up the offer's reference to its link afterwards; if that may be the last one,
+    /// without the lock.
+    fn free(&mut self, at: usize) {
+        if let Some(o) = self.places.get_mut(at) {
+            o.set_quiet(true);
+            o.link = None;
+            self.held = self.held.saturating_sub(1);
+        }
     }
 }
 
 netacc_sys::tables! {
-    static OFFERS: [Place; WAITING] = [const { Place::new() }; WAITING];
+    static OFFERS: Locked<{ lock_rank::LEAF }, Offers> = Locked::new(Offers { held: 0, places: [FREE; WAITING] });
 }
 /// Whether any place was ever used.
 static USED: AtomicBool = AtomicBool::new(false);
-/// Number of offers that are to be looked at.
+/// Number of offers that are to be looked at. Written under the lock of the offers; [`waiting`] reads it without.
 static COUNT: AtomicU32 = AtomicU32::new(0);
-/// Number of offers in all. Under `LOCK`, which readers need not take: they only stop early by it.
-static HELD: AtomicU32 = AtomicU32::new(0);
-static LOCK: Lock<{ lock_rank::LEAF }> = Lock::new();
 
 /// Queues an offer for the socket layer. While the offer waits, it has a reference to the link.
 pub(crate) fn queue(link: &'static Link, offer: Offer) {
     USED.store(true, Ordering::Relaxed);
-    let _g = LOCK.lock();
+    let mut offers = OFFERS.lock();
     // This is checked under the lock: if the link ends after this check, `forget` finds the offer that is stored now.
-    let place = OFFERS.iter().find(|o| o.link.load(Ordering::Relaxed).is_null()).filter(|_| !link.is_lost());
-    match place {
+    match offers.places.iter_mut().find(|o| o.link.is_none()).filter(|_| !link.is_lost()) {
         Some(o) => {
             link.hold();
-            o.store(link, offer);
+            *o = Place::of(link, offer);
+            offers.held += 1;
+            COUNT.fetch_add(1, Ordering::Release);
         }
         None => refuse(link, offer),
     }
@@ -187,17 +180,9 @@ pub(crate) fn queue(link: &'static Link, offer: Offer) {
 
 /// Notes that the client of a waiting offer has found out that the connection is its own, or has withdrawn the offer.
 pub(crate) fn confirm(link: &'static Link, slot: u32, generation: u32) {
-    let _g = LOCK.lock();
-    if let Some(o) = OFFERS.iter().find(|o| o.holds(link, slot, generation)) {
-        o.confirmed.store(1, Ordering::Relaxed);
-        o.set_quiet(false);
+    if let Some(o) = OFFERS.lock().held().find(|o| o.holds(link, slot, generation)) {
+        o.confirm();
     }
-}
-
-/// The places in use, as far as they were when the call began.
-fn held() -> impl Iterator<Item = &'static Place> {
-    let most = HELD.load(Ordering::Relaxed) as usize;
-    OFFERS.iter().filter(|o| !o.link.load(Ordering::Relaxed).is_null()).take(most)
 }
 
 fn refuse(link: &'static Link, offer: Offer) {
@@ -226,31 +211,40 @@ pub enum Settled {
 /// Calls `settle` with every offer that is to be looked at and its link. Each is settled by one thread at a time, without
 /// a lock.
 pub fn each(mut settle: impl FnMut(&'static Link, Offer) -> Settled) {
-    for o in held().filter(|o| o.quiet.load(Ordering::Relaxed) == 0) {
-        let (link, offer) = {
-            let _g = LOCK.lock();
-            let is_free = o.busy.load(Ordering::Relaxed) == 0 && o.quiet.load(Ordering::Relaxed) == 0;
-            let Some(link) = o.link().filter(|_| is_free) else { continue };
-            o.busy.store(1, Ordering::Relaxed);
-            (link, o.load())
-        };
+    let (mut next, mut left) = (0, OFFERS.lock().held);
+    while let Some((at, link, offer)) = take_due(&mut next, &mut left) {
         let settled = settle(link, offer);
-        if o.settled(link, offer, settled) {
+        let is_free = OFFERS.lock().settle(at, link, offer, settled);
+        if is_free {
             link.put();
         }
     }
 }
 
+/// The first offer that is to be looked at among the `left` ones from place `next` on, with its place and its link, for the
+/// calling thread to settle.
+fn take_due(next: &mut usize, left: &mut usize) -> Option<(usize, &'static Link, Offer)> {
+    let mut offers = OFFERS.lock();
+    while *left > 0 {
+        let at = *next;
+        let o = offers.places.get_mut(at)?;
+        *next += 1;
+        let Some(link) = o.link else { continue };
+        *left -= 1;
+        if !o.busy && !o.quiet {
+            o.busy = true;
+            return Some((at, link, o.offer()));
+        }
+    }
+    None
+}
+
 /// Calls `tell` with each waiting offer that may be for the connection `fd`, and its endpoint, under a lock: the slot is
 /// not used for another connection meanwhile.
 pub fn each_for(fd: i32, mut tell: impl FnMut(OfferName, &'static ShmEndpoint)) {
-    let _g = LOCK.lock();
-    for o in held().filter(|o| o.fd.load(Ordering::Relaxed) == fd + 1) {
-        let Offer { slot, generation, .. } = o.load();
-        if let Some(link) = o.link()
-            && let Some(ep) = link.endpoint(slot as usize).filter(|ep| !ep.side.is_live())
-        {
-            tell(OfferName { link: link.id(), slot, generation }, ep);
+    for (o, link) in OFFERS.lock().held_for(fd) {
+        if let Some(ep) = link.endpoint(o.slot as usize).filter(|ep| !ep.side.is_live()) {
+            tell(OfferName { link: link.id(), slot: o.slot, generation: o.generation }, ep);
         }
     }
 }
@@ -258,17 +252,12 @@ pub fn each_for(fd: i32, mut tell: impl FnMut(OfferName, &'static ShmEndpoint)) 
 /// Answers the offer of this name, which may be for the connection `fd`: it is confirmed or refused. It has to be looked
 /// at again then ([`each`]).
 pub fn answer(fd: i32, name: OfferName, confirmed: bool) {
-    let _g = LOCK.lock();
-    for o in held().filter(|o| o.fd.load(Ordering::Relaxed) == fd + 1) {
-        let offer = o.load();
-        if let Some(link) = o.link().filter(|link| link.id() == name.link)
-            && o.holds(link, name.slot, name.generation)
-        {
+    for (o, link) in OFFERS.lock().held_for(fd) {
+        if link.id() == name.link && o.holds(link, name.slot, name.generation) {
             if !confirmed {
-                refuse(link, offer);
+                refuse(link, o.offer());
             }
-            o.confirmed.store(1, Ordering::Relaxed);
-            o.set_quiet(false);
+            o.confirm();
         }
     }
 }
@@ -276,11 +265,11 @@ pub fn answer(fd: i32, name: OfferName, confirmed: bool) {
 /// Removes the offers of a link that has ended with its client: perhaps no thread ever checks them again, and they must
 /// not keep their references. The caller has a reference to the link.
 pub(crate) fn forget(link: &'static Link) {
-    let _g = LOCK.lock();
-    for o in &OFFERS {
-        if core::ptr::eq(o.link.load(Ordering::Relaxed), link) && o.busy.load(Ordering::Relaxed) == 0 {
-            refuse(link, o.load());
-            o.free();
+    let mut offers = OFFERS.lock();
+    for at in 0..WAITING {
+        if let Some(o) = offers.places.get(at).filter(|o| o.is_on(link) && !o.busy) {
+            refuse(link, o.offer());
+            offers.free(at);
             link.put();
         }
     }
@@ -292,11 +281,10 @@ pub fn after_fork() {
     if !USED.load(Ordering::Relaxed) {
         return;
     }
-    for o in &OFFERS {
-        o.link.store(core::ptr::null_mut(), Ordering::Relaxed);
-        o.busy.store(0, Ordering::Relaxed);
-        o.quiet.store(0, Ordering::Relaxed);
-    }
     COUNT.store(0, Ordering::Relaxed);
-    HELD.store(0, Ordering::Relaxed);
+    // A child finds the lock free. In a copy that goes on with the engines a thread of the process may still seem to hold it.
+    if let Some(mut offers) = OFFERS.try_lock() {
+        offers.held = 0;
+        offers.places.fill(FREE);
+    }
 }

@@ -14,31 +14,18 @@
 use crate::rdma::engine::status;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::cell::UnsafeCell;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
-use netacc_sys::{Lock, lock_rank};
+use netacc_sys::{Locked, lock_rank};
 
 /// Per destination the engines with tickets, the oldest first.
 type Tickets = Vec<(SocketAddr, VecDeque<usize>)>;
 
-struct Shared {
-    /// Taken under an engine's lock, or under none.
-    lock: Lock<{ lock_rank::LEAF }>,
-    tickets: UnsafeCell<Tickets>,
-}
+/// Taken under an engine's lock, or under none.
+static TICKETS: Locked<{ lock_rank::LEAF }, Tickets> = Locked::new(Vec::new());
 
-#[allow(unsafe_code)]
-// SAFETY: the tickets are only reached under the lock.
-unsafe impl Sync for Shared {}
-
-static SHARED: Shared = Shared { lock: Lock::new(), tickets: UnsafeCell::new(Vec::new()) };
-
-#[allow(unsafe_code)]
 fn with<T>(f: impl FnOnce(&mut Tickets) -> T) -> T {
-    let _g = SHARED.lock.lock();
-    // SAFETY: under the lock, and `f` cannot keep the reference.
-    f(unsafe { &mut *SHARED.tickets.get() })
+    f(&mut TICKETS.lock())
 }
 
 pub(super) fn is_needed() -> bool {
