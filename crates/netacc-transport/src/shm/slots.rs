@@ -2,10 +2,10 @@
 
 use crate::num;
 use crate::shm::segment::{Segment, WIPED};
-use core::sync::atomic::{AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, Ordering};
 pub use netacc_ring::SLOTS;
 use netacc_ring::to_usize;
-use netacc_sys::{Lock, lock_rank, reserved_fds};
+use netacc_sys::{Locked, lock_rank, reserved_fds};
 
 /// The slot that stands for the connect queue; never used for a connection.
 pub const CONTROL_SLOT: usize = 0;
@@ -14,26 +14,34 @@ pub const CONTROL_SLOT: usize = 0;
 /// and two connections in a row from one port would be taken for one, as the kernel lets no port be used again so soon.
 const RESTING: u64 = 3;
 
-/// State of the allocation. It is changed under `lock`, except the reserved ports, which the thread that has claimed
-/// the slot stores. The fields that the first connection needs come first: each page that is touched costs a first
-/// connect more than most of its system calls.
+/// State of a link's slots. What the first connection needs comes first: each page that is touched costs a first connect more
+/// than most of its system calls.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Slots {
-    lock: Lock<{ lock_rank::LEAF }>,
-    generation: AtomicU32,
-    open: AtomicU32,
-    used: [AtomicU64; SLOTS / 64],
-    /// Slots that were closed here while other sharers could access their words.
-    parked: [AtomicU64; SLOTS / 64],
-    closing_from: AtomicU64,
-    closing_to: AtomicU64,
+    /// Whether a slot is parked. Written under the lock of the allocation; a claim reads it without.
+    any_parked: AtomicBool,
     /// Number of `ports` that are held.
     ports_kept: AtomicU32,
+    allocation: Locked<{ lock_rank::LEAF }, Allocation>,
+    /// The reserved ports, which the thread that has claimed the slot stores.
     ports: [Port; SLOTS],
-    /// Ring of the slots that this side has closed, the oldest first, which wait for the server's side. `closing_from`
-    /// and `closing_to` are the positions of its ends.
-    closing: [AtomicU32; SLOTS],
+}
+
+/// Which slots are free.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Allocation {
+    generation: u32,
+    open: u32,
+    /// Positions of the ends of `closing`.
+    closing_from: u64,
+    closing_to: u64,
+    used: [u64; SLOTS / 64],
+    /// Slots that were closed here while other sharers could access their words.
+    parked: [u64; SLOTS / 64],
+    /// Ring of the slots that this side has closed, the oldest first, which wait for the server's side.
+    closing: [u32; SLOTS],
 }
 
 /// A socket (descriptor + 1) that holds a slot's local port reserved, and that port.
@@ -60,20 +68,19 @@ pub struct Parked([u64; SLOTS / 64]);
 
 impl Slots {
     pub(crate) fn reset(&self) {
-        for w in self.used.iter().chain(&self.parked) {
-            w.store(0, Ordering::Relaxed);
+        let mut a = self.allocation.lock();
+        a.used = [0; SLOTS / 64];
+        a.parked = [0; SLOTS / 64];
+        if let Some(w) = a.used.first_mut() {
+            *w = 1 << CONTROL_SLOT;
         }
-        if let Some(w) = self.used.first() {
-            w.store(1 << CONTROL_SLOT, Ordering::Relaxed);
-        }
-        self.closing_from.store(0, Ordering::Relaxed);
-        self.closing_to.store(0, Ordering::Relaxed);
-        self.open.store(0, Ordering::Relaxed);
+        (a.closing_from, a.closing_to, a.open) = (0, 0, 0);
+        self.any_parked.store(false, Ordering::Relaxed);
     }
 
     /// Number of connections that are open on this side.
     pub fn open(&self) -> u32 {
-        self.open.load(Ordering::Relaxed)
+        self.allocation.lock().open
     }
 
     /// Takes a free slot. The slot that was closed first is preferred, since it has its pages and its port already. Those
@@ -81,118 +88,66 @@ impl Slots {
     /// `ended` tells whether all of the server's processes that had a closed slot have ended, so that none is left to
     /// release it.
     pub fn claim(&self, seg: Segment, ended: impl Fn(usize) -> bool) -> Option<Claimed> {
-        let _g = self.lock.lock();
-        let rested = self.reclaim(seg, RESTING, &ended).or_else(|| self.fresh());
-        let slot = rested.or_else(|| self.reclaim(seg, 0, &ended))?;
-        self.open.fetch_add(1, Ordering::Relaxed);
-        let generation = self.generation.load(Ordering::Relaxed).wrapping_add(1) & !WIPED;
-        self.generation.store(generation, Ordering::Relaxed);
+        let mut a = self.allocation.lock();
+        let rested = a.reclaim(seg, RESTING, &ended).or_else(|| a.fresh());
+        let slot = rested.or_else(|| a.reclaim(seg, 0, &ended))?;
+        a.open += 1;
+        a.generation = a.generation.wrapping_add(1) & !WIPED;
         let port = self.ports.get(slot).map_or(0, |p| p.number.load(Ordering::Relaxed));
-        Some(Claimed { slot, generation, port })
-    }
-
-    /// Takes a slot that both sides have closed, but none of the last ones, which are `resting`.
-    fn reclaim(&self, seg: Segment, resting: u64, ended: impl Fn(usize) -> bool) -> Option<usize> {
-        let from = self.closing_from.load(Ordering::Relaxed);
-        let to = self.closing_to.load(Ordering::Relaxed);
-        // A slot behind the oldest one is only taken if the server is slow to close those before it.
-        for at in from..to.saturating_sub(resting).min(from + 8) {
-            let cell = self.closing.get(to_usize(at) % SLOTS)?;
-            let slot = cell.load(Ordering::Relaxed) as usize;
-            let open = &seg.slot(slot)?.open;
-            // Acquire: the server's last accesses to the slot come before its mark.
-            if open.server_done.load(Ordering::Acquire) & !WIPED == open.generation.load(Ordering::Relaxed)
-                || ended(slot)
-            {
-                let oldest = self.closing.get(to_usize(from) % SLOTS)?.load(Ordering::Relaxed);
-                cell.store(oldest, Ordering::Relaxed);
-                self.closing_from.store(from + 1, Ordering::Relaxed);
-                return Some(slot);
-            }
-        }
-        if to - from > 8 {
-            // The server may keep these slots for the life of a process. So the oldest one moves to the end, and later
-            // searches reach the slots behind these.
-            let first = self.closing.get(to_usize(from) % SLOTS)?.load(Ordering::Relaxed);
-            self.closing_from.store(from + 1, Ordering::Relaxed);
-            self.append(first);
-        }
-        None
-    }
-
-    fn append(&self, slot: u32) {
-        let to = self.closing_to.load(Ordering::Relaxed);
-        if let Some(cell) = self.closing.get(to_usize(to) % SLOTS) {
-            cell.store(slot, Ordering::Relaxed);
-            self.closing_to.store(to + 1, Ordering::Relaxed);
-        }
-    }
-
-    fn fresh(&self) -> Option<usize> {
-        for (i, w) in self.used.iter().enumerate() {
-            let word = w.load(Ordering::Relaxed);
-            if word != u64::MAX {
-                let bit = (!word).trailing_zeros();
-                w.store(word | 1 << bit, Ordering::Relaxed);
-                return Some(i * 64 + bit as usize);
-            }
-        }
-        None
+        Some(Claimed { slot, generation: a.generation, port })
     }
 
     /// Notes that our side of the slot is closed.
     pub fn closed(&self, slot: usize) {
-        let _g = self.lock.lock();
-        self.open.fetch_sub(1, Ordering::Relaxed);
-        self.append(num::small(slot));
+        let mut a = self.allocation.lock();
+        a.open = a.open.wrapping_sub(1);
+        a.append(slot);
     }
 
     /// Notes that our side of the slot is closed, and that other processes of ours may look at its words until
     /// [`Slots::unpark`].
     pub fn parked(&self, slot: usize) {
-        let _g = self.lock.lock();
-        self.open.fetch_sub(1, Ordering::Relaxed);
-        if let Some(w) = self.parked.get(slot / 64) {
-            w.fetch_or(1 << (slot % 64), Ordering::Relaxed);
+        let mut a = self.allocation.lock();
+        a.open = a.open.wrapping_sub(1);
+        if let Some(w) = a.parked.get_mut(slot / 64) {
+            *w |= 1 << (slot % 64);
+            self.any_parked.store(true, Ordering::Relaxed);
         }
     }
 
     /// Whether the slot is closed here by all sharers, and not used again yet.
     pub fn is_closing(&self, slot: usize) -> bool {
-        let _g = self.lock.lock();
-        let (from, to) = (self.closing_from.load(Ordering::Relaxed), self.closing_to.load(Ordering::Relaxed));
-        (from..to).any(|at| {
-            self.closing.get(to_usize(at) % SLOTS).is_some_and(|c| c.load(Ordering::Relaxed) as usize == slot)
-        })
+        let a = self.allocation.lock();
+        (a.closing_from..a.closing_to).any(|at| a.closing(at) == Some(slot))
     }
 
     /// The parked slots, if there are any. To be called before the check for other sharers: a process that is forked in
     /// between cannot have these slots.
     pub fn parked_slots(&self) -> Option<Parked> {
-        if self.parked.iter().all(|w| w.load(Ordering::Relaxed) == 0) {
-            return None;
-        }
-        // Under the lock: every slot that is found was closed before the caller's check.
-        let _g = self.lock.lock();
-        Some(Parked(self.parked.each_ref().map(|w| w.load(Ordering::Relaxed))))
+        // Relaxed: a slot that is parked at this moment may be found by the next call. Under the lock: every slot that is found
+        // was closed before the caller's check.
+        self.any_parked.load(Ordering::Relaxed).then(|| Parked(self.allocation.lock().parked))
     }
 
     /// Makes the slots usable again, after all other sharers have ended.
     pub fn unpark(&self, left: Parked) {
-        let _g = self.lock.lock();
-        for (i, (w, found)) in self.parked.iter().zip(left.0).enumerate() {
-            let mut bits = found & w.fetch_and(!found, Ordering::Relaxed);
+        let mut a = self.allocation.lock();
+        for (i, found) in left.0.into_iter().enumerate() {
+            let Some(w) = a.parked.get_mut(i) else { break };
+            let mut bits = found & *w;
+            *w &= !found;
             while bits != 0 {
-                self.append(num::small(i) * 64 + bits.trailing_zeros());
+                a.append(i * 64 + bits.trailing_zeros() as usize);
                 bits &= bits - 1;
             }
         }
+        self.any_parked.store(a.parked.iter().any(|w| *w != 0), Ordering::Relaxed);
     }
 
     /// Notes that a claimed slot turned out to be in use, which is inconsistent. The slot is never claimed again.
     pub fn burned(&self) {
-        let _g = self.lock.lock();
-        self.open.fetch_sub(1, Ordering::Relaxed);
+        let mut a = self.allocation.lock();
+        a.open = a.open.wrapping_sub(1);
     }
 
     /// Keeps a bound socket (a reserved descriptor), which holds the slot's local port.
@@ -224,5 +179,52 @@ impl Slots {
     /// Number of ports that are reserved by sockets of our own.
     pub fn ports_kept(&self) -> usize {
         self.ports_kept.load(Ordering::Relaxed) as usize
+    }
+}
+
+impl Allocation {
+    /// The slot at a position of the ring of closed ones.
+    fn closing(&self, at: u64) -> Option<usize> {
+        self.closing.get(to_usize(at) % SLOTS).map(|slot| *slot as usize)
+    }
+
+    /// Takes a slot that both sides have closed, but none of the last ones, which are `resting`.
+    fn reclaim(&mut self, seg: Segment, resting: u64, ended: impl Fn(usize) -> bool) -> Option<usize> {
+        let (from, to) = (self.closing_from, self.closing_to);
+        // A slot behind the oldest one is only taken if the server is slow to close those before it.
+        for at in from..to.saturating_sub(resting).min(from + 8) {
+            let slot = self.closing(at)?;
+            let open = &seg.slot(slot)?.open;
+            // Acquire: the server's last accesses to the slot come before its mark.
+            if open.server_done.load(Ordering::Acquire) & !WIPED == open.generation.load(Ordering::Relaxed)
+                || ended(slot)
+            {
+                self.closing.swap(to_usize(at) % SLOTS, to_usize(from) % SLOTS);
+                self.closing_from = from + 1;
+                return Some(slot);
+            }
+        }
+        if to - from > 8 {
+            // The server may keep these slots for the life of a process. So the oldest one moves to the end, and later
+            // searches reach the slots behind these.
+            let first = self.closing(from)?;
+            self.closing_from = from + 1;
+            self.append(first);
+        }
+        None
+    }
+
+    fn append(&mut self, slot: usize) {
+        if let Some(cell) = self.closing.get_mut(to_usize(self.closing_to) % SLOTS) {
+            *cell = num::small(slot);
+            self.closing_to += 1;
+        }
+    }
+
+    fn fresh(&mut self) -> Option<usize> {
+        let (i, w) = self.used.iter_mut().enumerate().find(|(_, w)| **w != u64::MAX)?;
+        let bit = (!*w).trailing_zeros();
+        *w |= 1 << bit;
+        Some(i * 64 + bit as usize)
     }
 }
