@@ -34,7 +34,6 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
             &e.listened,
             &e.sleepers,
             &e.stash_len,
-            &e.stash_queueable,
             &e.ready_len,
             &e.foreign,
             &e.edges,
@@ -43,6 +42,7 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
         ] {
             n.store(0, Ordering::Relaxed);
         }
+        e.stash.lock().queueable = false;
         e.own.store(0, Ordering::Relaxed);
         e.last_kernel.store(0, Ordering::Relaxed);
         e.held_until.store(0, Ordering::Relaxed);

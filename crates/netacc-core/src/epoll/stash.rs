@@ -3,8 +3,8 @@
 use crate::epoll::call::Call;
 use crate::epoll::cookies::open as open_value;
 use crate::epoll::cookies::{Kind, Named, Value, cookie};
-use crate::object::instance::{Epoll, Registration};
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::object::instance::{Epoll, Registration, Stash, Stashed};
+use core::sync::atomic::Ordering;
 use netacc_sys::errno::Result;
 use netacc_sys::{raw, reserved_fds};
 use rustix::fd::AsRawFd;
@@ -14,60 +14,46 @@ use rustix::fs::{Mode, OFlags, open};
 /// `in_kernel`.
 pub(super) fn stash(e: &Epoll, events: u32, data: u64, in_kernel: u64) {
     let _g = e.lock.lock();
-    if matches!(open_value(in_kernel), Value::Ours(Named::Candidate(_))) {
-        // The event belongs to a candidate.
-        e.stash_queueable.store(1, Ordering::Relaxed);
-    }
     if e.is_inner() {
         // Before it reports the inner instance, the kernel polls it once more, and would find nothing there now.
         e.notify_outer();
     }
-    let len = e.stash_len.load(Ordering::Relaxed) as usize;
-    for [had, _, of] in stashed(e).iter().take(len) {
-        if of.load(Ordering::Relaxed) == in_kernel {
-            had.fetch_or(events.into(), Ordering::Relaxed);
-            return;
-        }
-    }
-    if let Some([had, of, as_registered]) = stashed(e).get(len) {
-        had.store(events.into(), Ordering::Relaxed);
-        of.store(data, Ordering::Relaxed);
-        as_registered.store(in_kernel, Ordering::Relaxed);
+    let mut stash = e.stash.lock();
+    // The event may belong to a candidate.
+    stash.queueable |= matches!(open_value(in_kernel), Value::Ours(Named::Candidate(_)));
+    let len = len(e);
+    if let Some(had) = stash.events.iter_mut().take(len).find(|had| had.in_kernel == in_kernel) {
+        had.events |= events;
+    } else if let Some(place) = stash.events.get_mut(len) {
+        *place = Stashed { events, data, in_kernel };
         e.stash_len.store(len as u32 + 1, Ordering::Relaxed);
     }
 }
 
-/// The stashed events, each with its event bits, the application's value and the value in the kernel's set.
-fn stashed(e: &Epoll) -> &[[AtomicU64; 3]] {
-    e.stash.as_chunks::<3>().0
+fn len(e: &Epoll) -> usize {
+    e.stash_len.load(Ordering::Relaxed) as usize
 }
 
 /// The stashed events: event bits and the application's value.
-pub(super) fn all(e: &Epoll) -> impl Iterator<Item = (u32, u64)> {
-    let len = e.stash_len.load(Ordering::Relaxed) as usize;
-    stashed(e)
-        .iter()
-        .take(len)
-        .map(|[events, data, _]| (events.load(Ordering::Relaxed) as u32, data.load(Ordering::Relaxed)))
+pub(super) fn all(e: &Epoll) -> impl Iterator<Item = (u32, u64)> + use<> {
+    let events = e.stash.lock().events;
+    events.into_iter().take(len(e)).map(|stashed| (stashed.events, stashed.data))
 }
 
-/// Keeps those of the first `len` events for which `wanted` is true, in order. Under the instance's lock.
-fn retain(e: &Epoll, len: usize, mut wanted: impl FnMut(usize, [u64; 3]) -> bool) {
-    let mut to = stashed(e).iter();
+/// Keeps the events for which `wanted` is true, in order.
+fn retain(e: &Epoll, stash: &mut Stash, mut wanted: impl FnMut(usize, Stashed) -> bool) {
     let mut left = 0;
-    for (i, cells) in stashed(e).iter().take(len).enumerate() {
-        let event = cells.each_ref().map(|c| c.load(Ordering::Relaxed));
-        if wanted(i, event)
-            && let Some(cells) = to.next()
+    for i in 0..len(e) {
+        if let Some(stashed) = stash.events.get(i).copied()
+            && wanted(i, stashed)
+            && let Some(place) = stash.events.get_mut(left)
         {
-            cells.iter().zip(event).for_each(|(c, v)| c.store(v, Ordering::Relaxed));
+            *place = stashed;
             left += 1;
         }
     }
-    e.stash_len.store(left, Ordering::Relaxed);
-    if left == 0 {
-        e.stash_queueable.store(0, Ordering::Relaxed);
-    }
+    e.stash_len.store(left as u32, Ordering::Relaxed);
+    stash.queueable &= left != 0;
 }
 
 /// Reports the stashed events. Returns their number, and whether one of the registrations may be in the ready queue by
@@ -75,31 +61,26 @@ fn retain(e: &Epoll, len: usize, mut wanted: impl FnMut(usize, [u64; 3]) -> bool
 pub(super) fn unstash(e: &'static Epoll, call: &Call) -> (usize, bool) {
     // Checked without the lock first, since hardly any instance ever has a stashed event. One that comes at this moment
     // is reported by the next call.
-    if is_empty(e) {
+    if len(e) == 0 {
         return (0, false);
     }
     // The lock keeps two threads from reporting the same event.
-    let _g = e.lock.lock();
-    let len = e.stash_len.load(Ordering::Relaxed) as usize;
-    let n = len.min(call.max as usize);
-    let queueable = e.stash_queueable.load(Ordering::Relaxed) != 0;
-    retain(e, len, |i, [events, data, _]| {
+    let mut stash = e.stash.lock();
+    let n = len(e).min(call.max as usize);
+    let queueable = stash.queueable;
+    retain(e, &mut stash, |i, stashed| {
         if i < n {
-            call.put(i, events as u32, data);
+            call.put(i, stashed.events, stashed.data);
         }
         i >= n
     });
     (n, n > 0 && queueable)
 }
 
-fn is_empty(e: &Epoll) -> bool {
-    e.stash_len.load(Ordering::Relaxed) == 0
-}
-
 /// Drops the stashed events of a registration. To be called before it is removed or changed; the kernel reports a
 /// changed one anew.
 pub(super) fn forget(e: &Epoll, reg: &'static Registration) {
-    if is_empty(e) {
+    if len(e) == 0 {
         return;
     }
     let ours = [cookie(Kind::Candidate, reg), cookie(Kind::Foreign, reg)];
@@ -111,7 +92,7 @@ pub(super) fn forget(e: &Epoll, reg: &'static Registration) {
 
 /// Drops the stashed events of descriptor `fd`, whose registration only the kernel has.
 pub(super) fn forget_descriptor(e: &Epoll, fd: i32) {
-    if !is_empty(e)
+    if len(e) != 0
         && let Ok(Some(in_kernel)) = registered_data(e.fd(), fd)
     {
         drop_kernel_data(e, &[in_kernel]);
@@ -120,8 +101,7 @@ pub(super) fn forget_descriptor(e: &Epoll, fd: i32) {
 
 #[cold]
 fn drop_kernel_data(e: &Epoll, gone: &[u64]) {
-    let _g = e.lock.lock();
-    retain(e, e.stash_len.load(Ordering::Relaxed) as usize, |_, [_, _, in_kernel]| !gone.contains(&in_kernel));
+    retain(e, &mut e.stash.lock(), |_, stashed| !gone.contains(&stashed.in_kernel));
 }
 
 /// The value of `fd` in the kernel's set `epfd`, from the line with `tfd:`, `events:` and `data:` in /proc/self/fdinfo

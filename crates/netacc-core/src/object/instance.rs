@@ -10,7 +10,7 @@ use core::iter::successors;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::Pooled;
-use netacc_sys::{Lock, lock_rank};
+use netacc_sys::{Lock, Locked, lock_rank};
 
 /// Guards every list of registrations and subscriptions.
 pub(crate) static STRUCTURE: Lock<{ lock_rank::STRUCTURE }> = Lock::new();
@@ -179,10 +179,9 @@ pub struct Epoll {
     pub(crate) peer_cpu: AtomicU32,
     pub(crate) spin: Spin,
     /// Foreign events that were taken from the kernel while only checking whether there are any.
-    pub(crate) stash: [AtomicU64; 3 * STASH],
+    pub(crate) stash: Locked<{ lock_rank::LEAF }, Stash>,
+    /// Number of stashed events. Written under the lock of `stash`, and read without it to learn whether there are any.
     pub(crate) stash_len: AtomicU32,
-    /// Set when one of the stashed events belongs to a candidate.
-    pub(crate) stash_queueable: AtomicU32,
     /// Set when the last check of the kernel's set, which took no events, found foreign descriptors ready.
     pub(crate) foreign: AtomicU32,
     /// Set when a foreign descriptor is registered edge-triggered or one-shot: an event that is taken from the kernel
@@ -200,9 +199,27 @@ pub struct Epoll {
 /// Number of events that can be stashed.
 pub(crate) const STASH: usize = 8;
 
+/// The events that are stashed; there are [`Epoll::stash_len`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stash {
+    pub(crate) events: [Stashed; STASH],
+    /// Whether one of them belongs to a candidate.
+    pub(crate) queueable: bool,
+}
+
+/// A stashed event.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stashed {
+    pub(crate) events: u32,
+    /// The application's value.
+    pub(crate) data: u64,
+    /// The registration's value in the kernel's set.
+    pub(crate) in_kernel: u64,
+}
+
 #[allow(unsafe_code)]
 mod zeroed {
-    // SAFETY: the type consists of atomics and locks, for which zero is valid and a fresh object.
+    // SAFETY: the type consists of atomics, locks and the plain values of a lock, for which zero is valid and a fresh object.
     unsafe impl super::Zeroed for super::Epoll {}
     // SAFETY: the type consists of atomics, for which zero is valid and a fresh object.
     unsafe impl super::Zeroed for super::Registration {}
