@@ -14,7 +14,7 @@ FUNCTION, FILE = 60, 500
 BEGIN = re.compile(r'^( *)(?:pub(?:\([^)]*\))? )?(?:const )?(?:unsafe )?(?:extern "C" )?fn (\w+)')
 LIMIT = re.compile(r"(\S+) (functions|files): (\d+)")
 # The crates whose functions are counted.
-CRATES = ("netacc-core", "netacc-transport")
+CRATES = ("netacc-core", "netacc-transport", "netacc-sys")
 
 
 def functions(text):

@@ -1,4 +1,4 @@
-//! Which CPU we run on, without a system call, and the pause between two looks at shared memory.
+//! Which CPU we run on, without a system call, on which we may, and the pause between two looks at shared memory.
 //!
 //! # Safety
 //! `current()` reads the `cpu_id` field of this thread's `struct rseq` (rseq(2)), which glibc 2.35
@@ -6,6 +6,8 @@
 //! calls getcpu(2) of the kernel's vDSO, which takes some ten times as long; AArch64's has none.
 #![allow(unsafe_code)]
 
+use crate::errno::Result;
+use crate::raw;
 use core::ffi::{c_long, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicIsize, AtomicPtr, Ordering};
@@ -88,6 +90,30 @@ fn rseq_cpu(off: isize) -> u32 {
             t = out(reg) _, o = in(reg) off, c = out(reg) cpu, options(nostack, readonly));
     }
     cpu
+}
+
+/// How many CPUs this thread may run on (`sched_getaffinity(2)`); 0 if there are more than 1024.
+pub fn allowed() -> u32 {
+    let mut mask = [0u64; 16];
+    let p = mask.as_mut_ptr() as usize;
+    match raw::call(libc::SYS_sched_getaffinity, [0, size_of_val(&mask), p, 0, 0, 0]) {
+        Ok(_) => mask.iter().map(|w| w.count_ones()).sum(),
+        Err(_) => 0,
+    }
+}
+
+/// Has the calling thread run only on these CPUs from now on (`sched_setaffinity(2)`); the kernel passes over those
+/// that do not exist.
+pub fn run_on(cpus: &[u32]) -> Result<()> {
+    // Room for as many CPUs as the kernel's configuration can have.
+    let mut mask = [0u64; 8192 / 64];
+    for cpu in cpus {
+        if let Some(word) = mask.get_mut(*cpu as usize / 64) {
+            *word |= 1 << (cpu % 64);
+        }
+    }
+    let p = mask.as_ptr() as usize;
+    raw::call(libc::SYS_sched_setaffinity, [0, size_of_val(&mask), p, 0, 0, 0]).map(drop)
 }
 
 /// Where libc keeps what belongs to the calling thread: its own block, and the table of its thread-local variables, to

@@ -46,7 +46,7 @@ pub unsafe fn syscall6(nr: i64, a: [usize; 6]) -> isize {
 }
 
 #[inline(always)]
-fn call(nr: i64, a: [usize; 6]) -> Result<usize> {
+pub(crate) fn call(nr: i64, a: [usize; 6]) -> Result<usize> {
     // SAFETY: each pointer is the application's own, which its call would have given to the kernel in any case and
     // which the kernel validates, or it points to a local variable that outlives the call.
     let r = unsafe { syscall6(nr, a) };
@@ -345,30 +345,6 @@ pub fn tgkill(pid: u32, tid: u32, signal: i32) -> bool {
 /// `sched_yield(2)`.
 pub fn sched_yield() {
     let _ = call(libc::SYS_sched_yield, [0; 6]);
-}
-
-/// How many CPUs this thread may run on (`sched_getaffinity(2)`); 0 if there are more than 1024.
-pub fn cpus() -> u32 {
-    let mut mask = [0u64; 16];
-    let p = mask.as_mut_ptr() as usize;
-    match call(libc::SYS_sched_getaffinity, [0, size_of_val(&mask), p, 0, 0, 0]) {
-        Ok(_) => mask.iter().map(|w| w.count_ones()).sum(),
-        Err(_) => 0,
-    }
-}
-
-/// Has the calling thread run only on these CPUs from now on (`sched_setaffinity(2)`); the kernel passes over those
-/// that do not exist.
-pub fn run_on(cpus: &[u32]) -> Result<()> {
-    // Room for as many CPUs as the kernel's configuration can have.
-    let mut mask = [0u64; 8192 / 64];
-    for cpu in cpus {
-        if let Some(word) = mask.get_mut(*cpu as usize / 64) {
-            *word |= 1 << (cpu % 64);
-        }
-    }
-    let p = mask.as_ptr() as usize;
-    call(libc::SYS_sched_setaffinity, [0, size_of_val(&mask), p, 0, 0, 0]).map(drop)
 }
 
 /// `getpid(2)`.

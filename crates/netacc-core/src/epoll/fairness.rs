@@ -7,7 +7,7 @@
 
 use crate::object::instance::Epoll;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use netacc_sys::raw;
+use netacc_sys::cpu;
 
 /// Length (ticks, some 70 microseconds) of a loop's slice. With half of it the switches cost 10 % of the throughput;
 /// with three times as much the 99th percentile of the latency is two and a half times as long.
@@ -34,7 +34,7 @@ fn cpus() -> u32 {
         return known;
     }
     // If there are more CPUs than the mask holds, each loop has one.
-    let n = match raw::cpus() {
+    let n = match cpu::allowed() {
         0 => u32::MAX,
         n => n,
     };

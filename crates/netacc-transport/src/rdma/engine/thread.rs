@@ -10,7 +10,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use netacc_stats::Reason;
 use netacc_sys::time;
-use netacc_sys::{cpu, raw, thread};
+use netacc_sys::{cpu, thread};
 
 const QUEUED_CONNECT_CHECK: u32 = timeouts::ms(timeouts::QUEUED_CONNECT_CHECK);
 
@@ -48,7 +48,7 @@ pub(super) fn start() -> Result<(), Reason> {
 /// The work of an engine's thread.
 fn run(cell: &EngineCell, cpus: &[u32]) {
     if !cpus.is_empty()
-        && let Err(e) = raw::run_on(cpus)
+        && let Err(e) = cpu::run_on(cpus)
     {
         netacc_log::log!(Warn, "NACC_SOR_AFFINITY: cannot bind an RDMA thread to these CPUs ({e}); it runs on any");
     }
