@@ -371,10 +371,8 @@ impl Fds {
             // SAFETY: i < n (the module's safety note).
             let entry = unsafe { &mut *self.p.add(i) };
             n = n.saturating_sub(usize::from(entry.revents != 0));
-            entry.revents = match ours(fd) {
-                Some(o) => look(o, fd, entry.events).unwrap_or(0),
-                None => raw::events_now(fd, entry.events),
-            };
+            let seen = ours(fd).and_then(|o| look(o, fd, entry.events));
+            entry.revents = seen.unwrap_or_else(|| raw::events_now(fd, entry.events));
             if entry.revents & POLLNVAL != 0 {
                 entry.revents = closed;
             }

@@ -63,7 +63,7 @@ pub(super) fn is_unsettled(r: Ref<Socket>) -> bool {
 }
 
 /// The events that `o` has now, of those requested in `events`. `None`: another thread has just moved the connection to
-/// a kernel socket.
+/// a kernel socket, or ended the listener, and the kernel knows them.
 pub(super) fn look(o: Ours, fd: i32, events: i16) -> Option<i16> {
     let mask = (events | POLLERR | POLLHUP) as u16 as u32;
     let found = match o {
@@ -77,7 +77,8 @@ pub(super) fn look(o: Ours, fd: i32, events: i16) -> Option<i16> {
                 l.take_links();
                 if waits_in_memory(s, l) || l.starves() { Readiness::IN } else { kernels_events(l, fd) }
             }
-            None => POLLNVAL as u32,
+            // The state changes before the listener part goes, so this is no listener any more.
+            None => return None,
         },
         Ours::Epoll => {
             if absorb::readable(fd).unwrap_or(false) {
@@ -104,8 +105,7 @@ fn kernels_events(l: &Listener, fd: i32) -> u32 {
 /// up.
 pub(super) fn glance(o: Ours, fd: i32, events: i16) -> Option<i16> {
     let Ours::Listener(s) = o else { return look(o, fd, events) };
-    let waits = s.listener().map(|l| waits_in_memory(s, l));
-    waits.map_or(Some(POLLNVAL), |waits| Some(if waits { events & Readiness::IN as i16 } else { 0 }))
+    s.listener().map(|l| if waits_in_memory(s, l) { events & Readiness::IN as i16 } else { 0 })
 }
 
 /// Whether a connect waits in shared memory at the listener `l` of `s`.
