@@ -28,6 +28,45 @@ static void pending(int blocks)
 	}
 	close(c[0]), close(c[1]);
 }
+enum { PENDING = 8 };
+static struct pollfd refused[PENDING];
+static void *looks_all_the_time(void *p)
+{
+	for (int left = PENDING; left;) {
+		CHECK(poll(refused, PENDING, 0) >= 0);
+		for (int i = 0; i < PENDING; i++) {
+			if (!refused[i].revents || refused[i].fd < 0)
+				continue;
+			CHECK(refused[i].revents & POLLERR);
+			refused[i].fd = -1 - refused[i].fd, left--;
+		}
+	}
+	return p;
+}
+// One that looks all the time while the listener ends never finds such a connect established.
+static void pending_seen(void)
+{
+	int port, l = listen_n(0, &port), first = connect_to(port);
+	struct sockaddr_in a = addr4(port);
+	pthread_t t;
+	for (int i = 0; i < PENDING; i++) {
+		int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+		FAILS(connect(fd, (struct sockaddr *)&a, sizeof a), EINPROGRESS);
+		refused[i] = (struct pollfd){ fd, POLLOUT, 0 };
+	}
+	EQ(poll(refused, PENDING, 50), 0);
+	pthread_create(&t, NULL, looks_all_the_time, NULL);
+	usleep(1000);
+	close(l);
+	pthread_join(t, NULL);
+	for (int i = 0; i < PENDING; i++) {
+		int fd = -1 - refused[i].fd, e = 0;
+		EQ(getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &(socklen_t){ sizeof e }), 0);
+		EQ(e, ECONNREFUSED);
+		close(fd);
+	}
+	close(first);
+}
 static int watched;
 static void *waits_for_an_edge(void *p)
 {
@@ -131,28 +170,31 @@ static void same_addresses(void)
 	CHECK(s >= 0 && s2 >= 0);
 	close(a), close(b), close(s), close(s2), close(l), close(l2);
 }
-static int listener, by_epoll, seen;
+static int listener, by_epoll, asks, seen;
+// Sleeps until there is something, or asks all the time.
 static void *waits(void *p)
 {
-	(void)p;
+	int ms = asks ? 0 : 10000;
 	if (by_epoll) {
 		int ep = epoll_create1(0);
 		struct epoll_event e = { EPOLLIN, { 0 } };
 		EQ(epoll_ctl(ep, EPOLL_CTL_ADD, listener, &e), 0);
-		EQ(epoll_wait(ep, &e, 1, 10000), 1);
+		for (int n = 0; n != 1;)
+			CHECK((n = epoll_wait(ep, &e, 1, ms)) == 1 || (n == 0 && asks));
 		seen = e.events;
 		close(ep);
 	} else {
-		seen = ready(listener, POLLIN, 10000);
+		while (!(seen = ready(listener, POLLIN, ms)))
+			CHECK(asks);
 	}
-	return NULL;
+	return p;
 }
 static void shut(void)
 {
 	for (int i = 0; i < 300; i++) {
 		int port;
 		pthread_t t;
-		by_epoll = i & 1;
+		by_epoll = i & 1, asks = i & 2;
 		listener = nonblock(listen_on(&port));
 		EQ(pthread_create(&t, NULL, waits, NULL), 0);
 		usleep(i % 10 * 100 + 100);
@@ -168,9 +210,11 @@ int main(void)
 	t_init();
 	pending(0);
 	pending(1);
+	pending_seen();
 	pending_edge();
 	limited();
-	given_up();
+	for (int i = 0; i < 20; i++)
+		given_up();
 	same_addresses();
 	shut();
 	return t_ok("connect_ends");

@@ -15,7 +15,7 @@ use netacc_sys::{raw, reserved_fds};
 use netacc_transport::WaitSet;
 use netacc_transport::rdma::engine;
 use netacc_transport::shm::ServerState;
-use netacc_transport::shm::claim::take_slot;
+use netacc_transport::shm::claim::refuse_slot;
 use netacc_transport::shm::slots::SLOTS;
 use netacc_transport::shm::{Link, guard};
 
@@ -54,15 +54,11 @@ impl Listener {
     /// Ends the listener, since no process listens any more: queued connects are reset, accepted connections go on.
     pub(crate) fn reset_queued(&'static self, was: ListenState) {
         self.end(was, |links| {
+            // First all of them: what is taken from one link makes no room for a connect on another one.
+            links.clone().filter_map(|link| link.segment()).for_each(|seg| seg.set_server(ServerState::Closed));
             for link in links {
-                let Some(seg) = link.segment() else { continue };
-                seg.set_server(ServerState::Closed);
                 // The number is limited, since a client may keep queueing connects.
-                for slot in core::iter::from_fn(|| link.pop()).take(SLOTS) {
-                    if let Some(ep) = take_slot(link, slot) {
-                        netacc_transport::Endpoint::close(ep, true);
-                    }
-                }
+                core::iter::from_fn(|| link.pop()).take(SLOTS).for_each(|slot| refuse_slot(link, slot));
             }
         });
     }

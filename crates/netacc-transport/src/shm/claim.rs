@@ -1,7 +1,9 @@
 //! Claiming and queueing a slot at a client, and taking it from the queue at the server.
 
+use crate::Endpoint;
 use crate::num;
-use crate::shm::segment::Segment;
+use crate::shm::segment::{CONNECT_REFUSED, Segment};
+use crate::shm::slot_side::SlotSide;
 use crate::shm::slots::{CONTROL_SLOT, Claimed};
 use crate::shm::{Link, ShmEndpoint};
 use core::net::SocketAddr;
@@ -70,6 +72,18 @@ impl Claim {
 /// Takes a queued connect and begins the server's side of its slot. `None`: the client has withdrawn it, or it cannot
 /// begin here. A client that names an impossible slot, or one that is in use, loses its link.
 pub fn take_slot(link: &'static Link, slot: u32) -> Option<&'static ShmEndpoint> {
+    begin_slot(link, slot, SlotSide::take)
+}
+
+/// Takes a queued connect at the end of its listener, and resets it. Its client was never connected, and must not count it as
+/// established before it sees the reset.
+pub fn refuse_slot(link: &'static Link, slot: u32) {
+    if let Some(ep) = begin_slot(link, slot, |side| side.decide(CONNECT_REFUSED)) {
+        ep.close(true);
+    }
+}
+
+fn begin_slot(link: &'static Link, slot: u32, decide: fn(&SlotSide) -> bool) -> Option<&'static ShmEndpoint> {
     let ep = link.endpoint(slot as usize).filter(|e| slot != 0 && !e.side.is_live());
     let generation =
         link.segment().and_then(|s| s.slot(slot as usize)).map(|s| s.open.generation.load(Ordering::Relaxed));
@@ -83,7 +97,7 @@ pub fn take_slot(link: &'static Link, slot: u32) -> Option<&'static ShmEndpoint>
             None
         }
         (Some(ep), Some(generation)) => {
-            if !ep.side.take() {
+            if !decide(&ep.side) {
                 ep.side.never_mind(generation);
                 return None;
             }

@@ -6,7 +6,8 @@
 //! it.
 
 use crate::shm::queued_connect::QueuedConnect;
-use crate::shm::segment::CONNECT_QUEUED;
+use crate::shm::segment::{CONNECT_QUEUED, CONNECT_TAKEN};
+use crate::shm::server_state::ServerState;
 use crate::shm::side_machines::{Life, LifeEvent};
 use crate::shm::slot_side::{SlotSide, View};
 use crate::shm::{Link, ShmEndpoint, registry};
@@ -59,17 +60,27 @@ impl QueuedConnect {
         }
     }
 
-    /// Whether the connect is in the queue, and before it as many others as the backlog allows.
+    /// Whether the connect is not established: it is in the queue, and before it are as many others as the backlog allows;
+    /// or a thread here has withdrawn it, and is about to give the socket another path; or it ends with its listener, and the
+    /// reset follows.
     fn waits_for_room(&self, v: &View) -> bool {
+        match v.slot.open.outcome.load(Ordering::Acquire) {
+            CONNECT_TAKEN => false,
+            CONNECT_QUEUED => !self.has_room(v),
+            _ => true,
+        }
+    }
+
+    /// Whether fewer connects than the backlog allows are before one that is in the queue.
+    fn has_room(&self, v: &View) -> bool {
         let h = v.seg.header();
         let (popped, at) = (h.popped.load(Ordering::Acquire), self.queued_at.load(Ordering::Relaxed));
         let limit = u64::from(h.backlog.load(Ordering::Relaxed));
         let before = self.before_on_all(v).unwrap_or_else(|| at.saturating_sub(popped));
-        // Connects before it that the server has accepted, or that their clients have withdrawn, make room for this
-        // one.
-        v.slot.open.outcome.load(Ordering::Acquire) == CONNECT_QUEUED
-            && before >= limit
-            && before - v.seg.withdrawn_between(popped, at).min(before) >= limit
+        // Connects before it that the server has accepted, or that their clients have withdrawn, make room for this one.
+        // Those that a listener takes at its end make none: it stores its state before it takes them.
+        (before < limit || before - v.seg.withdrawn_between(popped, at).min(before) < limit)
+            && v.seg.server() != ServerState::Closed
     }
 
     /// Number of connects that wait before it if there were several links to the listener; `None`: there was one, or one

@@ -100,7 +100,8 @@ pub const CONNECT_TAKEN: u32 = 1;
 /// Value of [`Open::outcome`]: the client has withdrawn the connect and made it in another way.
 pub const CONNECT_WITHDRAWN: u32 = 2;
 
-/// Value of [`Open::outcome`]: the server has refused the connect (a promotion of a connection that it does not know).
+/// Value of [`Open::outcome`]: the server has refused the connect (its listener has ended, or it is a promotion of a connection
+/// that the server does not know).
 pub const CONNECT_REFUSED: u32 = 3;
 
 /// Bit of [`Open::server_done`]: the server has also wiped its own words. No generation has this bit.
