@@ -1,12 +1,6 @@
 // Each end gets a reset in the same calls as with kernel TCP, in cases that random sequences of calls have found.
 #include "t.h"
 
-static int edge(int ep, int ms)
-{
-	struct epoll_event ev = { 0 };
-	return epoll_wait(ep, &ev, 1, ms) > 0 ? (int)ev.events : 0;
-}
-
 // What is sent to a socket that was shut down both ways is answered by a reset, by sendfile as by send.
 static void sent_after_the_end(int by_sendfile)
 {
@@ -34,22 +28,6 @@ static void closed_after_the_reset(void)
 	close(p[1]);
 	CHECK(ready(p[0], POLLIN, 5000) & POLLHUP);
 	FAILS(send(p[0], b, 1, MSG_NOSIGNAL), ECONNRESET);
-	close(p[0]);
-}
-
-// A write to a closed peer brings a reset: an edge for the writer's own epoll.
-static void edge_of_the_writer(void)
-{
-	int p[2], ep = epoll_create1(0);
-	pair(p);
-	struct epoll_event ev = { .events = EPOLLIN | EPOLLET };
-	EQ(epoll_ctl(ep, EPOLL_CTL_ADD, p[0], &ev), 0);
-	EQ(close(p[1]), 0);
-	EQ(edge(ep, 5000), EPOLLIN);
-	EQ(edge(ep, 0), 0);
-	EQ(send(p[0], "x", 1, 0), 1);
-	EQ(edge(ep, 5000), EPOLLIN | EPOLLERR | EPOLLHUP);
-	close(ep);
 	close(p[0]);
 }
 
@@ -117,7 +95,6 @@ int main(void)
 	sent_after_the_end(0);
 	sent_after_the_end(1);
 	closed_after_the_reset();
-	edge_of_the_writer();
 	replaced_with_unread();
 	no_room();
 	told_once();

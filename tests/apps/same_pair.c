@@ -27,7 +27,7 @@ enum how { ONE_ADDRESS, ALL_ADDRESSES, UNBOUND };
 // A connection whose local address others may share, which is then in `me`.
 static int first(enum how how, struct sockaddr_in *me, int l)
 {
-	for (int tries = 0; tries < 50; tries++) {
+	for (int tries = 0; tries < 2000; tries++) {
 		int a = how == UNBOUND ? socket(AF_INET, SOCK_STREAM, 0) : bound(me);
 		EQ(setsockopt(a, SOL_SOCKET, SO_REUSEADDR, &(int){ 1 }, sizeof(int)), 0);
 		EQ(connected(a), 0);

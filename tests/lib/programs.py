@@ -27,7 +27,7 @@ STATES = {
     "backlog_full": "the length of a queue", "backlog_large": "the length of a queue", "connect_ends": "the length of a queue",
     "close_wakes": "the room of a socket", "window_memory": "the room of a socket",
     "epoll_edge_in_child": "the number of edges", "epoll_listener_two": "the number of edges", "rcvlowat_edge": "the number of edges",
-    "kill_after_shutdown": "the number of edges", "msg_flags": "how much one call moves",
+    "kill_after_shutdown": "the number of edges", "reset_edge": "the number of edges", "msg_flags": "how much one call moves",
     "cork": "how long bytes are held back", "sendfile_": "how much one call moves", "splice_": "how much one call moves",
 }
 # Those of which each run has a part: each has passed in 50 rounds there, beside other load. The others run where they are named, and with
