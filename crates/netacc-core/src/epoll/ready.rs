@@ -357,8 +357,7 @@ fn room_after_all(e: &Epoll, reg: &'static Registration) -> bool {
     reg.events.load(Ordering::Relaxed) & EPOLLOUT as u32 != 0 && ep.wants_room_still() && news(reg, true)
 }
 
-/// The events of a registration that was taken out of the queue. If there are none, the reason for which it was queued
-/// is dropped.
+/// The events of a registration taken out of the queue. If there are none, the reason for which it was queued is dropped.
 #[inline]
 fn find(e: &Epoll, reg: &'static Registration) -> u32 {
     let edge = reg.events.load(Ordering::Relaxed) & EPOLLET as u32 != 0;
