@@ -26,7 +26,8 @@ OPERATED = {"off-on": ("off", "on"), "upgrade": ("upgrade",)}
 STATES = {
     "backlog_full": "the length of a queue", "backlog_large": "the length of a queue", "connect_ends": "the length of a queue",
     "close_wakes": "the room of a socket", "window_memory": "the room of a socket",
-    "epoll_edge_in_child": "the number of edges", "epoll_listener_two": "the number of edges", "rcvlowat_edge": "the number of edges",
+    "epoll_edge_in_child": "the number of edges", "epoll_listener_two": "the number of edges",
+    "epoll_threads_one": "the number of edges", "rcvlowat_edge": "the number of edges",
     "kill_after_shutdown": "the number of edges", "reset_edge": "the number of edges", "msg_flags": "how much one call moves",
     "cork": "how long bytes are held back", "sendfile_": "how much one call moves", "splice_": "how much one call moves",
 }
@@ -40,7 +41,10 @@ STEADY = {
         "fork_sole_threads", "half_close", "inetd", "jump_out", "kill_bulk", "kill_undelivered", "many_large", "poll_family", "prefork",
         "resets", "reuseport", "scm_rights", "shutdown_forked", "shutdown_other_thread", "v4v6_same_port",
     ),
-    "upgrade": ("accept_many_sleep", "bulk_random", "half_close", "jump_out", "poll_family", "resets", "shutdown_forked"),
+    "upgrade": (
+        "accept_many_sleep", "bulk_random", "cancel", "epoll_value", "half_close", "jump_out", "poll_family", "poll_idle", "resets",
+        "shutdown_forked", "time_left",
+    ),
 }
 SKIPPED = 77
 # A program ends itself after 60 s.
