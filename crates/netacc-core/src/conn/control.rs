@@ -1,7 +1,6 @@
 //! fcntl(2), ioctl(2), shutdown(2), getsockname(2), getpeername(2).
 
 use crate::conn::io::accelerated;
-use crate::conn::transfer::go_after;
 use crate::epoll::paths;
 use crate::exec::inheritance;
 use crate::fd::create::dup_with;
@@ -11,6 +10,7 @@ use crate::listen::opening;
 use crate::object::reference::Ref;
 use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, PLACEHOLDER, Path, Socket};
 use crate::outcome::Outcome;
+use crate::switch::redispatch::go_after;
 use crate::switch::{comeback, demote};
 use core::ffi::c_void;
 use core::net::SocketAddr;

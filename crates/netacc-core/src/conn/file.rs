@@ -3,11 +3,12 @@
 use crate::conn::candidate;
 use crate::conn::io::accelerated;
 use crate::conn::pin::deadline;
-use crate::conn::transfer::{Miss, READ, Tried, WRITE, find, go_after, leave_to_kernel, pipe_signal};
+use crate::conn::transfer::{Miss, READ, Tried, WRITE, find, leave_to_kernel, pipe_signal};
 use crate::fd::table;
 use crate::object::reference::Ref;
 use crate::object::socket::{NONBLOCK, Socket};
 use crate::outcome::Outcome;
+use crate::switch::redispatch::go_after;
 use crate::switch::{promote, redispatch};
 use crate::wait::call_signals::CallSignals;
 use crate::wait::{connection, sleep};

@@ -4,11 +4,13 @@ use crate::conn::pin::Waiting;
 use crate::fd::table;
 use crate::fork::ownership;
 use crate::object::reference::Ref;
-use crate::object::socket::{NONBLOCK, Socket};
+use crate::object::socket::{ConnState, NONBLOCK, Socket};
 use crate::operator::requests;
+use crate::switch::redispatch::go_after;
 use crate::switch::{demote, promote, queued_connects, redispatch, standstill};
+use crate::wait::end_look::look_for_end;
 use crate::wait::{connection, idle_windows, sleep};
-use libc::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
+use libc::{MSG_DONTWAIT, MSG_FASTOPEN, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Answer, Errno, Fail, Result};
 use netacc_sys::time::Deadline;
@@ -248,6 +250,10 @@ impl<'c, 'v> Transfer<'c, 'v> {
         let s = self.r.obj;
         let (events, limit) = if write { (libc::POLLOUT, &s.sndtimeo) } else { (libc::POLLIN, &s.rcvtimeo) };
         let until = (!self.nonblock).then(|| self.call.until(limit));
+        if self.done == 0 && !write && !self.nonblock && s.is(ConnState::Aborted) {
+            // Another thread has dissolved the connection. The error of that is left to SO_ERROR.
+            return Err(Errno::PIPE.into());
+        }
         if self.done == 0 {
             return Err(leave_to_kernel(self.r, events, until));
         }
@@ -308,12 +314,12 @@ fn receive(
     flags: i32,
     call: &mut Waiting,
 ) -> Answer<usize> {
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return Err(Fail::AGAIN);
+    }
     if flags & MSG_OOB != 0 {
         // Urgent data is never received in a ring, so the call fails as tcp(7) says for this case.
         return Err(Errno::INVAL.into());
-    }
-    if flags & libc::MSG_ERRQUEUE != 0 {
-        return Err(Fail::AGAIN);
     }
     // With MSG_TRUNC nothing is copied (tcp(7)). Otherwise a call with an invalid buffer waits like one without room,
     // until there is something to copy.
@@ -336,6 +342,7 @@ fn receive(
                 driven = true;
                 past = progress_for_reader(r, t.ep, t.iov, plain);
             }
+            Err(Miss::Empty) if t.nonblock && t.done == 0 && look_for_end(r) => {}
             Err(Miss::Empty) if t.nonblock => return t.end(Fail::AGAIN),
             Err(Miss::Empty) => {
                 let roomless = t.iov.left() == 0 && !bad;
@@ -377,6 +384,18 @@ pub(super) fn leave_to_kernel(r: Ref<Socket>, events: i16, until: Option<Deadlin
     }
 }
 
+/// What comes before the first byte of a send: what the kernel refuses on a connection, or does itself.
+#[inline]
+fn before_send(r: Ref<Socket>, ep: &'static ShmEndpoint, bad: bool, flags: i32) -> Answer<()> {
+    if flags & (MSG_OOB | MSG_FASTOPEN) != 0 {
+        return Err(if flags & MSG_OOB == 0 { Errno::ISCONN.into() } else { send_urgent(r, ep) });
+    }
+    match if bad { refusal(ep, flags) } else { None } {
+        Some(e) => Err(e.into()),
+        None => Ok(()),
+    }
+}
+
 /// send(2) and similar calls.
 fn transmit(
     r: Ref<Socket>,
@@ -385,14 +404,7 @@ fn transmit(
     flags: i32,
     call: &mut Waiting,
 ) -> Answer<usize> {
-    if flags & MSG_OOB != 0 {
-        return Err(send_urgent(r, ep));
-    }
-    if src.bad()
-        && let Some(e) = refusal(ep, flags)
-    {
-        return Err(e.into());
-    }
+    before_send(r, ep, src.bad(), flags)?;
     let mut t = Transfer::new(r, ep, src, flags, call);
     loop {
         if t.ep.side.is_remote() && t.iov.left() > 0 {
@@ -419,6 +431,7 @@ fn transmit(
                 }
             }
             Err(Miss::SwitchDue) => redispatch::complete_switch(r),
+            Err(Miss::Empty) if t.nonblock && t.done == 0 && look_for_end(r) => {}
             Err(Miss::Empty) if t.nonblock => {
                 standstill::check();
                 return t.end(Fail::AGAIN);
@@ -459,19 +472,6 @@ fn write_burst(ep: &ShmEndpoint, src: &mut Iov<'_>, waits: bool) -> Result<usize
         ep.push();
     }
     if res == Ok(0) && cut > 0 { Err(Errno::AGAIN) } else { res }
-}
-
-/// Follows a peer that left the ring while bytes were written: they are sent after it now, and not at the program's
-/// next call. Takes both direction locks.
-#[cold]
-pub(crate) fn go_after(r: Ref<Socket>) {
-    // If another thread has closed the connection meanwhile, the close sends the bytes.
-    let Some(pin) = r.pin() else { return };
-    if let Some(ep) = r.obj.endpoint() {
-        ep.await_kernel();
-    }
-    redispatch::complete_switch(r);
-    drop(pin);
 }
 
 /// The error of a write from unreadable memory: an error of the connection comes first. `None` while the connection is

@@ -4,6 +4,7 @@ use crate::epoll::children::absorb_children;
 use crate::epoll::shared;
 use crate::epoll::sift::{Said, complete_switches, handle};
 use crate::epoll::stash::stash;
+use crate::epoll::unheard::{is_unheard, serve_polled};
 use crate::fd::table;
 use crate::object::instance::{Epoll, STASH};
 use core::sync::atomic::Ordering;
@@ -20,6 +21,9 @@ pub(crate) fn absorb(e: &'static Epoll) -> bool {
         let there = crate::object::listener::tcp_ready(e.fd());
         e.foreign.store(there.into(), Ordering::Relaxed);
         return false;
+    }
+    if is_unheard(e) {
+        serve_polled(e);
     }
     let mut buf = [libc::epoll_event { events: 0, u64: 0 }; STASH];
     let have = e.stash_len.load(Ordering::Relaxed) as usize;

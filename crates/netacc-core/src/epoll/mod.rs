@@ -34,5 +34,6 @@ pub(crate) mod sift;
 pub(crate) mod stash;
 pub mod subscription;
 pub(crate) mod threads;
+pub(crate) mod unheard;
 pub(crate) mod unlink;
 pub mod wait;

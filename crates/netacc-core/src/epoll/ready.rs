@@ -12,11 +12,10 @@ use crate::object::instance::{
 use crate::object::reference::at;
 use crate::object::socket::Path;
 use crate::object::source::Source;
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM};
 use netacc_sys::{raw, time};
-use netacc_transport::shm::{Link, ShmEndpoint, enough};
+use netacc_transport::shm::{ShmEndpoint, enough};
 use netacc_transport::{Endpoint, Readiness};
 
 /// Puts a registration into the queue, once. Under the instance's lock.
@@ -128,30 +127,6 @@ pub(crate) fn collect(e: &Epoll) {
     }
 }
 
-/// Reads the control sockets of connections that have no subscription in this instance, so that the kernel's set has
-/// none of their link: otherwise the end of the peer's process would be noticed by no thread.
-#[cold]
-pub(super) fn serve_polled(e: &Epoll) {
-    // Each link once, and after the instance's lock: what a message does to a connection is not known here.
-    let mut links: Vec<&'static Link> = Vec::new();
-    {
-        let _g = e.lock.lock();
-        for reg in e.registered() {
-            let polled = reg.source().is_polled();
-            let socket = at(reg.sock.load(Ordering::Relaxed)).filter(|s| polled && s.is_shm());
-            let Some(link) = socket.and_then(|s| s.endpoint()).map(|ep| ep.side.link()) else { continue };
-            let is_known = links.iter().any(|l| core::ptr::eq(*l, link));
-            if !is_known && !link.is_inherited() && !link.is_lost() && link.hold_if_used() {
-                links.push(link);
-            }
-        }
-    }
-    for link in links {
-        link.service_if_readable();
-        link.put();
-    }
-}
-
 /// Notes that a connection has to switch its path: that cannot be done under the instance's lock, so the thread does it
 /// afterwards. Also notes the time until which a peer holds bytes back, since the end of that time is not notified.
 fn note_switch_due(e: &Epoll, reg: &Registration) {
@@ -219,7 +194,7 @@ pub(super) fn look(e: &Epoll, reg: &'static Registration) -> u32 {
                     l.tcp_waits.take_back(seen);
                 }
                 // The bits of the kernel's answer are those of epoll: a connection, or the end of a listener.
-                mask & if tcp != 0 || l.queued() || l.starves() { Readiness::IN | tcp } else { 0 }
+                mask & if l.queued() || l.starves() { Readiness::IN | tcp } else { tcp }
             }
             None => 0,
         },

@@ -4,11 +4,12 @@ use crate::epoll::call::Call;
 use crate::epoll::children::absorb_children;
 use crate::epoll::nested::arm_children;
 use crate::epoll::queues::Queues;
-use crate::epoll::ready::{arm_liveness, collect, harvest, serve_polled};
+use crate::epoll::ready::{arm_liveness, collect, harvest};
 use crate::epoll::sift::{Polled, complete_switches, sift};
 use crate::epoll::stash::unstash;
 use crate::epoll::subscription::{any_bits, arm_all};
 use crate::epoll::threads::{hand_off, plain};
+use crate::epoll::unheard::{is_unheard, serve_polled};
 use crate::epoll::{fairness, shared};
 use crate::fd::{later, table};
 use crate::listen::{adopt, unsettled};
@@ -210,6 +211,10 @@ fn run(e: &'static Epoll, call: &Call) -> Answer<usize> {
 fn at_once(e: &'static Epoll, call: &Call) -> Answer<usize> {
     if is_unheard(e) {
         serve_polled(e);
+        let n = poll_round(e, call, 0);
+        if n > 0 {
+            return Ok(n);
+        }
     }
     for _ in 0..AT_ONCE {
         let seen = kernel(e, call, 0, 0, true)?;
@@ -223,13 +228,6 @@ fn at_once(e: &'static Epoll, call: &Call) -> Answer<usize> {
         }
     }
     Ok(0)
-}
-
-/// Whether the instance has connections for which no waker is written, or entries in a set that belongs to another
-/// process.
-fn is_unheard(e: &Epoll) -> bool {
-    let hinted = e.with_liveness.load(Ordering::Relaxed) + e.listened.load(Ordering::Relaxed);
-    e.polled.load(Ordering::Relaxed) > hinted || e.is_inherited()
 }
 
 /// How long a thread sleeps.

@@ -1,8 +1,8 @@
 //! TCP_CORK and TCP_NODELAY of a connection in shared memory (tcp(7)).
 
-use crate::conn::transfer;
 use crate::object::reference::Ref;
 use crate::object::socket::Socket;
+use crate::switch::redispatch;
 use libc::IPPROTO_TCP;
 
 /// To be called after TCP_CORK or TCP_NODELAY was set: sends the bytes that were held back, unless the new setting
@@ -21,6 +21,6 @@ pub(super) fn set(r: Ref<Socket>, name: i32) {
     let moving = ep.side.is_moving();
     drop(_g);
     if moving {
-        transfer::go_after(r);
+        redispatch::go_after(r);
     }
 }

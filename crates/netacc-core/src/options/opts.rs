@@ -11,6 +11,7 @@ use crate::options::remember::remember;
 use crate::options::{connected, cork, kernel_options, own_answers};
 use crate::outcome::Outcome;
 use crate::switch::{demote, promote};
+use crate::wait::end_look::look_for_end;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
@@ -164,7 +165,9 @@ unsafe fn set_own(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32)
             let ns = if tv.tv_sec < 0 {
                 1
             } else {
-                tv.tv_sec.saturating_mul(1_000_000_000).saturating_add(in_ticks(tv.tv_usec) * 1000)
+                let whole = tv.tv_sec.checked_mul(1_000_000_000);
+                // More than the clock can count is no limit.
+                whole.and_then(|ns| ns.checked_add(in_ticks(tv.tv_usec) * 1000)).unwrap_or(0)
             };
             cell.store(ns as u64, Ordering::Relaxed);
             Some(Ok(()))
@@ -317,6 +320,16 @@ fn after_end(s: &Socket) -> bool {
     s.ring().is_some_and(|e| e.observed().has_peer_ended())
 }
 
+/// Takes in what the peer has done, for an option that tells of it.
+fn follow_peer(fd: i32, r: Ref<Socket>) {
+    if r.obj.is_candidate() {
+        // The peer may have switched, which ends the kernel's stream.
+        promote::advance(fd, r);
+    } else {
+        look_for_end(r);
+    }
+}
+
 /// getsockopt(2).
 ///
 /// # Safety
@@ -331,12 +344,14 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
     {
         return done;
     }
-    if (level, name) == (SOL_SOCKET, libc::SO_ERROR) && s.is_candidate() {
-        // The peer may have switched, which ends the kernel's stream.
-        promote::advance(fd, r);
+    if matches!((level, name), (SOL_SOCKET, libc::SO_ERROR) | (IPPROTO_TCP, libc::TCP_INFO)) {
+        follow_peer(fd, r);
     }
     let shm = s.is_shm();
-    if !(shm || s.has(PLACEHOLDER) || own_answers::has_cookie(s, level, name)) {
+    // The kernel has no option of IPv6 on a socket of IPv4.
+    if (level == IPPROTO_IPV6 && s.domain() == libc::AF_INET)
+        || !(shm || s.has(PLACEHOLDER) || own_answers::has_cookie(s, level, name))
+    {
         return Outcome::Pass;
     }
     // SAFETY: a number, which any bytes are.

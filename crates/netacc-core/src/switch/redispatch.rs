@@ -41,6 +41,19 @@ pub fn complete_switch(r: Ref<Socket>) {
     }
 }
 
+/// Follows a peer that left the ring while bytes were written: they are sent after it now, and not at the program's
+/// next call. Takes both direction locks.
+#[cold]
+pub(crate) fn go_after(r: Ref<Socket>) {
+    // If another thread has closed the connection meanwhile, the close sends the bytes.
+    let Some(pin) = r.pin() else { return };
+    if let Some(ep) = r.obj.endpoint() {
+        ep.await_kernel();
+    }
+    complete_switch(r);
+    drop(pin);
+}
+
 /// To be called before the process ends: makes connects to other hosts that no queue pair has taken by TCP, since the
 /// kernel would deliver written bytes after the process's end. This concerns only connects that no other process could
 /// make.

@@ -3,6 +3,7 @@
 pub mod bell;
 pub mod call_signals;
 pub mod connection;
+pub(crate) mod end_look;
 pub mod held;
 pub mod idle_windows;
 pub mod poll;

@@ -165,13 +165,21 @@ fn sleep_once(
     slept
 }
 
+/// Looks at the entries that are ours, and at the sockets of their peers if the call is not going to sleep: in its sleep a call
+/// hears of the end of a peer.
+fn look(fds: &Fds, deadline: Deadline) -> Look {
+    let found = fds.look();
+    let sleeps = found.ready == 0 && deadline != Deadline::Now;
+    if found.silent && !sleeps && fds.look_for_ends() { fds.look() } else { found }
+}
+
 fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usize> {
     let (mut spun, mut steps) = (false, 0u32);
     let mut bell = None;
     let mut signals = CallSignals::new(sigmask);
     loop {
         progress::progress();
-        let found = fds.look();
+        let found = look(fds, deadline);
         let listens = !found.listeners.is_empty();
         match seen(fds, found, deadline)? {
             Seen::Events(n) => return Ok(n),

@@ -19,10 +19,11 @@ use crate::wait::sleep::NUMBER_CHECK;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
-use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, pollfd};
+use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLWRNORM, pollfd};
 use netacc_sys::errno::Answer;
 use netacc_sys::time::{self, Deadline};
 use netacc_sys::{cpu, lock, raw};
+use netacc_transport::shm::end_look;
 use netacc_transport::{Endpoint, WaitSet};
 
 /// What a look at the entries that are ours has found.
@@ -35,6 +36,8 @@ pub(super) struct Look {
     pub(super) listeners: Range<usize>,
     /// Whether there are entries that [`Fds::settle`] is for.
     pub(super) unsettled: bool,
+    /// Whether there are entries that [`Fds::look_for_ends`] is for.
+    pub(super) silent: bool,
     /// What the kernel can be asked about the foreign entries: as [`Fds::foreign`] adds them.
     set: WaitSet,
 }
@@ -77,12 +80,14 @@ impl Fds {
 
     /// Fills in the events of all our entries, as far as they are known without a question to the kernel about listeners.
     pub(super) fn look(&self) -> Look {
-        let mut found = Look { ready: 0, foreign: false, listeners: 0..0, unsettled: false, set: WaitSet::new() };
+        let (foreign, unsettled, silent) = (false, false, false);
+        let mut found = Look { ready: 0, foreign, listeners: 0..0, unsettled, silent, set: WaitSet::new() };
         self.each(|i, p| {
             self.with(i, p.fd, |ours| match ours.and_then(|o| glance(o, p.fd, p.events)) {
                 Some(events) => {
                     p.revents = events;
                     found.ready += usize::from(events != 0);
+                    found.silent |= events & !(POLLOUT | POLLWRNORM) == 0 && matches!(ours, Some(Ours::Connection(_)));
                     if let Some(Ours::Listener(_)) = ours {
                         let first = if found.listeners.is_empty() { i } else { found.listeners.start };
                         found.listeners = first..i + 1;
@@ -99,6 +104,26 @@ impl Fds {
             });
         });
         found
+    }
+
+    /// Looks for the end of the peers of connections without events, for a call that does not wait. Returns whether it has
+    /// looked at any, so that the caller looks at the entries again.
+    pub(super) fn look_for_ends(&self) -> bool {
+        let now = time::coarse();
+        let mut any = false;
+        self.each(|i, p| {
+            self.with(i, p.fd, |ours| {
+                if let Some(Ours::Connection(s)) = ours
+                    && let Some(ep) = s.ring().filter(|ep| end_look::is_due(ep, now))
+                {
+                    any |= end_look::look(ep, now);
+                }
+            });
+        });
+        if any {
+            self.heal();
+        }
+        any
     }
 
     /// Calls `f` with the object behind entry `i`. A connection is pinned until `f` has returned, even if other threads

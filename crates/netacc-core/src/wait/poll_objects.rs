@@ -75,7 +75,7 @@ pub(super) fn look(o: Ours, fd: i32, events: i16) -> Option<i16> {
         Ours::Listener(s) => match s.listener() {
             Some(l) => {
                 l.take_links();
-                if waits_in_memory(s, l) || l.starves() { Readiness::IN } else { kernels_events(l, fd) }
+                if waits_in_memory(s, l) || l.starves() { Readiness::IN } else { kernels_events(l, fd, events) }
             }
             // The state changes before the listener part goes, so this is no listener any more.
             None => return None,
@@ -93,8 +93,8 @@ pub(super) fn look(o: Ours, fd: i32, events: i16) -> Option<i16> {
 
 /// The events that the kernel has for the listener `l` with the number `fd`: a connection, or that another thread has shut
 /// it down. The accept that follows then asks the kernel, whatever its last answer was.
-fn kernels_events(l: &Listener, fd: i32) -> u32 {
-    let events = raw::events_now(l.kernel_fd(fd), POLLIN);
+fn kernels_events(l: &Listener, fd: i32, events: i16) -> u32 {
+    let events = raw::events_now(l.kernel_fd(fd), events | POLLIN);
     if events != 0 {
         l.tcp_waits.note();
     }

@@ -4,6 +4,7 @@ use crate::shm::blocks::Blocks;
 use crate::shm::control_socket::ControlSocket;
 use crate::shm::endpoint::ShmEndpoint;
 use crate::shm::guard::dismiss_reserved;
+use crate::shm::last_look::LastLook;
 use crate::shm::link_wakers::{IdleWakers, TokenPair, WAKERS, WakerPair, Wakers};
 use crate::shm::mapping::Mapped;
 use crate::shm::named_waker::Sender;
@@ -74,6 +75,8 @@ pub struct Link {
     /// Time ([`netacc_sys::cpu::ticks`]) at which the owner last asked the kernel whether the peer lives (client side,
     /// under the owner's lock).
     pub checked: AtomicU64,
+    /// When a call that does not wait has last read the control socket.
+    pub(super) last_look: LastLook,
     /// What this side knows of the connect queue.
     pub queue: ConnectQueue,
     /// Number of references of threads that sleep on the listener ([`crate::WaitSet::hold`]).

@@ -17,6 +17,7 @@
 use crate::limits::ACCEPTS_PER_LOOK;
 use crate::num;
 use crate::shm::guard::{FirstMessage, dismiss_shared, first_bare_message, refuse_descriptors};
+use crate::shm::last_look::LastLook;
 use crate::shm::numbers::ProgramNumber;
 use crate::shm::owed_dial::OwedDial;
 use crate::shm::procfs;
@@ -189,6 +190,8 @@ pub struct Liveness {
     pub(super) owed_dial: OwedDial,
     /// Number of wake-up bytes that were left in the liveness socket; see [`Liveness::may_leave_byte`].
     left: AtomicU32,
+    /// When a call that does not wait has last looked at the liveness sockets.
+    pub(super) last_look: LastLook,
     /// Held by the thread that reads a liveness socket of either side; see [`super::drain`].
     pub(super) draining: Lock<{ lock_rank::NONE }>,
 }
