@@ -19,6 +19,7 @@ static void told(int fd)
 	CHECK(get(fd, SOL_SOCKET, SO_SNDBUF) > get(fresh, SOL_SOCKET, SO_SNDBUF));
 	CHECK(get(fd, SOL_SOCKET, SO_RCVBUF) >= get(fresh, SOL_SOCKET, SO_RCVBUF));
 	FAILS(getsockopt(fresh, IPPROTO_IP, IP_MTU, &(int){ 0 }, &(socklen_t){ 4 }), ENOTCONN);
+	FAILS(getsockopt(fd, IPPROTO_IPV6, IPV6_MTU, &(int){ 0 }, &(socklen_t){ 4 }), EOPNOTSUPP);
 	CHECK(get(fd, IPPROTO_TCP, TCP_MAXSEG) > get(fresh, IPPROTO_TCP, TCP_MAXSEG));
 	CHECK(get(fd, IPPROTO_IP, IP_MTU) > get(fd, IPPROTO_TCP, TCP_MAXSEG));
 	int most = get(fd, IPPROTO_TCP, TCP_MAXSEG);
@@ -82,7 +83,7 @@ static void bounded(void)
 	}
 	close(c), close(s), close(l);
 }
-// A connection has its listener's options, but not its priority.
+// A connection has its listener's options, but neither its priority nor what concerns its queue.
 static void inherited(void)
 {
 	int port, l = listen_on(&port);
@@ -91,7 +92,13 @@ static void inherited(void)
 	int c = connect_to(port), s = accept(l, NULL, NULL);
 	EQ(get(s, SOL_SOCKET, SO_PRIORITY), 0);
 	EQ(get(s, SOL_SOCKET, SO_KEEPALIVE), 1);
-	close(c), close(s), close(l);
+	close(c), close(s);
+	if (!set(l, IPPROTO_TCP, TCP_FASTOPEN, 5)) {
+		c = connect_to(port), s = accept(l, NULL, NULL);
+		EQ(get(s, IPPROTO_TCP, TCP_FASTOPEN), 0);
+		close(c), close(s);
+	}
+	close(l);
 }
 int main(void)
 {

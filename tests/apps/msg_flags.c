@@ -38,11 +38,29 @@ static void flags_of_messages(void)
 	FAILS(sendmmsg(p[0], &mm, 1, of_32_bits), EINVAL);
 	FAILS(recv(p[1], x, 1, MSG_DONTWAIT), EAGAIN); // nothing was sent
 }
+// Flags for which a connection has nothing, and what recvmmsg(2) does at the end of a stream: it fills all headers.
+static void refused_and_ended(void)
+{
+	char x[4];
+	struct iovec v = { x, 2 };
+	struct mmsghdr mm[3] = { [0 ... 2] = { .msg_hdr = { .msg_iov = &v, .msg_iovlen = 1 } } };
+	int q[2];
+	pair(q);
+	FAILS(send(q[0], "a", 1, MSG_FASTOPEN), EISCONN);
+	FAILS(recv(q[1], x, 1, MSG_OOB | MSG_ERRQUEUE), EAGAIN);
+	EQ(pwritev2(q[0], &(struct iovec){ "ab", 2 }, 1, -1, RWF_APPEND), 2);
+	EQ(shutdown(q[0], SHUT_WR), 0);
+	EQ(recvmmsg(q[1], mm, 3, 0, NULL), 3);
+	EQ(mm[0].msg_len, 2);
+	EQ(mm[1].msg_len + mm[2].msg_len, 0);
+	close(q[0]), close(q[1]);
+}
 int main(void)
 {
 	t_init();
 	pair(p);
 	flags_of_messages();
+	refused_and_ended();
 	char b[100];
 	int q;
 	struct timeval tv = { 0, 50000 }, zero = { 0, 0 };

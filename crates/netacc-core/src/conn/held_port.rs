@@ -48,7 +48,7 @@ pub fn keep(listener: &Socket) {
     table::each(0, usize::MAX, |_, e| {
         if let Entry::Socket(r) = e
             && let Some(_pin) = r.pin()
-            && accepted_at(r.obj, key)
+            && accepted_at(r.obj, listener.domain(), local)
             && !r.obj.set(HOLDS_PORT, true)
         {
             place.count.fetch_add(1, Ordering::AcqRel);
@@ -80,9 +80,14 @@ fn stay_behind(fd: i32, local: SocketAddr) -> Option<i32> {
     }
 }
 
-fn accepted_at(s: &Socket, key_of_listener: u32) -> bool {
+fn accepted_at(s: &Socket, domain: i32, listener: SocketAddr) -> bool {
+    let there = |own: SocketAddr| {
+        let ip = listener.ip().to_canonical();
+        own.port() == listener.port() && (ip.is_unspecified() || ip == own.ip().to_canonical())
+    };
     s.is_shm()
-        && s.local.get().is_some_and(|local| key(s, local) == key_of_listener)
+        && s.domain() == domain
+        && s.local.get().is_some_and(there)
         && s.endpoint().is_some_and(|ep| ep.side.link().side() == Side::Server)
 }
 

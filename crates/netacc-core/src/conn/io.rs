@@ -191,7 +191,8 @@ pub unsafe fn vectored_at(
     flags: i32,
     write: bool,
 ) -> Outcome {
-    const KNOWN: i32 = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT;
+    // Flags that mean nothing for a socket, besides RWF_NOWAIT.
+    const KNOWN: i32 = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT | libc::RWF_APPEND;
     // Other offsets and flags are refused or handled by the kernel.
     if offset != -1 || flags & !KNOWN != 0 {
         return Outcome::Pass;

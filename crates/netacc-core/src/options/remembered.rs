@@ -66,9 +66,14 @@ impl Remembered {
     }
 
     /// Copies the options of a listener to a connection that it accepted. The kernel's connections begin without a
-    /// priority.
+    /// priority, and without what concerns the listener's queue.
     pub(crate) fn inherit(&self, from: &Remembered) {
-        for (k, v) in from.entries().filter(|(k, _)| *k != key(SOL_SOCKET, libc::SO_PRIORITY)) {
+        let stays = [
+            key(SOL_SOCKET, libc::SO_PRIORITY),
+            key(libc::IPPROTO_TCP, libc::TCP_FASTOPEN),
+            key(libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
+        ];
+        for (k, v) in from.entries().filter(|(k, _)| !stays.contains(k)) {
             self.set((k >> 32) as i32, k as u32 as i32, v.load(Ordering::Relaxed) as i32);
         }
     }
