@@ -47,7 +47,9 @@ def pristine(system):
     for old in (fresh, place):
         shutil.rmtree(old, ignore_errors=True)
     ROOTS.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run([need("debootstrap"), "--variant=minbase", f"--include={packages}", *how, suite, fresh, *source],
+    # In namespaces of their own, its mounts and processes end with it, also where a test is killed.
+    apart = [need("unshare"), "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    done = subprocess.run([*apart, need("debootstrap"), "--variant=minbase", f"--include={packages}", *how, suite, fresh, *source],
                           stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT)
     if done.returncode:
         shutil.rmtree(fresh, ignore_errors=True)
