@@ -57,6 +57,8 @@ pub fn folded(text: &str, width: usize) -> String {
 
 /// Least columns that a folded description is worth.
 const NARROWEST: usize = 20;
+/// The column where it begins with fewer.
+const BELOW: usize = 2;
 
 fn fold(line: &str, width: usize, out: &mut String) {
     let cells = cells(line);
@@ -65,11 +67,14 @@ fn fold(line: &str, width: usize, out: &mut String) {
         out.push_str(line);
         return;
     }
-    let begin = cells.iter().take_while(|cell| cell.text == " ").count();
-    let indent = Some(indent(&cells)).filter(|column| column + NARROWEST <= width).unwrap_or(begin);
+    let spaces = cells.iter().take_while(|cell| cell.text == " ").count();
+    // A line that begins too far to the right begins near the edge.
+    let begin = if spaces + NARROWEST <= width { spaces } else { spaces.min(BELOW) };
+    let cells = cells.get(spaces - begin..).unwrap_or_default();
+    let indent = Some(indent(cells)).filter(|column| column + NARROWEST <= width).unwrap_or(begin);
     // The beginning as it is, then word by word.
     let mut column = 0;
-    let mut rest = cells.as_slice();
+    let mut rest = cells;
     while let Some((cell, more)) = rest.split_first().filter(|_| column < indent) {
         out.push_str(cell.text);
         column += cell.width;
@@ -143,6 +148,11 @@ mod tests {
         assert_eq!(folded(text, 80), text);
         let narrow = "Usage: x\n[OPTIONS]\n\n  -a, --all\n  Shows all of\n  it, and more\n  than that\n  b  c\n";
         assert_eq!(folded(text, 17), narrow, "no room beside the option");
+        assert_eq!(
+            folded("          far to the right\n", 14),
+            "  far to the\n  right\n",
+            "no room behind its beginning"
+        );
         assert_eq!(folded("  a-long-word b\n", 4), "  a-long-word\n  b\n", "a word is never cut");
     }
 

@@ -18,6 +18,7 @@ pub mod place;
 pub mod program;
 pub mod sanitizer;
 pub mod standing;
+pub mod table;
 pub mod terminal;
 pub mod text;
 pub mod time;

@@ -1,6 +1,7 @@
 //! The findings as lines of text.
 
 use netacc_tools::terminal::{self, paragraph};
+use unicode_width::UnicodeWidthStr;
 
 use crate::finding::{Finding, Level, Report};
 
@@ -18,7 +19,7 @@ pub(crate) struct Style {
 /// All lines, and how many there are of each level.
 pub(crate) fn text(report: &Report, style: Style) -> String {
     let shown = || report.findings.iter().filter(|finding| finding.level >= style.least);
-    let subject = shown().map(|finding| finding.subject.chars().count()).max().unwrap_or(0);
+    let subject = shown().map(|finding| finding.subject.width()).max().unwrap_or(0);
     let check = shown().map(|finding| finding.check.len()).max().unwrap_or(0);
     let mut out = String::new();
     for finding in shown() {
@@ -40,9 +41,23 @@ fn line(finding: &Finding, subject: usize, check: usize, style: Style, out: &mut
         Level::Fail => "1;31",
     };
     let level = style.terminal.paint(colour, &format!("{name:<4}"));
-    let head = format!("{level}  {:<subject$}  {:<check$}  ", finding.subject, finding.check);
-    let indent = 4 + 2 + subject + 2 + check + 2;
-    paragraph(&head, &finding.text, indent, style.terminal.width, out);
+    let columns = 4 + 2 + subject + 2 + check;
+    if style.terminal.width.is_some_and(|width| columns > width) {
+        // Not even what it is about fits on one line.
+        paragraph(
+            &format!("{level}  "),
+            &format!("{} {}", finding.subject, finding.check),
+            6,
+            style.terminal.width,
+            out,
+        );
+        paragraph("  ", &finding.text, 2, style.terminal.width, out);
+    } else {
+        // By what a terminal shows: a letter may take two columns.
+        let gap = subject - finding.subject.width().min(subject);
+        let text = format!("{level}  {}{:gap$}  {:<check$}  ", finding.subject, "", finding.check);
+        paragraph(&text, &finding.text, columns + 2, style.terminal.width, out);
+    }
     let why = finding.why.as_ref().filter(|_| style.reasons || finding.level > Level::Note);
     if let Some(why) = why {
         paragraph("      why: ", why, 11, style.terminal.width, out);
@@ -94,6 +109,21 @@ mod tests {
         let long: Vec<&str> = narrow.lines().filter(|line| line.chars().count() > 20).collect();
         assert!(long.is_empty(), "{long:?}");
         assert_eq!(narrow.matches("word").count(), 40, "{narrow}");
+        report.add(Level::Ok, "127.0.0.1:7000", "transport", "shared memory");
+        let narrow = text(&report, wide(20));
+        assert!(narrow.lines().all(|line| line.width() <= 20), "{narrow}");
+        assert!(narrow.contains("ok    127.0.0.1:7000\n  transport\n  shared memory\n"), "{narrow}");
+    }
+
+    #[test]
+    fn letters_of_two_columns_line_up() {
+        let mut report = Report::default();
+        report.add(Level::Ok, "数据", "program", "a");
+        report.add(Level::Ok, "host", "config", "b");
+        assert_eq!(
+            text(&report, PLAIN),
+            "ok    数据  program  a\nok    host  config   b\n2 ok, 0 note, 0 warn, 0 fail\n"
+        );
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use netacc_stats::{ControlCommand, ControlState, Reloaded, Transport};
 use netacc_stats_reader::{Snapshot, Sock};
 use netacc_tools::before_page;
-use netacc_tools::columns::{Align, lines};
+use netacc_tools::table::Align::{Left, Right};
+use netacc_tools::table::Table;
 use netacc_tools::terminal::Style;
 use netacc_tools::time;
 use serde_json::{Value, json};
@@ -106,24 +107,32 @@ fn count(page: &Snapshot) -> [usize; 3] {
     [Transport::Tcp, Transport::Shm, Transport::Rdma].map(on)
 }
 
-/// A table with a line for each process; nothing if there is none.
+/// A table with a row for each process; nothing if there is none.
 pub(crate) fn text(all: &[Seen], style: Style) -> String {
     if all.is_empty() {
         return String::new();
     }
-    let titles = ["Pid", "Program", "State", "Tcp", "Shm", "Rdma", "Rules", "Loaded"].map(String::from);
-    let rows = all.iter().map(|seen| {
+    let columns = [
+        ("Pid", Right),
+        ("Program", Left),
+        ("State", Left),
+        ("Tcp", Right),
+        ("Shm", Right),
+        ("Rdma", Right),
+        ("Rules", Left),
+        ("Loaded", Left),
+    ];
+    let mut table = Table::new(columns).spare(&["Loaded"]).folds();
+    for seen in all {
         let [tcp, shm, rdma] = seen.on.map(|n| n.to_string());
         let dash = || "-".to_owned();
         let rules = seen.rules.map_or_else(dash, Rules::text);
         let loaded = seen.rules.map_or_else(dash, |rules| time::utc(rules.loaded_ns));
-        [seen.pid.to_string(), seen.program.clone(), seen.state(), tcp, shm, rdma, rules, loaded]
-    });
-    let side = |column| if matches!(column, 1 | 2 | 6 | 7) { Align::Left } else { Align::Right };
-    let lines = lines(std::iter::once(titles).chain(rows), side);
-    let painted =
-        lines.iter().enumerate().map(|(at, line)| if at == 0 { style.paint("1", line) } else { line.clone() });
-    painted.map(|line| line + "\n").collect()
+        table.row([seen.pid.to_string(), seen.program.clone(), seen.state(), tcp, shm, rdma, rules, loaded]);
+    }
+    let mut out = String::new();
+    table.write(style, &mut out);
+    out
 }
 
 /// Most processes of which each has a line after a request.

@@ -4,7 +4,7 @@ use netacc_stats_reader::Snapshot;
 use netacc_tools::terminal::Style;
 use serde_json::{Value, json};
 
-use crate::table::{Align, Table};
+use netacc_tools::table::{Align, Table};
 
 /// Appends the configuration as a table.
 pub(crate) fn text(page: &Snapshot, style: Style, out: &mut String) {

@@ -6,7 +6,7 @@ use netacc_tools::terminal::Style;
 use serde_json::{Map, Value, json};
 
 use crate::reasons;
-use crate::table::{Align, Table};
+use netacc_tools::table::{Align, Table};
 
 /// Names and values in the order of the page. A gauge that was read between its
 /// ups and downs may be below zero.

@@ -10,9 +10,9 @@ use netacc_tools::time;
 use serde_json::{Value, json};
 
 use crate::chosen::Chosen;
-use crate::table::Align::{Left, Right};
-use crate::table::Table;
 use crate::{complaint, note, sock};
+use netacc_tools::table::Align::{Left, Right};
+use netacc_tools::table::Table;
 
 /// The open sockets of a process, and what it moved since it began. A listener takes connections of every kind, so it
 /// is counted as what it is.

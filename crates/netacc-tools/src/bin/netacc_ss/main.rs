@@ -19,7 +19,6 @@ mod rendezvous;
 mod serve;
 mod show;
 mod sock;
-mod table;
 mod watch;
 
 use std::fmt::Display;

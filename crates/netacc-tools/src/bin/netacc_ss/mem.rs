@@ -9,8 +9,8 @@ use netacc_stats_reader::{Error, Link, Snapshot};
 use netacc_tools::terminal::Style;
 use serde_json::{Value, json};
 
-use crate::table::Align::{Left, Right};
-use crate::table::Table;
+use netacc_tools::table::Align::{Left, Right};
+use netacc_tools::table::Table;
 
 /// How the mappings of NetACC are named in `/proc/PID/smaps`.
 const PREFIX: &str = "/memfd:netacc-";

@@ -8,9 +8,9 @@ use netacc_tools::terminal::Style;
 use netacc_tools::time;
 use serde_json::{Value, json};
 
-use crate::table::Align::{Left, Right};
-use crate::table::Table;
 use crate::{rdma, sock};
+use netacc_tools::table::Align::{Left, Right};
+use netacc_tools::table::Table;
 
 /// What is known of one of them, whatever it is made of: [`Link::kind`] names that.
 #[derive(Clone, Debug)]

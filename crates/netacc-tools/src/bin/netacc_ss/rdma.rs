@@ -9,8 +9,8 @@ use netacc_tools::terminal::Style;
 use serde_json::{Value, json};
 
 use crate::qp::{Row, dash, expiry};
-use crate::table::Align::{Left, Right};
-use crate::table::Table;
+use netacc_tools::table::Align::{Left, Right};
+use netacc_tools::table::Table;
 use netacc_tools::time;
 
 /// Where the kernel shows its RDMA devices.

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use crate::other_end::{OtherEnd, Processes};
 use crate::show::Seen;
-use crate::table::Align::{self, Left, Right};
-use crate::table::Table;
 use crate::{reasons, rendezvous};
+use netacc_tools::table::Align::{self, Left, Right};
+use netacc_tools::table::Table;
 
 /// A process number, `-` for not known.
 pub(crate) fn pid(pid: u32) -> String {

@@ -11,9 +11,9 @@ use super::Round;
 use crate::args::Group;
 use crate::list::Summary;
 use crate::show::Seen;
-use crate::table::Align::{Left, Right};
-use crate::table::Table;
 use crate::{cfg, cnt, qp, reasons, sock};
+use netacc_tools::table::Align::{Left, Right};
+use netacc_tools::table::Table;
 
 /// Which column of the overview the processes are sorted by, largest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

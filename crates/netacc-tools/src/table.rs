@@ -1,17 +1,18 @@
 //! A table that a terminal has room for.
 
-pub(crate) use netacc_tools::columns::Align;
-
-use netacc_tools::columns;
-use netacc_tools::terminal::{Style, paragraph};
 use unicode_width::UnicodeWidthStr;
+
+pub use crate::columns::Align;
+
+use crate::columns;
+use crate::terminal::{Style, paragraph};
 
 /// Numbers from here on are shortened where a terminal is too narrow for them.
 const LONG: u64 = 100_000;
 
 /// A table of `N` columns with a line of titles.
 #[derive(Debug)]
-pub(crate) struct Table<const N: usize> {
+pub struct Table<const N: usize> {
     align: [Align; N],
     rows: Vec<[String; N]>,
     /// Titles of columns that a narrow terminal may go without, the first to go first.
@@ -27,32 +28,36 @@ const INDENT: usize = 4;
 
 impl<const N: usize> Table<N> {
     /// A table with titles only.
-    pub(crate) fn new(columns: [(&str, Align); N]) -> Self {
+    #[must_use]
+    pub fn new(columns: [(&str, Align); N]) -> Self {
         let align = columns.map(|(_, align)| align);
         Self { align, rows: vec![columns.map(|(title, _)| title.to_owned())], spare: &[], rare: "", folds: false }
     }
 
     /// Names columns that a narrow terminal may go without, the first to go first.
-    pub(crate) fn spare(mut self, titles: &'static [&'static str]) -> Self {
+    #[must_use]
+    pub fn spare(mut self, titles: &'static [&'static str]) -> Self {
         self.spare = titles;
         self
     }
 
     /// Names a column that is left out, without a word, where all of its cells are `-`.
-    pub(crate) fn rare(mut self, title: &'static str) -> Self {
+    #[must_use]
+    pub fn rare(mut self, title: &'static str) -> Self {
         self.rare = title;
         self
     }
 
     /// Where a terminal has no room even without the columns that may be missing, each row has several lines, as few as
     /// possible.
-    pub(crate) fn folds(mut self) -> Self {
+    #[must_use]
+    pub fn folds(mut self) -> Self {
         self.folds = true;
         self
     }
 
     /// Adds a line.
-    pub(crate) fn row(&mut self, cells: [String; N]) {
+    pub fn row(&mut self, cells: [String; N]) {
         self.rows.push(cells);
     }
 
@@ -60,7 +65,7 @@ impl<const N: usize> Table<N> {
     ///
     /// On a terminal that is too narrow long numbers are shortened; if that is not enough, columns are left out,
     /// and a last line says which, or the rows are folded.
-    pub(crate) fn write(mut self, style: Style, out: &mut String) {
+    pub fn write(mut self, style: Style, out: &mut String) {
         let whole: [bool; N] = std::array::from_fn(|column| self.says_something(column));
         let mut shown = whole;
         let mut missing: Vec<&str> = Vec::new();
@@ -182,7 +187,8 @@ fn visible<'a, T, const N: usize>(row: &'a [T; N], shown: &[bool; N]) -> impl It
 }
 
 /// A number in four digits or less: `107.7M`.
-pub(crate) fn short(number: u64) -> String {
+#[must_use]
+pub fn short(number: u64) -> String {
     let mut scaled = number as f64;
     for unit in ["", "k", "M", "G", "T", "P"] {
         if scaled < 999.5 {
