@@ -144,6 +144,9 @@ def twenty_columns(ctx):
     # Behind a line as wide as the terminal the cursor stands on its last letter, which to remove the rest would take away.
     cut = re.findall(r"[^\n\x1b]{20}\x1b\[[JK]", watch.text)
     check(not cut, f"lines without their last letter: {cut}")
+    # A terminal would write what follows onto the last column.
+    wide = [line for line in re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "\n", watch.text).splitlines() if len(line) > 20]
+    check(not wide, f"lines that the terminal would have to cut: {wide}")
     watch.type(b"q")
     equal(watch.end(), 0, "status of -w")
     watch.close()

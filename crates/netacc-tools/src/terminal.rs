@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write as _};
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
-use unicode_width::UnicodeWidthStr;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Least columns beside a head that a folded text is worth. With fewer the text goes on below the head.
 const NARROWEST: usize = 20;
@@ -101,6 +101,25 @@ pub fn paragraph(head: &str, text: &str, indent: usize, width: Option<usize>, ou
     out.push('\n');
 }
 
+/// The beginning of a line that is not wider than `width`. Sequences that colour it have no width, and all of them stay.
+#[must_use]
+pub fn cut(line: &str, width: usize) -> String {
+    let (mut out, mut column, mut in_sequence) = (String::new(), 0, false);
+    for letter in line.chars() {
+        in_sequence |= letter == '\x1b';
+        if in_sequence {
+            out.push(letter);
+            in_sequence = letter != 'm';
+            continue;
+        }
+        column += letter.width().unwrap_or(0);
+        if column <= width {
+            out.push(letter);
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,6 +147,13 @@ mod tests {
         let mut whole = String::new();
         paragraph("head: ", text.trim_end(), 6, None, &mut whole);
         assert_eq!(whole.lines().count(), 1, "other programs get lines whole");
+    }
+
+    #[test]
+    fn a_line_is_cut_to_the_width() {
+        assert_eq!(cut("\x1b[1mredis-server\x1b[0m  12", 7), "\x1b[1mredis-s\x1b[0m");
+        assert_eq!(cut("数据数据", 5), "数据", "half a letter is none");
+        assert_eq!(cut("whole", 5), "whole");
     }
 
     #[test]

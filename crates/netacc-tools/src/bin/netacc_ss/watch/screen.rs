@@ -10,7 +10,7 @@ use rustix::fd::OwnedFd;
 use rustix::process::Signal;
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// The alternate screen, no cursor, long lines cut by the terminal.
+/// The alternate screen, no cursor, and no further line where the terminal has just become narrower than a line.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 /// The first column of the first line.
@@ -75,14 +75,16 @@ impl Screen {
         (of(size.as_ref().map(|size| size.ws_col), 80), of(size.as_ref().map(|size| size.ws_row), 24))
     }
 
-    /// Shows lines from the top; the terminal clears what was there before.
+    /// Shows lines from the top; the terminal clears what was there before. Long lines are cut here, since a terminal would
+    /// write all of the rest onto the last column.
     pub(super) fn show<'a>(&self, lines: impl Iterator<Item = &'a str>) -> io::Result<()> {
+        let (width, _) = self.size();
         let mut text = String::from(HOME);
         let mut lines = lines.peekable();
         while let Some(line) = lines.next() {
             // What was there is removed first: behind a line as wide as the terminal the cursor stands on its last letter.
             text.push_str(if lines.peek().is_some() { REST_OF_LINE } else { REST_OF_SCREEN });
-            text.push_str(line);
+            text.push_str(&terminal::cut(line, width));
             if lines.peek().is_some() {
                 text.push_str("\r\n");
             }
