@@ -57,9 +57,9 @@ crate::tables! {
 /// Notes a mapping. Relaxed, here and in what follows: only the thread that has the mapping changes its line, and the one
 /// that gives all back has waited for the others.
 fn note(at: NonNull<u8>, len: usize) {
+    // Not read first, since the page of zeroes that the kernel would show then is replaced at the write.
     let free = |[start, _]: &&[AtomicUsize; 2]| {
-        start.load(Ordering::Relaxed) == 0
-            && start.compare_exchange(0, at.addr().get(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        start.compare_exchange(0, at.addr().get(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
     };
     if let Some([_, length]) = NOTED.iter().find(free) {
         length.store(len, Ordering::Relaxed);

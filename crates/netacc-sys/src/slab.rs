@@ -63,7 +63,10 @@ impl<T: Pooled> Slab<T> {
         self.fresh.store(p.wrapping_add(1), Ordering::Relaxed);
         // SAFETY: the two words are only written here and in `alloc`, under the lock: `p` is the first of `left + 1` objects
         // at the end of a `&'static [T]`.
-        unsafe { p.as_ref() }
+        let obj: &'static T = unsafe { p.as_ref() }?;
+        // A page that is read first is faulted in twice: as the kernel's page of zeroes, and at the first write.
+        obj.next_free().store(core::ptr::null_mut(), Ordering::Relaxed);
+        Some(obj)
     }
 
     /// Gives an object back. The caller must have bumped its generation.
