@@ -303,10 +303,10 @@ fn watch_fd(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint, (fd, which)
     }
 }
 
-/// To be called before a sleep: arms the liveness sockets that wake connections on links inherited by a fork. False:
-/// one of them is ready. Under the instance's lock.
-pub(crate) fn arm_liveness(e: &Epoll) -> bool {
-    let mut quiet = true;
+/// To be called before a sleep: arms the liveness sockets that wake connections on links inherited by a fork. Returns whether none
+/// of them is ready, and whether no other process reads any of them. Under the instance's lock.
+pub(crate) fn arm_liveness(e: &Epoll) -> (bool, bool) {
+    let (mut quiet, mut alone) = (true, true);
     for reg in e.registered() {
         if reg.source() == Source::Liveness
             && reg.queue() & DISABLED == 0
@@ -314,13 +314,12 @@ pub(crate) fn arm_liveness(e: &Epoll) -> bool {
             && let Some(ep) = s.endpoint()
         {
             ownership::settle(s);
-            let events = reg.events.load(Ordering::Relaxed);
-            ep.arm_liveness(events & EPOLLOUT as u32 != 0);
+            alone &= ep.arm_liveness(reg.events.load(Ordering::Relaxed) & EPOLLOUT as u32 != 0);
             // An edge-triggered registration that is ready and was reported before does not prevent the sleep.
             quiet &= !is_wanted(e, reg);
         }
     }
-    quiet
+    (quiet, alone)
 }
 
 /// Whether there is room for a waiting writer, for an edge-triggered registration that was queued without an edge. It

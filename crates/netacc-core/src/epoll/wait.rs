@@ -35,6 +35,8 @@ use netacc_transport::wait::longer;
 const KERNEL_INTERVAL: u64 = 150_000;
 /// Time (ns) after which a registration without a subscription is checked again.
 const POLLED_STEP: i64 = 1_000_000;
+/// Number of steps that are left out where a process has its connections alone ([`longer`]): its first one has 16 ms.
+const STEPS_AHEAD: u32 = 4;
 /// The longest tick of the kernel's clock (ns), by which the cheap clock may be behind.
 const COARSE: u64 = 10_000_000;
 /// Largest number of polls of the kernel's set in one call that does not wait.
@@ -261,10 +263,10 @@ fn arm(e: &'static Epoll, until: Deadline, steps: u32) -> (bool, Span) {
         serve_polled(e);
     }
     let with_liveness = e.with_liveness.load(Ordering::Relaxed) != 0;
-    let quiet = {
+    let (quiet, alone) = {
         let _g = e.lock.lock();
-        let unready = !with_liveness || arm_liveness(e);
-        arm_all(e) && arm_children(e) && unready && e.ready_len.load(Ordering::Relaxed) == 0
+        let (unready, alone) = if with_liveness { arm_liveness(e) } else { (true, true) };
+        (arm_all(e) && arm_children(e) && unready && e.ready_len.load(Ordering::Relaxed) == 0, alone)
     };
     let mut span = Span { left: if quiet { until.left() } else { 0 }, bounded: false };
     if unheard {
@@ -277,10 +279,11 @@ fn arm(e: &'static Epoll, until: Deadline, steps: u32) -> (bool, Span) {
     if let Some(due) = requests::due() {
         span.limit_to(due);
     }
-    // Another sharer may take the byte that was meant for this one: see `WaitSet::shared`. A process that has its connections
-    // alone sleeps in steps as well, of which there are few: then no wake-up that is missing keeps it for long.
     if with_liveness {
-        span.limit(longer(steps));
+        // Another sharer may take the byte that was meant for this one: see `WaitSet::shared`. A process that has its connections
+        // alone sleeps in steps as well: then no wake-up that is missing keeps it for long. Its steps outlast the time between two
+        // requests to a busy server.
+        span.limit(longer(if alone { steps.saturating_add(STEPS_AHEAD) } else { steps }));
     }
     (quiet, span)
 }

@@ -431,7 +431,7 @@ impl ShmEndpoint {
     }
 
     /// Requests a wake-up by a byte on the liveness socket, for an epoll instance. True: the byte can't be lost, since no
-    /// other process reads it, so the instance need not sleep in steps. The caller has counted itself as a sleeper, and
+    /// other process reads it, so the instance need not sleep in short steps. The caller has counted itself as a sleeper, and
     /// checks the connection afterwards.
     pub fn arm_liveness(&self, write: bool) -> bool {
         let Some(v) = self.side.view() else { return false };
