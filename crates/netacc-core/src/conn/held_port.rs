@@ -7,6 +7,7 @@
 
 use crate::fd::table;
 use crate::fd::table::Entry;
+use crate::object::address::Addr;
 use crate::object::socket::{HOLDS_PORT, Socket};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -18,8 +19,9 @@ use netacc_transport::shm::Side;
 struct Held {
     /// The socket that holds it (descriptor + 1); 0: the entry is free.
     fd: AtomicI32,
-    /// Port in the lower half, address family in the upper.
-    key: AtomicU32,
+    /// Where it listened, and the domain of its socket.
+    local: Addr,
+    domain: AtomicI32,
     /// Number of connections that need the port.
     count: AtomicU32,
 }
@@ -27,22 +29,19 @@ struct Held {
 /// The kept ports. Programs rarely close listeners whose connections go on; beyond this number the port is simply
 /// released.
 static HELD: [Held; 16] =
-    [const { Held { fd: AtomicI32::new(0), key: AtomicU32::new(0), count: AtomicU32::new(0) } }; 16];
-
-fn key(s: &Socket, local: SocketAddr) -> u32 {
-    (s.domain() as u32) << 16 | u32::from(local.port())
-}
+    [const { Held { fd: AtomicI32::new(0), local: Addr::new(), domain: AtomicI32::new(0), count: AtomicU32::new(0) } };
+        16];
 
 /// Called before the last number of a listener that no other process shares is closed.
 #[cold]
 pub fn keep(listener: &Socket) {
     let Some(local) = listener.local.get() else { return };
-    let key = key(listener, local);
     let Some(place) = HELD.iter().find(|h| h.fd.compare_exchange(0, -1, Ordering::AcqRel, Ordering::Relaxed).is_ok())
     else {
         return;
     };
-    place.key.store(key, Ordering::Relaxed);
+    place.local.set(local);
+    place.domain.store(listener.domain(), Ordering::Relaxed);
     // Counts this thread itself, since connections may end while others are still being counted.
     place.count.store(1, Ordering::Release);
     table::each(0, usize::MAX, |_, e| {
@@ -80,23 +79,28 @@ fn stay_behind(fd: i32, local: SocketAddr) -> Option<i32> {
     }
 }
 
+/// Whether a connection with this local address is one of a listener.
+fn is_of(listener: SocketAddr, own: SocketAddr) -> bool {
+    let ip = listener.ip().to_canonical();
+    own.port() == listener.port() && (ip.is_unspecified() || ip == own.ip().to_canonical())
+}
+
 fn accepted_at(s: &Socket, domain: i32, listener: SocketAddr) -> bool {
-    let there = |own: SocketAddr| {
-        let ip = listener.ip().to_canonical();
-        own.port() == listener.port() && (ip.is_unspecified() || ip == own.ip().to_canonical())
-    };
     s.is_shm()
         && s.domain() == domain
-        && s.local.get().is_some_and(there)
+        && s.local.get().is_some_and(|own| is_of(listener, own))
         && s.endpoint().is_some_and(|ep| ep.side.link().side() == Side::Server)
 }
 
 /// Called when a connection that needs a kept port ends.
 #[cold]
 pub fn left(connection: &Socket) {
-    let Some(local) = connection.local.get() else { return };
-    let key = key(connection, local);
-    let of_it = |h: &&Held| h.fd.load(Ordering::Acquire) != 0 && h.key.load(Ordering::Relaxed) == key;
+    let Some(own) = connection.local.get() else { return };
+    let of_it = |h: &&Held| {
+        h.fd.load(Ordering::Acquire) != 0
+            && h.domain.load(Ordering::Relaxed) == connection.domain()
+            && h.local.get().is_some_and(|listener| is_of(listener, own))
+    };
     if let Some(place) = HELD.iter().find(of_it) {
         drop_one(place);
     }

@@ -331,7 +331,7 @@ fn receive(
     }
     // Bytes from another host may be copied straight into the program's buffers, `past` the ring.
     let plain = !bad && flags & (MSG_PEEK | MSG_TRUNC) == 0;
-    let (mut past, mut driven) = (0, false);
+    let (mut past, mut driven, mut looked) = (0, false, false);
     loop {
         match if past > 0 { Ok(core::mem::take(&mut past)) } else { t.read(bad) } {
             Ok(0) => return Ok(t.done),
@@ -342,7 +342,7 @@ fn receive(
                 driven = true;
                 past = progress_for_reader(r, t.ep, t.iov, plain);
             }
-            Err(Miss::Empty) if t.nonblock && t.done == 0 && look_for_end(r) => {}
+            Err(Miss::Empty) if t.nonblock && t.done == 0 && look_for_end(r, &mut looked) => {}
             Err(Miss::Empty) if t.nonblock => return t.end(Fail::AGAIN),
             Err(Miss::Empty) => {
                 let roomless = t.iov.left() == 0 && !bad;
@@ -405,6 +405,7 @@ fn transmit(
     call: &mut Waiting,
 ) -> Answer<usize> {
     before_send(r, ep, src.bad(), flags)?;
+    let mut looked = false;
     let mut t = Transfer::new(r, ep, src, flags, call);
     loop {
         if t.ep.side.is_remote() && t.iov.left() > 0 {
@@ -431,7 +432,7 @@ fn transmit(
                 }
             }
             Err(Miss::SwitchDue) => redispatch::complete_switch(r),
-            Err(Miss::Empty) if t.nonblock && t.done == 0 && look_for_end(r) => {}
+            Err(Miss::Empty) if t.nonblock && t.done == 0 && look_for_end(r, &mut looked) => {}
             Err(Miss::Empty) if t.nonblock => {
                 standstill::check();
                 return t.end(Fail::AGAIN);

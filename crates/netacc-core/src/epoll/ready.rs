@@ -45,8 +45,8 @@ pub(super) fn tcp_waits(e: &'static Epoll, reg: &'static Registration, seen: u32
     let _g = e.lock.lock();
     let there = core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) && reg.queue() & (QUEUED | GONE | DISABLED) == 0;
     let plain = events & SPECIAL as u32 == 0 && events & EPOLLIN as u32 != 0;
-    // With the end of a listener that another thread has shut down.
-    let events = EPOLLIN as u32 | seen & EPOLLHUP as u32;
+    // A connection, or the end of a listener that another thread has shut down.
+    let events = seen & (EPOLLIN | EPOLLHUP) as u32;
     (there && plain).then(|| (events, reg.data.load(Ordering::Relaxed)))
 }
 
@@ -188,7 +188,11 @@ pub(super) fn look(e: &Epoll, reg: &'static Registration) -> u32 {
             Some(l) => {
                 let seen = l.tcp_waits.see();
                 // Another process may have accepted the connection, so the kernel is asked again.
-                let ask = || u32::from(raw::events_now(reg.fd.load(Ordering::Relaxed), libc::POLLIN).cast_unsigned());
+                let ask = || {
+                    u32::from(
+                        raw::events_now(reg.fd.load(Ordering::Relaxed), libc::POLLIN | events as i16).cast_unsigned(),
+                    )
+                };
                 let tcp = if seen.is_told() { ask() } else { 0 };
                 if tcp == 0 {
                     l.tcp_waits.take_back(seen);

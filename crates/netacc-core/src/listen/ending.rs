@@ -2,7 +2,7 @@
 
 use crate::epoll::subscription;
 use crate::listen::withdrawal::hand_on;
-use crate::listen::{crowd, entrance};
+use crate::listen::{crowd, entrance, taking};
 use crate::object::listener::{HELD, LISTENERS, Links, Listener, load_link, remote_names, reserved_back};
 use crate::object::reference::at;
 use crate::object::socket::ListenState;
@@ -116,7 +116,7 @@ impl Listener {
 
     pub(crate) fn take_all_links(&'static self) {
         for _ in 0..HELD {
-            if !self.take_links() {
+            if !taking::take_last(self) {
                 return;
             }
         }

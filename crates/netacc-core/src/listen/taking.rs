@@ -83,11 +83,17 @@ fn has_room(l: &Listener, uid: u32) -> bool {
 /// may be younger than theirs; returns whether there was one. A process that has siblings takes up one of them: clients wait
 /// there in the order in which they came, so what the first of them has is older than what the others have.
 pub(crate) fn take_older(l: &'static Listener) -> bool {
-    take_at_doors(l, |_| true)
+    take_at_doors(l, |_| true, false)
 }
 
-/// Takes up clients as [`Listener::take_if`] does, whatever waits here.
-fn take_at_doors(l: &'static Listener, wanted: impl Fn(&Listener) -> bool) -> bool {
+/// Takes up clients that wait at the doors of a listener that this process leaves, or is about to: some at a time; returns whether
+/// there were any. Nobody may come for those that are left, since a process that ends stays counted as a sibling.
+pub(crate) fn take_last(l: &'static Listener) -> bool {
+    take_at_doors(l, |_| true, true)
+}
+
+/// Takes up clients as [`Listener::take_if`] does, whatever waits here. `all`: nothing is left at the doors for siblings.
+fn take_at_doors(l: &'static Listener, wanted: impl Fn(&Listener) -> bool, all: bool) -> bool {
     let mut any = false;
     let mut round = Sweep { budget: HELLOS_PER_ACCEPT, ..Sweep::default() };
     // epoll's work for a new link takes locks that come before this one in the order: so it is done after this one
@@ -100,7 +106,7 @@ fn take_at_doors(l: &'static Listener, wanted: impl Fn(&Listener) -> bool) -> bo
         any |= round.has_something() && enter_taken(l, &mut round);
         // A process that has siblings takes up no more than it can serve, as it would take one connection from the
         // kernel's queue: what waits at the rendezvous can be taken up by any of them.
-        if !more || (l.has_siblings() && l.queued()) {
+        if !more || (!all && l.has_siblings() && l.queued()) {
             return any;
         }
     }
@@ -120,7 +126,7 @@ impl Listener {
         if self.has_siblings() && self.queued() && self.passed_over.swap(1, Ordering::Relaxed) == 0 {
             return false;
         }
-        take_at_doors(self, wanted)
+        take_at_doors(self, wanted, false)
     }
 
     /// To be called before a process that has siblings goes off to serve a connection for any time: takes up the clients

@@ -63,8 +63,8 @@ pub(crate) fn hand_on(links: impl Iterator<Item = &'static Link> + Clone) {
     left.into_iter().for_each(ShmEndpoint::stir_peer);
 }
 
-/// An operator switches the process off: notes which connects wait in shared memory now.
-pub(crate) fn note_waiting(l: &Listener) {
+/// Notes which connects wait in shared memory at a listener that an operator takes off.
+fn note_waiting(l: &Listener) {
     let _g = l.lock.lock();
     for (link, segment) in l.links().filter_map(|link| Some((link, link.segment()?))) {
         link.queue.filled_when_off.store(segment.pushed(), Ordering::Relaxed);
@@ -82,8 +82,12 @@ pub(crate) fn announce(l: &Listener, leaves: bool) {
 }
 
 /// Whether connections wait at the kernel's listener `fd`, and connects that were [noted](note_waiting) still wait in shared
-/// memory, or clients at the doors. Those are older, and would come behind if they were handed on now.
-pub(crate) fn would_reorder(l: &Listener, fd: i32) -> bool {
+/// memory. Those are older, and would come behind if they were handed on now. While the caller `is_patient`, what waits now is
+/// noted, and clients at the doors count as well: afterwards these are so many connects, and no stream of new ones goes on and on.
+pub(crate) fn would_reorder(l: &Listener, fd: i32, is_patient: bool) -> bool {
+    if is_patient {
+        note_waiting(l);
+    }
     let noted = |link: &'static Link| {
         let filled = link.queue.filled_when_off.load(Ordering::Relaxed);
         let taken = link.segment().filter(|_| link.has_queued()).map(Segment::connects_taken);
@@ -91,7 +95,7 @@ pub(crate) fn would_reorder(l: &Listener, fd: i32) -> bool {
     };
     tcp_ready(fd) && {
         let _g = l.lock.lock();
-        l.links().any(noted) || l.doors().any(readable)
+        l.links().any(noted) || (is_patient && l.doors().any(readable))
     }
 }
 

@@ -13,6 +13,11 @@ pub struct Addr {
 }
 
 impl Addr {
+    /// No address.
+    pub const fn new() -> Addr {
+        Addr { ip: [const { AtomicU64::new(0) }; 2], port: AtomicU64::new(0) }
+    }
+
     /// Stores an address.
     pub fn set(&self, a: SocketAddr) {
         let (n, v6) = match a.ip() {

@@ -405,13 +405,13 @@ pub(crate) fn note_all(l: &Listener, position: impl Fn(Segment) -> u64) {
 }
 
 /// Notes up to where the queue of a link that is taken up holds connects which come before the connections that the kernel
-/// has counted, or that came to the kernel since an operator has switched the process off: they may be older, unless the kernel
-/// was asked before clients found the listener. Under its lock.
+/// has counted: they may be older than the count, unless that was made before clients found the listener. Under its lock.
 pub(crate) fn note_taken_up(l: &Listener, link: &Link) {
-    if let Some(segment) = link.segment() {
-        let filled = if l.kernel_turn.precedes_links() { segment.connects_taken() } else { segment.pushed() };
-        link.queue.filled_at_count.store(filled, Ordering::Relaxed);
-        link.queue.filled_when_off.store(filled, Ordering::Relaxed);
+    match link.segment() {
+        Some(segment) if l.kernel_turn.precedes_links() => {
+            link.queue.filled_at_count.store(segment.connects_taken(), Ordering::Relaxed);
+        }
+        _ => note_filled(link),
     }
 }
 

@@ -121,13 +121,13 @@ fn off() {
         "process: switched off by an operator; its connections and its listeners go to kernel TCP, new ones begin there"
     );
     process_mode::switch_off();
+    PAUSE.store(RETRY_FIRST, Ordering::Relaxed);
     table::each_socket(|fd, r| {
         if let Some(_pin) = r.pin()
             && let Some(l) = r.obj.listener()
         {
             // Clients that wait at the rendezvous may have queued the oldest connects.
             l.take_links_of_ours();
-            withdrawal::note_waiting(l);
             leave_listener(fd, r.obj);
         }
     });
@@ -136,7 +136,6 @@ fn off() {
     fd_cache::close_all();
     FROM.store(0, Ordering::Relaxed);
     LEFT.store(0, Ordering::Relaxed);
-    PAUSE.store(RETRY_FIRST, Ordering::Relaxed);
 }
 
 /// Leaves a listener to the kernel, unless that would reverse the order in which its connections are accepted: then the
@@ -145,7 +144,8 @@ fn leave_listener(fd: i32, s: &'static Socket) -> bool {
     if let Some(l) = s.listener().filter(|_| s.path() == Path::Listener) {
         // Before the look at the kernel's queue: a client that connects by TCP from here on waits for the outcome.
         withdrawal::announce(l, true);
-        if withdrawal::would_reorder(l, l.kernel_fd(fd)) {
+        let is_patient = PAUSE.load(Ordering::Relaxed) < RETRY_LONGEST;
+        if withdrawal::would_reorder(l, l.kernel_fd(fd), is_patient) {
             withdrawal::announce(l, false);
             return false;
         }

@@ -326,7 +326,7 @@ fn follow_peer(fd: i32, r: Ref<Socket>) {
         // The peer may have switched, which ends the kernel's stream.
         promote::advance(fd, r);
     } else {
-        look_for_end(r);
+        look_for_end(r, &mut false);
     }
 }
 

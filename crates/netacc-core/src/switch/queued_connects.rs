@@ -183,26 +183,32 @@ fn may_be_accepted_elsewhere(s: &Socket, ep: &ShmEndpoint) -> bool {
 }
 
 /// Makes the connects to processes of this host by TCP that wait in a queue, where `may_stay_behind` is true of one. Those to one
-/// destination go together, whatever link each of them waits on, so that their order stays.
+/// destination go together, whatever link each of them waits on, so that their order stays. Before a fork those of one link do:
+/// none can be moved afterwards, so as many as have room are, and the order counts less.
 fn leave_queues(may_stay_behind: impl Fn(&Socket, &ShmEndpoint) -> bool, why: Reason) {
-    let mut found: Vec<(SocketAddr, u64, Ref<Socket>)> = Vec::new();
+    let mut found: Vec<((SocketAddr, usize), u64, Ref<Socket>)> = Vec::new();
+    let by_link = why == Reason::Fork;
     table::each_socket(|_, r| {
         if let Some(dest) = r.obj.peer.get().filter(|_| r.obj.is_shm() && !r.obj.has(SHARED)) {
             let waits = |ep: &'static ShmEndpoint| {
-                (ep.side.is_queued() && !ep.side.is_remote() && may_stay_behind(r.obj, ep))
-                    .then(|| (dest, queued::made_at(ep), r))
+                (ep.side.is_queued() && !ep.side.is_remote() && may_stay_behind(r.obj, ep)).then(|| {
+                    (
+                        (dest, if by_link { core::ptr::from_ref(ep.side.link()).addr() } else { 0 }),
+                        queued::made_at(ep),
+                        r,
+                    )
+                })
             };
             found.extend(with_endpoint(r, waits).flatten());
         }
     });
     found.sort_unstable_by_key(|(_, when, _)| *when);
-    while let Some((dest, ..)) = found.first().copied() {
-        let (mut queue, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|(to, ..)| *to == dest);
+    while let Some((key, ..)) = found.first().copied() {
+        let (mut queue, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|(of, ..)| *of == key);
         // A socket with several numbers is found several times.
         queue.dedup_by_key(|(.., r)| core::ptr::from_ref(r.obj));
-        // In the kernel's queue they would come behind younger ones that are there already. After a fork none can be moved any
-        // more, and there the order counts less.
-        if why != Reason::Operator || !kernel_queue::holds_ours(dest) {
+        // In the kernel's queue they would come behind younger ones that are there already.
+        if by_link || !kernel_queue::holds_ours(key.0) {
             redispatch::bypass(&queue.into_iter().map(|(.., r)| r).collect::<Vec<_>>(), why);
         }
         found = others;

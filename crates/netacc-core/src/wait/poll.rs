@@ -168,9 +168,10 @@ fn sleep_once(
 /// Looks at the entries that are ours, and at the sockets of their peers if the call is not going to sleep: in its sleep a call
 /// hears of the end of a peer.
 fn look(fds: &Fds, deadline: Deadline) -> Look {
-    let found = fds.look();
-    let sleeps = found.ready == 0 && deadline != Deadline::Now;
-    if found.silent && !sleeps && fds.look_for_ends() { fds.look() } else { found }
+    let waits = deadline != Deadline::Now;
+    let found = fds.look(waits);
+    let sleeps = found.ready == 0 && waits;
+    if found.silent && !sleeps && fds.look_for_ends() { fds.look(waits) } else { found }
 }
 
 fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Answer<usize> {

@@ -62,6 +62,12 @@ pub(super) struct Fds {
     candidates: Vec<Polled>,
 }
 
+/// Whether the sockets of the peer of a connection are to be looked at in the tick `now` of the kernel's clock; 0: at any time.
+fn is_silent(ours: Option<Ours>, now: u64) -> bool {
+    let Some(Ours::Connection(s)) = ours else { return false };
+    now == 0 || s.ring().is_some_and(|ep| end_look::is_due(ep, now))
+}
+
 impl Fds {
     /// The application's array of `n` entries at `p`.
     ///
@@ -78,8 +84,10 @@ impl Fds {
         }
     }
 
-    /// Fills in the events of all our entries, as far as they are known without a question to the kernel about listeners.
-    pub(super) fn look(&self) -> Look {
+    /// Fills in the events of all our entries, as far as they are known without a question to the kernel about listeners. `waits`:
+    /// the call sleeps if there are none, and hears of the end of a peer then.
+    pub(super) fn look(&self, waits: bool) -> Look {
+        let now = if waits { 0 } else { time::coarse() };
         let (foreign, unsettled, silent) = (false, false, false);
         let mut found = Look { ready: 0, foreign, listeners: 0..0, unsettled, silent, set: WaitSet::new() };
         self.each(|i, p| {
@@ -87,7 +95,7 @@ impl Fds {
                 Some(events) => {
                     p.revents = events;
                     found.ready += usize::from(events != 0);
-                    found.silent |= events & !(POLLOUT | POLLWRNORM) == 0 && matches!(ours, Some(Ours::Connection(_)));
+                    found.silent |= events & !(POLLOUT | POLLWRNORM) == 0 && is_silent(ours, now);
                     if let Some(Ours::Listener(_)) = ours {
                         let first = if found.listeners.is_empty() { i } else { found.listeners.start };
                         found.listeners = first..i + 1;

@@ -4,6 +4,7 @@
 use crate::shm::ShmEndpoint;
 use crate::shm::sharers::poll_liveness_after;
 use crate::wait::WaitSet;
+use netacc_sys::raw;
 
 /// Whether the peer's sockets have not been looked at in the tick `now` of the kernel's clock
 /// ([`netacc_sys::time::coarse`]). Needs no pin: a wrong answer costs a look, or leaves it to the next tick.
@@ -17,6 +18,13 @@ pub fn is_due(ep: &ShmEndpoint, now: u64) -> bool {
 /// Whether the end of the peer shows at a liveness socket, since one of the two sides has forked.
 fn tells_by_liveness(ep: &ShmEndpoint) -> bool {
     ep.side.link().is_inherited() || ep.liveness.has_peer()
+}
+
+/// Whether one of the liveness sockets that tell of the peer shows an end.
+fn has_liveness_ended(ep: &ShmEndpoint) -> bool {
+    let own = if ep.side.link().is_inherited() { ep.liveness.to_poll(&ep.side) } else { -1 };
+    let ended = |fd| raw::events_now(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
+    [ep.liveness.peer_fd(), own].into_iter().any(|fd| fd >= 0 && ended(fd))
 }
 
 /// Takes in what the peer's sockets tell, above all its end, once in each tick `now` of the kernel's clock. Returns
@@ -33,7 +41,8 @@ pub fn look(ep: &'static ShmEndpoint, now: u64) -> bool {
         link.service_if_readable();
     }
     let by_liveness = ep.side.is_live() && tells_by_liveness(ep) && ep.liveness.last_look.take(now);
-    if let Some(v) = ep.side.view().filter(|_| by_liveness) {
+    // Nothing is read before the end: a byte there may be meant for another process that has the connection.
+    if let Some(v) = ep.side.view().filter(|_| by_liveness && has_liveness_ended(ep)) {
         poll_liveness_after(ep, &v, &WaitSet::new());
     }
     link.put();
