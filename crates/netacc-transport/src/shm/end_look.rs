@@ -22,9 +22,11 @@ fn tells_by_liveness(ep: &ShmEndpoint) -> bool {
 
 /// Whether one of the liveness sockets that tell of the peer shows an end.
 fn has_liveness_ended(ep: &ShmEndpoint) -> bool {
-    let own = if ep.side.link().is_inherited() { ep.liveness.to_poll(&ep.side) } else { -1 };
+    // A socket that listens shows no end: what was accepted from it does.
+    let is_inherited = ep.side.link().is_inherited();
+    let own = if is_inherited { [ep.liveness.to_poll(&ep.side), ep.liveness.accepted_fd()] } else { [-1, -1] };
     let ended = |fd| raw::events_now(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
-    [ep.liveness.peer_fd(), own].into_iter().any(|fd| fd >= 0 && ended(fd))
+    [ep.liveness.peer_fd(), own[0], own[1]].into_iter().any(|fd| fd >= 0 && ended(fd))
 }
 
 /// Takes in what the peer's sockets tell, above all its end, once in each tick `now` of the kernel's clock. Returns
