@@ -82,8 +82,9 @@ pub(crate) fn announce(l: &Listener, leaves: bool) {
 }
 
 /// Whether connections wait at the kernel's listener `fd`, and connects that were [noted](note_waiting) still wait in shared
-/// memory. Those are older, and would come behind if they were handed on now. While the caller `is_patient`, what waits now is
-/// noted, and clients at the doors count as well: afterwards these are so many connects, and no stream of new ones goes on and on.
+/// memory. Those are older, and would come behind if they were handed on now. While the caller `is_patient`, everything that
+/// waits at this moment is noted, and clients at the doors count as well. Afterwards no further connects are noted, so the number
+/// of those that the caller has to wait for only falls.
 pub(crate) fn would_reorder(l: &Listener, fd: i32, is_patient: bool) -> bool {
     if is_patient {
         note_waiting(l);

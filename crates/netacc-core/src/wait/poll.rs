@@ -117,7 +117,7 @@ pub(super) unsafe fn poll_with(
 
 /// What a look at the entries means for the call.
 enum Seen {
-    /// So many entries have events, or none in a call that does not wait.
+    /// The number of entries that have events: the call returns it. It is 0 only in a call that does not wait.
     Events(usize),
     /// An entry is not what it was when it was looked at.
     Changed,
