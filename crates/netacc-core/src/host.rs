@@ -31,7 +31,7 @@ pub(crate) static HOST: &dyn Host = &Program;
 
 /// The socket of a token. The object may stand for another connection by now ([`Ref::valid`]).
 fn socket(token: ConnToken) -> Option<Ref<Socket>> {
-    let obj = reference::at(token.object as *mut Socket)?;
+    let obj = reference::at::<Socket>(token.object)?;
     Some(Ref { obj, generation: token.generation })
 }
 
@@ -94,7 +94,7 @@ impl Host for Program {
     }
 
     fn stats_of(&self, ep: &'static ShmEndpoint) -> Option<&'static SockEntry> {
-        let s = reference::at(ep.owner.load(Ordering::Acquire) as *mut Socket)?;
+        let s = reference::at::<Socket>(ep.owner.load(Ordering::Acquire))?;
         s.endpoint().filter(|e| core::ptr::eq(*e, ep))?;
         s.stats()
     }

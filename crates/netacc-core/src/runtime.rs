@@ -3,10 +3,10 @@
 use crate::config_file::ConfigFile;
 use crate::rule_table::RuleTable;
 use alloc::boxed::Box;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use netacc_conf::{Call, Choice, Config, Rules, Transports};
 use netacc_stats::{Reason, SockEntry, page};
-use netacc_sys::{raw, reserved_fds, time};
+use netacc_sys::{AtomicRef, raw, reserved_fds, time};
 use netacc_transport::shm::budget;
 use rustix::fd::OwnedFd;
 
@@ -21,17 +21,15 @@ pub struct Runtime {
     random: AtomicU64,
 }
 
-static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(core::ptr::null_mut());
+static RUNTIME: AtomicRef<Runtime> = AtomicRef::none();
 
 /// The rules of this program.
 static RULES: RuleTable = RuleTable::new();
 
 /// The runtime, if there is one.
 #[inline]
-#[allow(unsafe_code)]
 pub fn get() -> Option<&'static Runtime> {
-    // SAFETY: null or a leaked box. Acquire pairs with the store in `publish`.
-    unsafe { RUNTIME.load(Ordering::Acquire).as_ref() }
+    RUNTIME.load()
 }
 
 /// The descriptor of our stats page (+ 1).
@@ -86,7 +84,7 @@ impl Runtime {
 
     /// Makes this the runtime of the process.
     pub(crate) fn publish(&'static self) {
-        RUNTIME.store(core::ptr::from_ref(self).cast_mut(), Ordering::Release);
+        RUNTIME.store(Some(self));
     }
 
     /// What the rules and `NACC_ENABLE_RDMA_DEFAULT` permit for a call, and the number of the rule set.

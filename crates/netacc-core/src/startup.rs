@@ -7,11 +7,11 @@ use crate::{go, host, own_calls, process_mode, runtime};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_conf::{Config, Diagnostic};
 use netacc_stats::{OFF_BEFORE_THE_PAGE, Reason};
 use netacc_sys::errno::Errno;
-use netacc_sys::{Lock, libc_kind, lock_rank, own_limit, raw, reserved_fds};
+use netacc_sys::{AtomicRef, Lock, libc_kind, lock_rank, own_limit, raw, reserved_fds};
 use netacc_transport::shm::strangers::Offence;
 use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags, open};
@@ -27,18 +27,16 @@ static STARTING: Lock<{ lock_rank::STARTUP }> = Lock::new();
 static STARTER: AtomicU32 = AtomicU32::new(0);
 
 /// What the exported functions prepare for a process that has TCP sockets.
-static PREPARE: AtomicPtr<fn()> = AtomicPtr::new(core::ptr::null_mut());
+static PREPARE: AtomicRef<fn()> = AtomicRef::none();
 
 /// To be called when the library is loaded: `prepare` is called once, before the process has its first TCP socket.
 pub fn before_first_socket(prepare: &'static fn()) {
-    PREPARE.store(core::ptr::from_ref(prepare).cast_mut(), Ordering::Release);
+    PREPARE.store(Some(prepare));
 }
 
 /// Calls what [`before_first_socket`] was given.
-#[allow(unsafe_code)]
 fn prepare() {
-    // SAFETY: null, or a static function. Acquire pairs with the store above.
-    if let Some(prepare) = unsafe { PREPARE.load(Ordering::Acquire).as_ref() } {
+    if let Some(prepare) = PREPARE.load() {
         prepare();
     }
 }

@@ -22,6 +22,7 @@ macro_rules! tables {
 }
 
 pub mod addr;
+pub mod atomic_ref;
 pub mod cancel;
 pub mod closer;
 pub mod cpu;
@@ -63,6 +64,7 @@ pub mod user;
 pub mod visits;
 pub mod weak;
 
+pub use atomic_ref::AtomicRef;
 pub use errno::Errno;
 pub use lock::{Guard, Lock};
 pub use locked::{Locked, LockedGuard};

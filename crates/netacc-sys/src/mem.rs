@@ -34,6 +34,8 @@ unsafe impl Zeroed for core::sync::atomic::AtomicU32 {}
 unsafe impl Zeroed for core::sync::atomic::AtomicI32 {}
 // SAFETY: a plain word, of which zero (null) is a value.
 unsafe impl<T> Zeroed for core::sync::atomic::AtomicPtr<T> {}
+// SAFETY: each element may be zero.
+unsafe impl<T: Zeroed, const N: usize> Zeroed for [T; N] {}
 
 /// Maps `len` zeroed bytes, which are committed only when touched, and lie in huge pages where the kernel gives those
 /// unasked.
@@ -149,11 +151,14 @@ pub fn is_affordable(len: usize) -> bool {
     getrlimit(Resource::As).current.is_none_or(|limit| len as u64 <= limit / SHARE)
 }
 
-/// Maps `len` zeroed bytes that are shared with all processes forked from this one.
-pub fn map_shared(len: usize) -> Result<NonNull<u8>> {
+/// Maps a zeroed object that is shared with all processes forked from this one. It lives as long as the process.
+pub fn shared<T: Zeroed>() -> Result<&'static T> {
+    const { assert!(align_of::<T>() <= 4096) };
+    let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a fresh mapping overlaps nothing.
-    let p = unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)? };
-    NonNull::new(p.cast()).ok_or(crate::Errno::NOMEM)
+    let p = unsafe { mmap_anonymous(ptr::null_mut(), size_of::<T>(), access, MapFlags::SHARED)? };
+    // SAFETY: the mapping is large enough, aligned, zeroed and never removed, and T: Zeroed.
+    unsafe { p.cast::<T>().as_ref() }.ok_or(crate::Errno::NOMEM)
 }
 
 /// Unmaps a region got from [`map`].

@@ -2,6 +2,7 @@
 //! thread still has is never a wild pointer, only perhaps a recycled object (which carries a
 //! generation to tell).
 
+use crate::atomic_ref::AtomicRef;
 use crate::lock::Lock;
 use crate::lock_rank;
 use crate::mem::{self, Zeroed};
@@ -10,16 +11,16 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 /// Objects that can be kept in a [`Slab`].
 pub trait Pooled: Zeroed + 'static {
     /// The link of the free list; used by the slab only.
-    fn next_free(&self) -> &AtomicPtr<Self>
+    fn next_free(&self) -> &AtomicRef<Self>
     where
         Self: Sized;
 }
 
 /// A free list of `T` fed by chunks from the kernel.
 #[derive(Debug)]
-pub struct Slab<T> {
+pub struct Slab<T: 'static> {
     lock: Lock<{ lock_rank::LEAF }>,
-    free: AtomicPtr<T>,
+    free: AtomicRef<T>,
     chunk: AtomicU32,
     /// The objects of the last chunk that nobody has had yet: the first of them, and their number. They are not in the
     /// list, which would touch a page of each.
@@ -32,7 +33,7 @@ impl<T: Pooled> Slab<T> {
     pub const fn new() -> Slab<T> {
         Slab {
             lock: Lock::new(),
-            free: AtomicPtr::new(core::ptr::null_mut()),
+            free: AtomicRef::none(),
             // Large objects are links, of which most processes have one or two.
             chunk: AtomicU32::new(if size_of::<T>() > 4096 { 2 } else { 8 }),
             fresh: AtomicPtr::new(core::ptr::null_mut()),
@@ -65,7 +66,7 @@ impl<T: Pooled> Slab<T> {
         // at the end of a `&'static [T]`.
         let obj: &'static T = unsafe { p.as_ref() }?;
         // A page that is read first is faulted in twice: as the kernel's page of zeroes, and at the first write.
-        obj.next_free().store(core::ptr::null_mut(), Ordering::Relaxed);
+        obj.next_free().set(None);
         Some(obj)
     }
 
@@ -76,16 +77,13 @@ impl<T: Pooled> Slab<T> {
     }
 
     fn push(&self, obj: &'static T) {
-        obj.next_free().store(self.free.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.free.store(core::ptr::from_ref(obj).cast_mut(), Ordering::Relaxed);
+        obj.next_free().set(self.free.get());
+        self.free.set(Some(obj));
     }
 
-    #[allow(unsafe_code)]
     fn pop(&self) -> Option<&'static T> {
-        let p = self.free.load(Ordering::Relaxed);
-        // SAFETY: the list only ever holds pointers made from `&'static T` in `push`; we hold the lock.
-        let obj: &'static T = unsafe { p.as_ref() }?;
-        self.free.store(obj.next_free().load(Ordering::Relaxed), Ordering::Relaxed);
+        let obj = self.free.get()?;
+        self.free.set(obj.next_free().get());
         Some(obj)
     }
 }

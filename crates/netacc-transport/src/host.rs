@@ -6,11 +6,10 @@
 use crate::shm::claim::Claim;
 use crate::shm::{Link, ShmEndpoint};
 use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::{AtomicPtr, Ordering};
 use netacc_conf::Config;
 use netacc_stats::{Reason, SockEntry};
-use netacc_sys::Guard;
 use netacc_sys::time::Deadline;
+use netacc_sys::{AtomicRef, Guard};
 use netacc_wire::companion::{OwnPort, TOKEN};
 
 /// A token by which the socket layer names a socket of the program. It is opaque to the transports.
@@ -142,18 +141,15 @@ pub trait Host: Sync {
     fn tend_queued(&self, before: &dyn Fn()) -> bool;
 }
 
-/// Address of the reference that was passed to [`set`]; null: none.
-static HOST: AtomicPtr<&'static dyn Host> = AtomicPtr::new(core::ptr::null_mut());
+/// What was passed to [`set`].
+static HOST: AtomicRef<&'static dyn Host> = AtomicRef::none();
 
 /// Sets the socket layer that the transports of this process work for.
 pub fn set(host: &'static &'static dyn Host) {
-    // Release: a thread that finds the reference finds what it refers to.
-    HOST.store(core::ptr::from_ref(host).cast_mut(), Ordering::Release);
+    HOST.store(Some(host));
 }
 
 /// The socket layer; `None`: it was not set yet, so there is no connection.
-#[allow(unsafe_code)]
 pub fn host() -> Option<&'static dyn Host> {
-    // SAFETY: null, or a reference that lives for ever.
-    unsafe { HOST.load(Ordering::Acquire).as_ref() }.copied()
+    HOST.load().copied()
 }

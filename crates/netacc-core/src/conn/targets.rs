@@ -2,24 +2,22 @@
 
 use crate::conn::kernel_queue;
 use crate::conn::reuseport::ReuseportGroup;
-use crate::object::reference::at;
-use core::iter::successors;
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
-use netacc_sys::{Lock, cpu, lock_rank};
+use netacc_sys::{AtomicRef, Lock, cpu, lock_rank};
 use netacc_transport::shm::{Link, is_handing_on};
 
 /// A destination and our links to it.
 #[derive(Debug)]
 pub struct Target {
-    next_free: AtomicPtr<Target>,
-    next: AtomicPtr<Target>,
+    next_free: AtomicRef<Target>,
+    next: AtomicRef<Target>,
     pub(super) dest: crate::object::address::Addr,
     /// Whether the destination is on another host. An address that moves to this host becomes another destination.
     remote: AtomicBool,
-    links: AtomicPtr<Link>,
+    links: AtomicRef<Link>,
     /// Counter for the rotation over the links of a listener that several processes serve, and over listeners that
     /// share a port.
     pub(super) rotation: AtomicU32,
@@ -33,25 +31,25 @@ mod zeroed {
 }
 
 impl Pooled for Target {
-    fn next_free(&self) -> &AtomicPtr<Target> {
+    fn next_free(&self) -> &AtomicRef<Target> {
         &self.next_free
     }
 }
 
 const BUCKETS: usize = 64;
-static BUCKET: [AtomicPtr<Target>; BUCKETS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; BUCKETS];
+static BUCKET: [AtomicRef<Target>; BUCKETS] = [const { AtomicRef::none() }; BUCKETS];
 static TARGETS: Slab<Target> = Slab::new();
 /// Guards the buckets, the targets' lists of links, and the order of connects on a link.
 pub(super) static POOL: Lock<{ lock_rank::POOL }> = Lock::new();
 
 /// The head of the list in which a target for `dest` is.
-fn bucket(dest: SocketAddr) -> Option<&'static AtomicPtr<Target>> {
+fn bucket(dest: SocketAddr) -> Option<&'static AtomicRef<Target>> {
     BUCKET.get(usize::from(dest.port()) % BUCKETS)
 }
 
 /// The targets of a bucket. Under [`POOL`].
-fn targets(head: &AtomicPtr<Target>) -> impl Iterator<Item = &'static Target> + use<> {
-    successors(at(head.load(Ordering::Relaxed)), |t| at(t.next.load(Ordering::Relaxed)))
+fn targets(head: &AtomicRef<Target>) -> impl Iterator<Item = &'static Target> + use<> {
+    head.list(|t| &t.next)
 }
 
 /// The target for `dest`, if there is one. Under [`POOL`].
@@ -68,17 +66,11 @@ pub(super) fn target(dest: SocketAddr, remote: bool) -> Option<&'static Target> 
     let t = TARGETS.alloc()?;
     t.dest.set(dest);
     t.remote.store(remote, Ordering::Relaxed);
-    t.links.store(core::ptr::null_mut(), Ordering::Relaxed);
+    t.links.set(None);
     t.reuseport.reset();
-    t.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
-    head.store(core::ptr::from_ref(t).cast_mut(), Ordering::Relaxed);
+    t.next.set(head.get());
+    head.set(Some(t));
     Some(t)
-}
-
-#[allow(unsafe_code)]
-fn load_link(p: &AtomicPtr<Link>) -> Option<&'static Link> {
-    // SAFETY: links are type-stable; the list is only changed under POOL.
-    unsafe { p.load(Ordering::Relaxed).as_ref() }
 }
 
 /// Time (ticks, some 20 microseconds) for which the kernel's answer that the peer lives is believed.
@@ -105,7 +97,7 @@ pub(super) fn target_or_unused(dest: SocketAddr, stands_in: fn(SocketAddr) -> bo
     for t in targets(bucket(dest)?) {
         match t.dest.get() {
             Some(of) if of == dest => return Some(t),
-            Some(of) if stands_in(of) && load_link(&t.links).is_none() => free = Some(t),
+            Some(of) if stands_in(of) && t.links.is_none() => free = Some(t),
             _ => {}
         }
     }
@@ -146,18 +138,18 @@ fn remove(t: &'static Target, stays: impl Fn(&Link) -> bool) -> bool {
 
 /// Adds a link to the list, which has a reference to it from now on. Under [`POOL`].
 pub(super) fn add(t: &'static Target, link: &'static Link) {
-    link.next.store(t.links.load(Ordering::Relaxed), Ordering::Relaxed);
-    t.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+    link.next.set(t.links.get());
+    t.links.set(Some(link));
 }
 
 /// Removes the links for which `keep` is false from the list. Their connections go on.
 pub(super) fn retain(t: &'static Target, mut keep: impl FnMut(&Link) -> bool) {
-    let mut cell: &'static AtomicPtr<Link> = &t.links;
-    while let Some(l) = load_link(cell) {
+    let mut cell: &'static AtomicRef<Link> = &t.links;
+    while let Some(l) = cell.get() {
         if keep(l) {
             cell = &l.next;
         } else {
-            cell.store(l.next.load(Ordering::Relaxed), Ordering::Relaxed);
+            cell.set(l.next.get());
             // The link's open connections keep their own references to it.
             l.put();
         }
@@ -183,7 +175,7 @@ pub(crate) fn any_connect_waits() -> bool {
 
 /// The links of a target, newest first. Under [`POOL`].
 pub(super) fn links(t: &'static Target) -> impl Iterator<Item = &'static Link> {
-    successors(load_link(&t.links), |l| load_link(&l.next))
+    t.links.list(|l| &l.next)
 }
 
 /// The links to the listener with the cookie `member` (0: there is only one listener).
@@ -195,6 +187,6 @@ pub(super) fn links_to(t: &'static Target, member: u64) -> impl Iterator<Item = 
 pub fn after_fork() {
     for t in BUCKET.iter().flat_map(targets) {
         links(t).for_each(Link::inherit);
-        t.links.store(core::ptr::null_mut(), Ordering::Relaxed);
+        t.links.set(None);
     }
 }

@@ -8,7 +8,7 @@ use crate::epoll::ready::{news, touch};
 use crate::epoll::registration::link;
 use crate::epoll::unlink::unlink;
 use crate::object::instance::{Epoll, FRESH, QUEUED, Registration, STRUCTURE};
-use crate::object::reference::{Ref, at};
+use crate::object::reference::Ref;
 use crate::object::source::Source;
 use crate::outcome::Outcome;
 use alloc::vec::Vec;
@@ -19,7 +19,7 @@ use netacc_sys::errno::{Errno, Result};
 /// Whether a nested instance that the kernel reports was woken by a foreign descriptor. Events of our own descriptors
 /// are counted in `news`, and their wakers are also written for other purposes.
 pub(crate) fn stirred_by_others(reg: &Registration) -> bool {
-    let Some(child) = at(reg.child.load(Ordering::Relaxed)) else { return false };
+    let Some(child) = reg.child.get() else { return false };
     let child = Ref { obj: child, generation: child.generation() };
     // Events are not taken from the kernel's set while another thread sleeps in the instance.
     let unknown = child.obj.sleepers.load(Ordering::SeqCst) > 0;
@@ -40,8 +40,7 @@ pub(crate) fn control(e: &'static Epoll, op: i32, fd: i32, child: Ref<Epoll>, ev
     if !child.valid() {
         return Outcome::Failed(Errno::BADF);
     }
-    let is_meant =
-        |reg: &&Registration| reg.fd.load(Ordering::Relaxed) == fd && !reg.child.load(Ordering::Relaxed).is_null();
+    let is_meant = |reg: &&Registration| reg.fd.load(Ordering::Relaxed) == fd && !reg.child.is_none();
     let known = e.registered().filter(is_meant).last();
     let result = match (op, known, event) {
         (EPOLL_CTL_ADD, None, Some(ev)) => add_nested(e, fd, child, ev),
@@ -67,7 +66,7 @@ fn add_nested(e: &'static Epoll, fd: i32, child: Ref<Epoll>, ev: (u32, u64)) -> 
     e.enter(EPOLL_CTL_ADD, fd, ev.0 & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg))
         .inspect_err(|_| unlink(e, reg))?;
     reg.set_source(e, Source::Nested);
-    reg.child.store(core::ptr::from_ref(child.obj).cast_mut(), Ordering::Release);
+    reg.child.store(Some(child.obj));
     enter_own(e, reg, child.obj);
     touch(e, reg);
     Ok(())
@@ -89,7 +88,7 @@ pub(crate) fn absorb_children(e: &'static Epoll) {
         let _g = e.lock.lock();
         let mut room = few.iter_mut();
         for reg in e.registered() {
-            if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
+            if let Some(child) = reg.child.get() {
                 let child = Ref { obj: child, generation: child.generation() };
                 match room.next() {
                     Some(cell) => *cell = Some(child),

@@ -5,7 +5,6 @@ use crate::epoll::{nested, ready, subscription};
 use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::object::instance::{Epoll, STRUCTURE};
-use crate::object::reference::at;
 use core::sync::atomic::Ordering;
 use netacc_sys::reserved_fds;
 use netacc_sys::signals::Blocked;
@@ -28,7 +27,7 @@ pub fn put(e: &'static Epoll) {
     let _b = Blocked::all();
     let _s = STRUCTURE.lock();
     e.generation.fetch_add(1, Ordering::Release);
-    while let Some(reg) = at(e.registrations.load(Ordering::Relaxed)) {
+    while let Some(reg) = e.registrations.get() {
         unlink_closed(e, reg);
     }
     // Outer instances forget it, as in the kernel.

@@ -6,7 +6,6 @@ use crate::epoll::registration::each_registration;
 use crate::epoll::subscription::{self, Attached, attach};
 use crate::object::instance::{Epoll, Registration, STRUCTURE};
 use crate::object::listener::Listener;
-use crate::object::reference::at;
 use crate::object::socket::Socket;
 use crate::object::source::Source;
 use core::sync::atomic::Ordering;
@@ -39,7 +38,7 @@ pub(super) fn watch_listener(e: &'static Epoll, reg: &'static Registration, fd: 
     let mut unheard = false;
     l.each_link(|link| {
         if let Some(q) = link.endpoint(CONTROL_SLOT) {
-            let attached = attach(e, q, core::ptr::from_ref(reg) as usize);
+            let attached = attach(e, q, reg);
             unheard |= attached == Attached::Nowhere && !link.is_inherited();
         }
     });
@@ -81,7 +80,7 @@ pub(super) fn unhear_listener(e: &'static Epoll, reg: &'static Registration, s: 
     }
     l.each_link(|link| {
         if let Some(q) = link.endpoint(CONTROL_SLOT) {
-            subscription::detach(e, q, core::ptr::from_ref(reg) as usize);
+            subscription::detach(e, q, reg);
         }
     });
 }
@@ -90,8 +89,8 @@ pub(super) fn unhear_listener(e: &'static Epoll, reg: &'static Registration, s: 
 /// descriptors or memory are used up, so that a queued connect would not be noticed.
 #[must_use]
 pub fn link_taken(l: &'static Listener, link: &'static Link) -> bool {
-    let Some(s) = at(l.owner.load(Ordering::Acquire)) else { return true };
-    if s.registrations.load(Ordering::Acquire).is_null() {
+    let Some(s) = l.owner.load() else { return true };
+    if s.registrations.load().is_none() {
         return true;
     }
     let _b = Blocked::all();
@@ -100,7 +99,7 @@ pub fn link_taken(l: &'static Listener, link: &'static Link) -> bool {
     let mut heard = true;
     // The first instance has the subscription; the others check the queue in each round.
     each_registration(s, |e, reg| {
-        heard &= attach(e, q, core::ptr::from_ref(reg) as usize) != Attached::Nowhere;
+        heard &= attach(e, q, reg) != Attached::Nowhere;
         let queue = e.lock.lock();
         enqueue(e, reg);
         drop(queue);
@@ -127,12 +126,12 @@ pub fn forget_hello(l: &'static Listener, fd: i32) {
 
 /// Calls `change` for the instances of a listener, to change the entry of a client that has not sent its Hello.
 fn each_hello_watch(l: &'static Listener, change: impl Fn(&'static Epoll, &'static Registration)) {
-    let Some(s) = at(l.owner.load(Ordering::Acquire)) else { return };
+    let Some(s) = l.owner.load() else { return };
     // STRUCTURE is not taken, since a caller may hold it; registrations are type-stable, and an event for a removed one
     // is ignored.
     each_registration(s, |e, reg| {
         // The list of a registration that was removed meanwhile may continue with those of another socket.
-        if core::ptr::eq(reg.sock.load(Ordering::Acquire), s) {
+        if reg.sock.is(s) {
             change(e, reg);
         }
     });

@@ -7,7 +7,6 @@ use crate::epoll::ready::touch_as;
 use crate::epoll::registration::{note_edges, show_to_kernel};
 use crate::epoll::stash;
 use crate::object::instance::{DISABLED, Epoll, Registration};
-use crate::object::reference::at;
 use crate::object::socket::Path;
 use crate::object::source::Source;
 use core::sync::atomic::Ordering;
@@ -18,7 +17,7 @@ pub(crate) fn modify(e: &'static Epoll, reg: &'static Registration, fd: i32, (ev
     if (events | reg.events.load(Ordering::Relaxed)) & EPOLLEXCLUSIVE as u32 != 0 {
         return Err(Errno::INVAL);
     }
-    let s = at(reg.sock.load(Ordering::Relaxed));
+    let s = reg.sock.get();
     stash::forget(e, reg);
     // Done before the kernel's entry changes: its later events count for the new one-shot registration.
     let linked = {

@@ -10,7 +10,6 @@ use crate::epoll::cookies::{Kind, cookie};
 use crate::epoll::ready::{arm, changed, look, news, note_hold};
 use crate::fd::table::{self, Entry};
 use crate::object::instance::{DISABLED, Epoll, FRESH, GONE, QUEUED, Registration};
-use crate::object::reference::at;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLONESHOT};
 
@@ -44,7 +43,7 @@ pub(super) fn on_hint(e: &Epoll, reg: &'static Registration) {
         return;
     }
     // A listener has no edge counters, and without a subscription no hints either: its readiness itself is the event.
-    let marked = at(reg.sock.load(Ordering::Relaxed)).is_none_or(|s| s.listener().is_none());
+    let marked = reg.sock.get().is_none_or(|s| s.listener().is_none());
     let looked_at = reg.source().is_polled() && !marked;
     let new = if looked_at { reg.queue() & FRESH == 0 && look(e, reg) != 0 } else { changed(reg, true) };
     if new {
@@ -65,7 +64,7 @@ pub(super) fn enter_own(e: &Epoll, reg: &Registration, child: &Epoll) {
 
 /// Undoes [`enter_own`].
 pub(super) fn leave_own(e: &Epoll, reg: &Registration) {
-    if let Some(child) = at(reg.child.load(Ordering::Relaxed)).filter(|c| c.set_fd() != c.fd()) {
+    if let Some(child) = reg.child.get().filter(|c| c.set_fd() != c.fd()) {
         let _ = e.enter(EPOLL_CTL_DEL, child.set_fd(), 0, 0);
     }
 }
@@ -74,7 +73,7 @@ pub(super) fn leave_own(e: &Epoll, reg: &Registration) {
 pub(super) fn enter(e: &Epoll, reg: &Registration) {
     let (fd, events) = (reg.fd.load(Ordering::Relaxed), reg.events.load(Ordering::Relaxed));
     let _ = e.enter(EPOLL_CTL_ADD, fd, events & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg));
-    if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
+    if let Some(child) = reg.child.get() {
         enter_own(e, reg, child);
     }
 }
@@ -87,7 +86,7 @@ pub(super) fn show_own(child: &Epoll) {
     table::each(0, usize::MAX, |_, entry| {
         let Entry::Epoll(outer) = entry else { return };
         for reg in outer.obj.registered() {
-            if core::ptr::eq(reg.child.load(Ordering::Relaxed), child) {
+            if reg.child.is(child) {
                 enter_own(outer.obj, reg, child);
             }
         }
@@ -101,7 +100,7 @@ pub(crate) fn arm_children(e: &Epoll) -> bool {
     }
     let mut quiet = true;
     for reg in e.registered() {
-        if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
+        if let Some(child) = reg.child.get() {
             let events = reg.events.load(Ordering::Relaxed);
             let idle = arm(child);
             let held = child.held_until.load(Ordering::Relaxed);

@@ -11,7 +11,6 @@ use crate::object::instance::{
     registered,
 };
 use crate::object::listener::Listener;
-use crate::object::reference::at;
 use crate::object::socket::Socket;
 use crate::object::source::Source;
 use core::sync::atomic::Ordering;
@@ -20,7 +19,7 @@ use netacc_transport::shm::ShmEndpoint;
 
 /// Adapts the registrations of a socket that was registered before it connected and is accelerated now.
 pub fn accelerated(_fd: i32, s: &'static Socket) {
-    if s.registrations.load(Ordering::Acquire).is_null() {
+    if s.registrations.load().is_none() {
         return;
     }
     accelerate(s, || {});
@@ -44,7 +43,7 @@ pub fn switched(s: &'static Socket, old: &'static ShmEndpoint, change: impl FnOn
     let _s = STRUCTURE.lock();
     change();
     each_registration(s, |e, reg| {
-        subscription::detach(e, old, core::ptr::from_ref(reg) as usize);
+        subscription::detach(e, old, reg);
         listen_in(e, reg, s);
     });
 }
@@ -86,7 +85,7 @@ pub fn withdraw(s: &'static Socket, ep: &'static ShmEndpoint) {
 pub fn to_kernel(s: &'static Socket, old: &'static ShmEndpoint) {
     let _s = STRUCTURE.lock();
     each_registration(s, |e, reg| {
-        subscription::detach(e, old, core::ptr::from_ref(reg) as usize);
+        subscription::detach(e, old, reg);
         {
             // A thread that finds the flags cleared finds the new path, too.
             let _g = e.lock.lock();
@@ -110,13 +109,13 @@ fn return_to_kernel(e: &'static Epoll, reg: &'static Registration, s: &'static S
 
 /// Adapts the registrations of a socket that was registered before listen(2) and is a listener now.
 pub fn became_listener(fd: i32, s: &'static Socket) {
-    if s.registrations.load(Ordering::Acquire).is_null() {
+    if s.registrations.load().is_none() {
         return;
     }
     let _s = STRUCTURE.lock();
     for reg in registered(s) {
         // The entries of an inherited instance are its parent's, and stay until this process waits there.
-        let Some(e) = at(reg.epoll.load(Ordering::Relaxed)).filter(|e| !e.is_inherited()) else {
+        let Some(e) = reg.epoll.get().filter(|e| !e.is_inherited()) else {
             continue;
         };
         hide_from_kernel(e, reg);
@@ -127,7 +126,7 @@ pub fn became_listener(fd: i32, s: &'static Socket) {
 
 /// Whether a socket is registered with an instance that this process uses, and not only its parent.
 pub fn is_watched_here(s: &'static Socket) -> bool {
-    if s.registrations.load(Ordering::Acquire).is_null() {
+    if s.registrations.load().is_none() {
         return false;
     }
     let _s = STRUCTURE.lock();
@@ -154,7 +153,7 @@ pub fn no_listener<T>(s: &'static Socket, l: &'static Listener, change: impl FnO
 /// Makes the registration of an accelerated connection report by our own ready queue.
 pub(crate) fn listen_in(e: &'static Epoll, reg: &'static Registration, s: &'static Socket) {
     let Some(ep) = s.endpoint() else { return };
-    if attach(e, ep, core::ptr::from_ref(reg) as usize) == Attached::Here {
+    if attach(e, ep, reg) == Attached::Here {
         reg.set_source(e, Source::ReadySet);
     } else {
         reg.set_source(e, Source::Rounds);
@@ -174,7 +173,7 @@ pub(crate) fn listen_in(e: &'static Epoll, reg: &'static Registration, s: &'stat
 
 /// Adapts the registrations of a socket that was registered before it connected by TCP and is a candidate now.
 pub fn candidate(s: &'static Socket) {
-    if s.registrations.load(Ordering::Acquire).is_null() {
+    if s.registrations.load().is_none() {
         return;
     }
     let _s = STRUCTURE.lock();
@@ -188,7 +187,7 @@ pub fn candidate(s: &'static Socket) {
 /// Notes an edge for every registration: of a listener on which shutdown(2) was called, or of a connection whose ring has to be
 /// read to its end before it goes on elsewhere.
 pub fn stirred(s: &'static Socket) {
-    if s.registrations.load(Ordering::Acquire).is_null() {
+    if s.registrations.load().is_none() {
         return;
     }
     let _s = STRUCTURE.lock();

@@ -7,7 +7,6 @@
 use crate::epoll::ready::is_wanted;
 use crate::object::instance::Epoll;
 use crate::object::listener::Listener;
-use crate::object::reference::at;
 use crate::object::source::Source;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -29,7 +28,7 @@ impl Queues {
             let _g = e.lock.lock();
             for reg in e.registered() {
                 if reg.source() == Source::Queues
-                    && let Some(l) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.listener())
+                    && let Some(l) = reg.sock.get().and_then(|s| s.listener())
                     && !found.iter().any(|x| core::ptr::eq(*x, l))
                 {
                     found.push(l);

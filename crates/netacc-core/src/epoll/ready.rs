@@ -9,7 +9,6 @@ use crate::fork::ownership;
 use crate::object::instance::{
     ACCEPTED, DISABLED, Epoll, FRESH, GONE, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, QUEUED, Registration,
 };
-use crate::object::reference::at;
 use crate::object::socket::Path;
 use crate::object::source::Source;
 use core::sync::atomic::Ordering;
@@ -23,13 +22,12 @@ pub(crate) fn enqueue(e: &Epoll, reg: &'static Registration) {
     if reg.set_queue_bits(QUEUED) & QUEUED != 0 {
         return;
     }
-    reg.next_ready.store(core::ptr::null_mut(), Ordering::Relaxed);
-    let p = core::ptr::from_ref(reg).cast_mut();
-    match at(e.ready_tail.load(Ordering::Relaxed)) {
-        Some(t) => t.next_ready.store(p, Ordering::Relaxed),
-        None => e.ready_head.store(p, Ordering::Relaxed),
+    reg.next_ready.set(None);
+    match e.ready_tail.get() {
+        Some(t) => t.next_ready.set(Some(reg)),
+        None => e.ready_head.set(Some(reg)),
     }
-    e.ready_tail.store(p, Ordering::Relaxed);
+    e.ready_tail.set(Some(reg));
     e.ready_len.store(e.ready_len.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
@@ -40,10 +38,10 @@ pub(crate) fn enqueue(e: &Epoll, reg: &'static Registration) {
 pub(super) fn tcp_waits(e: &'static Epoll, reg: &'static Registration, seen: u32) -> Option<(u32, u64)> {
     const SPECIAL: i32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLRDNORM;
     let events = reg.events.load(Ordering::Relaxed);
-    let listener = at(reg.sock.load(Ordering::Acquire))?.listener()?;
+    let listener = reg.sock.load()?.listener()?;
     listener.tcp_waits.note();
     let _g = e.lock.lock();
-    let there = core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) && reg.queue() & (QUEUED | GONE | DISABLED) == 0;
+    let there = reg.epoll.is(e) && reg.queue() & (QUEUED | GONE | DISABLED) == 0;
     let plain = events & SPECIAL as u32 == 0 && events & EPOLLIN as u32 != 0;
     // A connection, or the end of a listener that another thread has shut down.
     let events = seen & (EPOLLIN | EPOLLHUP) as u32;
@@ -51,11 +49,11 @@ pub(super) fn tcp_waits(e: &'static Epoll, reg: &'static Registration, seen: u32
 }
 
 fn dequeue(e: &Epoll) -> Option<&'static Registration> {
-    let reg = at(e.ready_head.load(Ordering::Relaxed))?;
-    let next = reg.next_ready.load(Ordering::Relaxed);
-    e.ready_head.store(next, Ordering::Relaxed);
-    if next.is_null() {
-        e.ready_tail.store(core::ptr::null_mut(), Ordering::Relaxed);
+    let reg = e.ready_head.get()?;
+    let next = reg.next_ready.get();
+    e.ready_head.set(next);
+    if next.is_none() {
+        e.ready_tail.set(None);
     }
     e.ready_len.store(e.ready_len.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
     reg.unmark(QUEUED);
@@ -75,15 +73,15 @@ pub(crate) fn discard(e: &Epoll) {
 /// Queues the registration of a connection that may have an event. Under the instance's lock.
 pub(crate) fn hinted(e: &Epoll, ep: &ShmEndpoint) {
     // A hint may be stale or forged, but its slot leads to one of our registrations or to none.
-    let mut p = ep.registration.load(Ordering::Acquire) as *mut Registration;
-    while let Some(reg) = at(p) {
-        if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) {
+    let mut next = subscription::first_of(ep);
+    while let Some(reg) = next {
+        if reg.epoll.is(e) {
             if e.is_inner() {
                 on_hint(e, reg);
             }
             enqueue(e, reg);
         }
-        p = reg.alias.load(Ordering::Relaxed);
+        next = reg.alias.get();
     }
 }
 
@@ -109,7 +107,9 @@ pub(crate) fn collect(e: &Epoll) {
     }
     if e.polled.load(Ordering::Relaxed) > 0 || e.nested.load(Ordering::Relaxed) > 0 {
         for reg in e.registered() {
-            let child = at(reg.child.load(Ordering::Relaxed))
+            let child = reg
+                .child
+                .get()
                 // The readiness of an inner instance is EPOLLIN alone.
                 .filter(|_| reg.events.load(Ordering::Relaxed) & EPOLLIN as u32 != 0);
             if !reg.source().is_polled() && child.is_none() {
@@ -130,7 +130,7 @@ pub(crate) fn collect(e: &Epoll) {
 /// Notes that a connection has to switch its path: that cannot be done under the instance's lock, so the thread does it
 /// afterwards. Also notes the time until which a peer holds bytes back, since the end of that time is not notified.
 fn note_switch_due(e: &Epoll, reg: &Registration) {
-    let Some(ep) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.endpoint()) else { return };
+    let Some(ep) = reg.sock.get().and_then(|s| s.endpoint()) else { return };
     if ep.must_switch() {
         e.switch_due.store(1, Ordering::Relaxed);
     }
@@ -150,7 +150,7 @@ pub(super) fn note_hold(e: &Epoll, until: u64) {
 fn look_behind_holds(e: &Epoll) {
     e.held_until.store(0, Ordering::Relaxed);
     for reg in e.registered() {
-        let ep = at(reg.sock.load(Ordering::Relaxed)).filter(|s| s.is_shm()).and_then(|s| s.endpoint());
+        let ep = reg.sock.get().filter(|s| s.is_shm()).and_then(|s| s.endpoint());
         if ep.is_some_and(|ep| ep.is_held_back()) {
             if e.is_inner() {
                 on_hint(e, reg);
@@ -164,10 +164,10 @@ fn look_behind_holds(e: &Epoll) {
 pub(super) fn look(e: &Epoll, reg: &'static Registration) -> u32 {
     let events = reg.events.load(Ordering::Relaxed);
     let mask = events | (EPOLLERR | EPOLLHUP) as u32;
-    if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
+    if let Some(child) = reg.child.get() {
         return if is_ready(child) { mask & Readiness::IN } else { 0 };
     }
-    let Some(s) = at(reg.sock.load(Ordering::Relaxed)) else { return 0 };
+    let Some(s) = reg.sock.get() else { return 0 };
     if s.is_shm() {
         let Some(ep) = s.endpoint() else { return 0 };
         watch_kernel_fds(e, reg, ep);
@@ -226,16 +226,16 @@ pub(super) fn changed(reg: &'static Registration, take: bool) -> bool {
     let events = reg.events.load(Ordering::Relaxed);
     let [data, rest] = &reg.seen;
     let (now, now_rest, lowat);
-    if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
+    if let Some(child) = reg.child.get() {
         (now, now_rest, lowat) = (child.news.load(Ordering::Relaxed).into(), 0, false);
-    } else if let Some(ep) = at(reg.sock.load(Ordering::Relaxed)).filter(|s| s.is_shm()).and_then(|s| s.endpoint()) {
+    } else if let Some(ep) = reg.sock.get().filter(|s| s.is_shm()).and_then(|s| s.endpoint()) {
         let m = ep.edge_seq();
         now = m.data;
         now_rest = u64::from(m.edges) << 32 | u64::from(m.room);
         // Data below SO_RCVLOWAT is no event. After the end no data arrives, but setting that option is an event.
         lowat = ep.edges.lowat() > 1 && !enough::is_lowat_there(ep) && !ep.observed().has_peer_ended();
     } else if reg.source() == Source::Queues
-        && let Some(l) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.listener())
+        && let Some(l) = reg.sock.get().and_then(|s| s.listener())
     {
         (now, now_rest, lowat) = (l.arrived(), 0, false);
     } else {
@@ -297,7 +297,7 @@ fn rewatch_kernel_fds(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint) {
 #[cold]
 fn watch_fd(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint, (fd, which): (i32, u32)) {
     // Another thread may have moved the connection to a kernel socket since the endpoint was looked up.
-    let s = at(reg.sock.load(Ordering::Relaxed));
+    let s = reg.sock.get();
     let here = s.is_some_and(|s| s.ring().is_some_and(|now| core::ptr::eq(now, ep)));
     if here && reg.flags.fetch_or(which, Ordering::Relaxed) & which == 0 {
         // EPOLLOUT is for the sockets whose room counts, and for the byte that wakes: another thread or process may take
@@ -314,7 +314,7 @@ pub(crate) fn arm_liveness(e: &Epoll) -> (bool, bool) {
     for reg in e.registered() {
         if reg.source() == Source::Liveness
             && reg.queue() & DISABLED == 0
-            && let Some(s) = at(reg.sock.load(Ordering::Relaxed))
+            && let Some(s) = reg.sock.get()
             && let Some(ep) = s.endpoint()
         {
             ownership::settle(s);
@@ -330,7 +330,7 @@ pub(crate) fn arm_liveness(e: &Epoll) -> (bool, bool) {
 /// may have been queued because a peer announced less room than the writer waits for, or because a peer liveness socket
 /// was received; no later hint might come for the room.
 fn room_after_all(e: &Epoll, reg: &'static Registration) -> bool {
-    let Some(ep) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.endpoint()) else { return false };
+    let Some(ep) = reg.sock.get().and_then(|s| s.endpoint()) else { return false };
     watch_kernel_fds(e, reg, ep);
     reg.events.load(Ordering::Relaxed) & EPOLLOUT as u32 != 0 && ep.wants_room_still() && news(reg, true)
 }
@@ -340,7 +340,7 @@ fn room_after_all(e: &Epoll, reg: &'static Registration) -> bool {
 fn find(e: &Epoll, reg: &'static Registration) -> u32 {
     let edge = reg.events.load(Ordering::Relaxed) & EPOLLET as u32 != 0;
     // A nested instance counts its events while it is checked.
-    let nested = !reg.child.load(Ordering::Relaxed).is_null();
+    let nested = !reg.child.is_none();
     if edge && !nested && !news(reg, true) && !room_after_all(e, reg) {
         note_switch_due(e, reg);
         return 0;
@@ -407,7 +407,7 @@ fn has_own(e: &'static Epoll) -> bool {
     }
     let _g = e.lock.lock();
     collect(e);
-    while let Some(reg) = at(e.ready_head.load(Ordering::Relaxed)) {
+    while let Some(reg) = e.ready_head.get() {
         let flags = reg.queue();
         if flags & (GONE | DISABLED) == 0 && find(e, reg) != 0 {
             // The registration stays queued, and an edge is still to be reported.
@@ -427,7 +427,7 @@ fn has_own(e: &'static Epoll) -> bool {
 pub(crate) fn refresh(e: &Epoll, reg: &'static Registration, linked: bool) {
     // The edge counters are stored before the readiness is determined: a later event is a new edge.
     news(reg, true);
-    let ready = match at(reg.child.load(Ordering::Relaxed)) {
+    let ready = match reg.child.get() {
         Some(child) => has_own(child) && reg.events.load(Ordering::Relaxed) & Readiness::IN != 0,
         None => look(e, reg) != 0,
     };
@@ -438,7 +438,7 @@ pub(crate) fn refresh(e: &Epoll, reg: &'static Registration, linked: bool) {
         e.notify_outer();
     }
     // A nested instance is queued when its `news` changes; see `collect`.
-    if ready || reg.child.load(Ordering::Relaxed).is_null() {
+    if ready || reg.child.is_none() {
         enqueue(e, reg);
     }
 }

@@ -2,7 +2,6 @@
 
 use crate::epoll::cookies::{self, Kind, cookie, looks_like_cookie};
 use crate::object::instance::{Epoll, Registration, registered};
-use crate::object::reference::at;
 use crate::object::socket::Socket;
 use crate::object::source::Source;
 use core::sync::atomic::Ordering;
@@ -20,7 +19,7 @@ pub(crate) fn new_registration() -> Result<&'static Registration> {
 }
 
 pub(crate) fn release_registration(r: &'static Registration) {
-    r.epoll.store(core::ptr::null_mut(), Ordering::Relaxed);
+    r.epoll.set(None);
     REGISTRATIONS.release(r);
 }
 
@@ -50,7 +49,7 @@ pub(crate) fn show_to_kernel(e: &'static Epoll, reg: &'static Registration, s: &
 
 pub(crate) fn each_registration(s: &'static Socket, mut f: impl FnMut(&'static Epoll, &'static Registration)) {
     for reg in registered(s) {
-        if let Some(e) = at(reg.epoll.load(Ordering::Relaxed)) {
+        if let Some(e) = reg.epoll.get() {
             f(e, reg);
         }
     }
@@ -64,8 +63,7 @@ pub(crate) fn note_edges(e: &Epoll, events: u32) {
 }
 
 pub(crate) fn find(e: &Epoll, s: &Socket, fd: i32) -> Option<&'static Registration> {
-    registered(s)
-        .find(|reg| core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) && reg.fd.load(Ordering::Relaxed) == fd)
+    registered(s).find(|reg| reg.epoll.is(e) && reg.fd.load(Ordering::Relaxed) == fd)
 }
 
 pub(crate) fn link(
@@ -78,20 +76,19 @@ pub(crate) fn link(
     reg.fd.store(fd, Ordering::Relaxed);
     reg.events.store(events, Ordering::Relaxed);
     reg.data.store(data, Ordering::Relaxed);
-    let p = core::ptr::from_ref(reg).cast_mut();
     if let Some(s) = s {
-        reg.sock.store(core::ptr::from_ref(s).cast_mut(), Ordering::Release);
-        reg.next_sock.store(s.registrations.load(Ordering::Relaxed), Ordering::Relaxed);
-        s.registrations.store(p, Ordering::Release);
+        reg.sock.store(Some(s));
+        reg.next_sock.set(s.registrations.get());
+        s.registrations.store(Some(reg));
     }
-    reg.epoll.store(core::ptr::from_ref(e).cast_mut(), Ordering::Relaxed);
+    reg.epoll.set(Some(e));
     let _g = e.lock.lock();
-    let first = e.registrations.load(Ordering::Relaxed);
-    reg.next_all.store(first, Ordering::Relaxed);
-    reg.prev_all.store(core::ptr::null_mut(), Ordering::Relaxed);
-    if let Some(first) = at(first) {
-        first.prev_all.store(p, Ordering::Relaxed);
+    let first = e.registrations.get();
+    reg.next_all.set(first);
+    reg.prev_all.set(None);
+    if let Some(first) = first {
+        first.prev_all.set(Some(reg));
     }
-    e.registrations.store(p, Ordering::Release);
+    e.registrations.store(Some(reg));
     Ok(reg)
 }

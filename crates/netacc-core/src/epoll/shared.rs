@@ -24,15 +24,14 @@ use crate::listen::unsettled;
 use crate::object::instance::{
     DISABLED, Epoll, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS, Registration, STRUCTURE,
 };
-use crate::object::reference::at;
 use crate::object::socket::{Path, Socket};
 use crate::object::source::Source;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
 use netacc_sys::errno::Result;
 use netacc_sys::signals::Blocked;
-use netacc_sys::{mem, raw, reserved_fds, sleeping, time};
+use netacc_sys::{AtomicRef, mem, raw, reserved_fds, sleeping, time};
 use netacc_transport::shm::ShmEndpoint;
 use rustix::fd::{FromRawFd, OwnedFd};
 
@@ -49,26 +48,22 @@ struct SharerFlags {
     unused: AtomicU32,
 }
 
-const PAGE: usize = 4096;
-const FLAGS_PER_PAGE: usize = PAGE / size_of::<SharerFlags>();
+// SAFETY: it consists of atomics, for which zero is valid.
+#[allow(unsafe_code)]
+unsafe impl mem::Zeroed for SharerFlags {}
+
+/// The flags fill a page.
+const FLAGS: usize = 4096 / size_of::<SharerFlags>();
 
 /// The flags, in memory that this process shares with all processes forked from it later. Two instances may have the
 /// same index and so share flags: then one of them gets a separate set without need.
-static SHARED_FLAGS: AtomicPtr<SharerFlags> = AtomicPtr::new(core::ptr::null_mut());
+static SHARED_FLAGS: AtomicRef<[SharerFlags; FLAGS]> = AtomicRef::none();
 
 /// Number of waits, of a millisecond each, of a child for a thread that has to move its entries.
 const MOVES: usize = 100;
 
 fn flags(e: &Epoll) -> Option<&'static SharerFlags> {
-    // Acquire pairs with the publication in `before_fork`.
-    let page = SHARED_FLAGS.load(Ordering::Acquire);
-    if page.is_null() {
-        return None;
-    }
-    let at = e.loop_index.load(Ordering::Relaxed) as usize % FLAGS_PER_PAGE;
-    #[allow(unsafe_code)]
-    // SAFETY: `at` is below the number of flags in the page; they consist of atomics, and the page is never unmapped.
-    Some(unsafe { &*page.add(at) })
+    SHARED_FLAGS.load()?.get(e.loop_index.load(Ordering::Relaxed) as usize % FLAGS)
 }
 
 /// Called before a fork: marks the instances as possibly shared. Returns whether there are any.
@@ -78,14 +73,7 @@ pub fn before_fork() -> bool {
     if !any {
         return false;
     }
-    if SHARED_FLAGS.load(Ordering::Relaxed).is_null()
-        && let Ok(page) = mem::map_shared(PAGE)
-    {
-        // If another forking thread has made a page first, that one is used. Release: a thread that sees the page sees
-        // its zeros.
-        let none = core::ptr::null_mut();
-        let _ = SHARED_FLAGS.compare_exchange(none, page.as_ptr().cast(), Ordering::Release, Ordering::Relaxed);
-    }
+    let _ = SHARED_FLAGS.or_make(|| mem::shared().ok());
     // A signal handler that has interrupted the lock's holder must not wait for it.
     let _s = (!netacc_sys::lock::interrupted()).then(|| STRUCTURE.lock());
     table::each(0, usize::MAX, |_, entry| {
@@ -100,12 +88,14 @@ pub fn before_fork() -> bool {
 
 /// The page of the flags, as a number, for the copy of the library that takes this one's place; 0: there is none.
 pub(crate) fn page_of_flags() -> usize {
-    SHARED_FLAGS.load(Ordering::Relaxed).expose_provenance()
+    SHARED_FLAGS.load().map_or(0, |flags| core::ptr::from_ref(flags).expose_provenance())
 }
 
 /// Takes over the page of the flags from another copy of the library, which has left it mapped.
 pub(crate) fn take_page_of_flags(page: usize) {
-    SHARED_FLAGS.store(core::ptr::with_exposed_provenance_mut(page), Ordering::Release);
+    #[allow(unsafe_code)]
+    // SAFETY: 0, or the address of flags that the other copy has mapped for ever, which consist of atomics.
+    SHARED_FLAGS.store(unsafe { core::ptr::with_exposed_provenance::<[SharerFlags; FLAGS]>(page).as_ref() });
 }
 
 /// An instance that other processes may use was taken over from another copy of the library: as a parent of theirs, which
@@ -277,8 +267,8 @@ fn move_registration(e: &'static Epoll, reg: &'static Registration, from: Option
             let _ = raw::epoll_ctl(from, EPOLL_CTL_DEL, fd, 0, 0);
         }
     };
-    let Some(s) = at(reg.sock.load(Ordering::Relaxed)) else {
-        if !reg.child.load(Ordering::Relaxed).is_null() {
+    let Some(s) = reg.sock.get() else {
+        if !reg.child.is_none() {
             del(fd);
             nested::enter(e, reg);
         }
@@ -298,7 +288,7 @@ fn move_registration(e: &'static Epoll, reg: &'static Registration, from: Option
                 [fd].into_iter().chain(l.doors()).chain(l.hellos()).for_each(del);
             }
             if from.is_none() {
-                reg.alias.store(core::ptr::null_mut(), Ordering::Relaxed);
+                reg.alias.set(None);
             }
             let _ = watch_listener(e, reg, fd, s);
         }
@@ -336,7 +326,7 @@ fn move_sockets(e: &'static Epoll, reg: &'static Registration, ep: &ShmEndpoint,
 /// alone.
 fn rewatch(e: &'static Epoll, reg: &'static Registration, s: &'static Socket, ep: &ShmEndpoint) {
     if ep.side.link().is_inherited() {
-        reg.alias.store(core::ptr::null_mut(), Ordering::Relaxed);
+        reg.alias.set(None);
     }
     reg.flags.fetch_and(!(PEER_LIVENESS_WATCHED | OLD_SUBFLOW_WATCHED | ON_KERNEL), Ordering::Relaxed);
     listen_in(e, reg, s);

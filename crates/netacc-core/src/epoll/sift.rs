@@ -84,7 +84,7 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
     let queue_as = |reg: &'static Registration, fresh: u32| {
         let _g = e.lock.lock();
         // An event for a registration that was removed, or whose object belongs to another instance by now, is ignored.
-        if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) && reg.queue() & GONE == 0 {
+        if reg.epoll.is(e) && reg.queue() & GONE == 0 {
             if fresh != 0 {
                 reg.set_queue_bits(fresh);
                 e.notify_outer();
@@ -93,7 +93,7 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
         }
     };
     let queue = |reg: &'static Registration| queue_as(reg, 0);
-    let sock = |reg: &'static Registration| -> Option<&'static Socket> { at(reg.sock.load(Ordering::Acquire)) };
+    let sock = |reg: &'static Registration| -> Option<&'static Socket> { reg.sock.load() };
     match named {
         Named::Kick | Named::Program => {}
         // What is asked for is done by the next round of the wait, which holds no lock.
@@ -164,7 +164,7 @@ fn on_candidate(e: &'static Epoll, reg: &'static Registration, s: &'static Socke
     if s.is_shm() {
         return None;
     }
-    let ours = core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e);
+    let ours = reg.epoll.is(e);
     if ours && reg.events.load(Ordering::Relaxed) & libc::EPOLLONESHOT as u32 != 0 {
         reg.set_queue_bits(DISABLED);
     }
@@ -201,7 +201,7 @@ fn confirmed(s: &Socket, reg: &Registration, events: u32) -> u32 {
 fn hold_link(e: &Epoll, w: &Subscription) -> Option<(&'static Link, u32)> {
     // Under the lock the subscription cannot release its link before this thread has a reference.
     let _g = e.lock.lock();
-    let link = w.link().filter(|_| core::ptr::eq(w.epoll.load(Ordering::Relaxed), e))?;
+    let link = w.link().filter(|_| w.epoll.is(e))?;
     link.hold();
     Some((link, w.ready_set.load(Ordering::Relaxed)))
 }
@@ -230,7 +230,7 @@ fn serve(e: &'static Epoll, w: &'static Subscription) {
         for ep in
             link.endpoints().filter(|ep| ep.must_switch() && !(ep.side.is_shared() && ep.connect.is_orphaned(&ep.side)))
         {
-            if let Some(s) = at(ep.owner.load(Ordering::Acquire) as *mut Socket) {
+            if let Some(s) = at::<Socket>(ep.owner.load(Ordering::Acquire)) {
                 crate::switch::redispatch::complete_switch(Ref { obj: s, generation: s.generation() });
             }
         }
@@ -261,7 +261,7 @@ pub(crate) fn complete_switches(e: &'static Epoll) {
     {
         let _s = STRUCTURE.lock();
         for reg in e.registered() {
-            if let Some(s) = at(reg.sock.load(Ordering::Relaxed))
+            if let Some(s) = reg.sock.get()
                 && s.is_shm()
                 && s.endpoint().is_some_and(|ep| ep.must_switch())
             {

@@ -1,10 +1,9 @@
 //! Subscriptions of epoll instances: claims on the ready sets of links.
 
 use crate::epoll::cookies::{self, Kind, cookie};
-use crate::object::instance::{self, Epoll, Registration, STRUCTURE};
-use crate::object::reference::{at, take_out};
+use crate::object::instance::{Epoll, Registration, STRUCTURE};
+use crate::object::reference::at;
 use crate::object::subscription::Subscription;
-use core::iter::successors;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
@@ -37,13 +36,13 @@ pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Sub
     }
     // Under the lock, so that a late event for an earlier use of the object finds it either unused or complete.
     let _g = e.lock.lock();
-    w.epoll.store(core::ptr::from_ref(e).cast_mut(), Ordering::Relaxed);
+    w.epoll.set(Some(e));
     w.ready_set.store(ch, Ordering::Relaxed);
     w.users.store(0, Ordering::Relaxed);
     w.active.store(0, Ordering::Relaxed);
-    w.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
-    w.next.store(e.watches.load(Ordering::Relaxed), Ordering::Relaxed);
-    e.watches.store(core::ptr::from_ref(w).cast_mut(), Ordering::Relaxed);
+    w.link.store(Some(link));
+    w.next.set(e.watches.get());
+    e.watches.set(Some(w));
     activate(e, w);
     Ok(w)
 }
@@ -77,30 +76,30 @@ pub(super) fn move_all(e: &'static Epoll, from: Option<i32>) {
 
 /// The subscriptions of an instance, each of which may be dropped when it is returned. Under `STRUCTURE`.
 fn watches(e: &Epoll) -> impl Iterator<Item = &'static Subscription> + use<> {
-    successors(at(e.watches.load(Ordering::Relaxed)), |w| at(w.next.load(Ordering::Relaxed)))
+    e.watches.list(|w| &w.next)
 }
 
 /// The subscriptions on the active list. Under the instance's lock.
 pub(super) fn active(e: &Epoll) -> impl Iterator<Item = &'static Subscription> + use<> {
-    successors(at(e.active.load(Ordering::Relaxed)), |w| at(w.next_active.load(Ordering::Relaxed)))
+    e.active.list(|w| &w.next_active)
 }
 
 fn find(e: &Epoll, link: &Link) -> Option<&'static Subscription> {
-    watches(e).find(|w| core::ptr::eq(w.link.load(Ordering::Relaxed), link))
+    watches(e).find(|w| w.link.is(link))
 }
 
 /// Puts a subscription on the active list. Under the instance's lock.
 pub(crate) fn activate(e: &Epoll, w: &'static Subscription) {
     if w.active.swap(1, Ordering::Relaxed) == 0 {
-        w.next_active.store(e.active.load(Ordering::Relaxed), Ordering::Relaxed);
-        e.active.store(core::ptr::from_ref(w).cast_mut(), Ordering::Relaxed);
+        w.next_active.set(e.active.get());
+        e.active.set(Some(w));
     }
 }
 
 /// Puts a subscription on the active list, unless it was dropped meanwhile and belongs to another instance or to none.
 pub(crate) fn activate_own(e: &Epoll, w: &'static Subscription) {
     let _g = e.lock.lock();
-    if core::ptr::eq(w.epoll.load(Ordering::Relaxed), e) {
+    if w.epoll.is(e) {
         activate(e, w);
     }
 }
@@ -118,13 +117,13 @@ pub(crate) fn reactivate(e: &'static Epoll, link: &'static Link) {
 pub(crate) fn arm_all(e: &Epoll) -> bool {
     let mut cell = &e.active;
     let mut quiet = true;
-    while let Some(w) = at(cell.load(Ordering::Relaxed)) {
+    while let Some(w) = cell.get() {
         let ready_set = w.link().and_then(|l| l.my_ready_set(w.ready_set.load(Ordering::Relaxed)));
         if ready_set.is_some_and(|c| !c.arm()) {
             quiet = false;
             cell = &w.next_active;
         } else {
-            cell.store(w.next_active.load(Ordering::Relaxed), Ordering::Relaxed);
+            cell.set(w.next_active.get());
             w.active.store(0, Ordering::Relaxed);
         }
     }
@@ -149,30 +148,31 @@ pub(crate) enum Attached {
     Nowhere,
 }
 
+/// The registration that an endpoint reports to, which is the first of a chain of aliases.
+pub(super) fn first_of(ep: &ShmEndpoint) -> Option<&'static Registration> {
+    at(ep.registration.load(Ordering::Acquire))
+}
+
 /// Makes `ep` report to `reg` by a subscription of `e`. Under `STRUCTURE`.
-pub(crate) fn attach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) -> Attached {
-    if let Some(first) = at(ep.registration.load(Ordering::Relaxed) as *mut Registration) {
-        if !core::ptr::eq(first.epoll.load(Ordering::Relaxed), e) {
+pub(crate) fn attach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: &'static Registration) -> Attached {
+    if let Some(first) = first_of(ep) {
+        if !first.epoll.is(e) {
             return Attached::Elsewhere;
         }
         let _g = e.lock.lock();
         let mut last = first;
-        loop {
-            // A listener's registration is attached to each of its links, and has one chain.
-            if core::ptr::from_ref(last) as usize == reg {
-                return Attached::Here;
-            }
-            match at(last.alias.load(Ordering::Relaxed)) {
-                Some(next) => last = next,
-                None => break,
-            }
+        // A listener's registration is attached to each of its links, and has one chain.
+        while !core::ptr::eq(last, reg) {
+            last = last.alias.get().unwrap_or_else(|| {
+                last.alias.set(Some(reg));
+                reg
+            });
         }
-        last.alias.store(reg as *mut Registration, Ordering::Relaxed);
         return Attached::Here;
     }
     let Ok(w) = get(e, ep.side.link()) else { return Attached::Nowhere };
     w.users.store(w.users.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    ep.registration.store(reg, Ordering::Release);
+    ep.registration.store(core::ptr::from_ref(reg) as usize, Ordering::Release);
     ep.subscribe(w.ready_set.load(Ordering::Relaxed));
     Attached::Here
 }
@@ -188,40 +188,31 @@ pub(crate) fn note_instance(ep: &ShmEndpoint, reg: &'static Registration) {
 /// Wakes the threads that sleep in the instance of [`note_instance`]. Takes no lock.
 pub(crate) fn kick(ep: &ShmEndpoint) {
     // The objects are never freed. If the registration is used anew just now, a wrong instance is woken, which does no harm.
-    let first = at(ep.registration.load(Ordering::Acquire) as *mut Registration);
-    if let Some(e) = first.and_then(|first| at(first.epoll.load(Ordering::Relaxed))) {
+    if let Some(e) = first_of(ep).and_then(|first| first.epoll.get()) {
         e.kick();
     }
 }
 
 /// Whether `e` is the instance of [`note_instance`].
 pub(crate) fn is_noted(e: &Epoll, ep: &ShmEndpoint) -> bool {
-    let first = at(ep.registration.load(Ordering::Acquire) as *mut Registration);
-    first.is_some_and(|first| core::ptr::eq(first.epoll.load(Ordering::Relaxed), e))
+    first_of(ep).is_some_and(|first| first.epoll.is(e))
 }
 
 /// Undoes [`attach`] and [`note_instance`]. Under `STRUCTURE`.
-pub(crate) fn detach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) {
-    let Some(first) = at(ep.registration.load(Ordering::Relaxed) as *mut Registration) else { return };
-    if core::ptr::from_ref(first) as usize != reg {
-        if core::ptr::eq(first.epoll.load(Ordering::Relaxed), e) {
+pub(crate) fn detach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: &'static Registration) {
+    let Some(first) = first_of(ep) else { return };
+    if !core::ptr::eq(first, reg) {
+        if first.epoll.is(e) {
             let _g = e.lock.lock();
-            let mut cell = &first.alias;
-            while let Some(x) = at(cell.load(Ordering::Relaxed)) {
-                if core::ptr::from_ref(x) as usize == reg {
-                    cell.store(x.alias.load(Ordering::Relaxed), Ordering::Relaxed);
-                    return;
-                }
-                cell = &x.alias;
-            }
+            first.alias.take_out(reg, |reg| &reg.alias);
         }
         return;
     }
     // The registration's alias, if there is one, replaces it. The rest of the chain is left unchanged, since a
     // listener's other links are detached after this one.
-    let heir = first.alias.load(Ordering::Relaxed);
-    ep.registration.store(heir as usize, Ordering::Release);
-    if !heir.is_null() {
+    let heir = first.alias.get();
+    ep.registration.store(heir.map_or(0, |heir| core::ptr::from_ref(heir) as usize), Ordering::Release);
+    if heir.is_some() {
         return;
     }
     ep.subscribe(0);
@@ -234,7 +225,7 @@ pub(crate) fn detach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) {
 /// Drops a subscription without users to a link that will bring no more connections.
 pub(crate) fn drop_if_useless(e: &'static Epoll, w: &'static Subscription) {
     // A subscription without a link, or of another instance, was dropped before, and the object may be used again.
-    let ours = core::ptr::eq(w.epoll.load(Ordering::Relaxed), e);
+    let ours = w.epoll.is(e);
     let dead = w.link().is_some_and(|l| l.is_lost() || l.inherited.load(Ordering::Relaxed) != 0);
     if ours && dead && w.users.load(Ordering::Relaxed) == 0 {
         drop_subscription(e, w);
@@ -242,14 +233,14 @@ pub(crate) fn drop_if_useless(e: &'static Epoll, w: &'static Subscription) {
 }
 
 fn drop_subscription(e: &'static Epoll, w: &'static Subscription) {
-    take_out(&e.watches, w, |w| &w.next);
+    e.watches.take_out(w, |w| &w.next);
     let link = {
         let _g = e.lock.lock();
-        take_out(&e.active, w, |w| &w.next_active);
+        e.active.take_out(w, |w| &w.next_active);
         w.active.store(0, Ordering::Relaxed);
         // Done under the lock, so that a thread with an event for the subscription finds it unused.
-        w.epoll.store(core::ptr::null_mut(), Ordering::Relaxed);
-        at(w.link.swap(core::ptr::null_mut(), Ordering::AcqRel))
+        w.epoll.set(None);
+        w.link.swap(None)
     };
     if let Some(link) = link {
         let ch = w.ready_set.load(Ordering::Relaxed);
@@ -269,7 +260,7 @@ fn drop_subscription(e: &'static Epoll, w: &'static Subscription) {
 
 /// Drops all subscriptions of an instance that ends, or is left to the kernel. Under `STRUCTURE`.
 pub(crate) fn drop_all(e: &'static Epoll) {
-    while let Some(w) = at(e.watches.load(Ordering::Relaxed)) {
+    while let Some(w) = e.watches.get() {
         drop_subscription(e, w);
     }
 }
@@ -280,10 +271,10 @@ pub fn link_gone(link: &'static Link) {
     // Rare and long: see `Blocked`.
     let _b = Blocked::all();
     let _s = STRUCTURE.lock();
-    if let Some(q) = link.endpoint(CONTROL_SLOT) {
-        let reg = q.registration.load(Ordering::Relaxed) as *mut instance::Registration;
-        if let Some(e) = at(reg).and_then(|r| at(r.epoll.load(Ordering::Relaxed))) {
-            detach(e, q, reg as usize);
-        }
+    if let Some(q) = link.endpoint(CONTROL_SLOT)
+        && let Some(reg) = first_of(q)
+        && let Some(e) = reg.epoll.get()
+    {
+        detach(e, q, reg);
     }
 }

@@ -1,7 +1,6 @@
 //! Connections in an epoll instance of whose peers no sleeping thread hears: each call asks for them.
 
 use crate::object::instance::Epoll;
-use crate::object::reference::at;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use netacc_transport::shm::Link;
@@ -23,7 +22,7 @@ pub(super) fn serve_polled(e: &Epoll) {
         let _g = e.lock.lock();
         for reg in e.registered() {
             let polled = reg.source().is_polled();
-            let socket = at(reg.sock.load(Ordering::Relaxed)).filter(|s| polled && s.is_shm());
+            let socket = reg.sock.get().filter(|s| polled && s.is_shm());
             let Some(link) = socket.and_then(|s| s.endpoint()).map(|ep| ep.side.link()) else { continue };
             let is_known = links.iter().any(|l| core::ptr::eq(*l, link));
             if !is_known && !link.is_inherited() && !link.is_lost() && link.hold_if_used() {

@@ -7,7 +7,6 @@ use crate::object::instance::{
     ACCEPTED, Epoll, GONE, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS, QUEUED, Registration,
     STRUCTURE,
 };
-use crate::object::reference::{at, take_out};
 use crate::object::socket::{Path, Socket};
 use crate::object::source::Source;
 use core::sync::atomic::Ordering;
@@ -34,7 +33,7 @@ pub(crate) fn unlink_closed(e: &'static Epoll, reg: &'static Registration) {
 }
 
 fn remove(e: &'static Epoll, reg: &'static Registration, why: Removed) {
-    let s = at(reg.sock.load(Ordering::Relaxed));
+    let s = reg.sock.get();
     let (flags, source) = (reg.flags.load(Ordering::Relaxed), reg.source());
     if source.is_in_kernels_set() {
         let plain = s.is_some_and(|s| matches!(s.path(), Path::New | Path::Tcp));
@@ -85,30 +84,30 @@ fn leave_set(e: &Epoll, fd: i32) {
 fn leave_socket(e: &'static Epoll, reg: &'static Registration, s: &'static Socket) {
     match (s.path(), s.listener(), s.endpoint()) {
         (Path::Listener, Some(l), _) => unhear_listener(e, reg, s, l),
-        (Path::Shm, _, Some(ep)) => subscription::detach(e, ep, core::ptr::from_ref(reg) as usize),
+        (Path::Shm, _, Some(ep)) => subscription::detach(e, ep, reg),
         _ => {}
     }
-    take_out(&s.registrations, reg, |reg| &reg.next_sock);
+    s.registrations.take_out(reg, |reg| &reg.next_sock);
 }
 
 /// Takes a registration out of its instance's list. Returns whether it is in the ready queue still: then it must not be
 /// used for another socket yet.
 fn leave_instance(e: &'static Epoll, reg: &'static Registration) -> bool {
     let _g = e.lock.lock();
-    let (before, after) = (reg.prev_all.load(Ordering::Relaxed), reg.next_all.load(Ordering::Relaxed));
-    at(before).map_or(&e.registrations, |x| &x.next_all).store(after, Ordering::Release);
-    if let Some(x) = at(after) {
-        x.prev_all.store(before, Ordering::Relaxed);
+    let (before, after) = (reg.prev_all.get(), reg.next_all.get());
+    before.map_or(&e.registrations, |x| &x.next_all).store(after);
+    if let Some(x) = after {
+        x.prev_all.set(before);
     }
-    reg.sock.store(core::ptr::null_mut(), Ordering::Release);
-    reg.child.store(core::ptr::null_mut(), Ordering::Release);
+    reg.sock.store(None);
+    reg.child.store(None);
     reg.set_queue_bits(GONE) & QUEUED != 0
 }
 
 /// Removes the registrations of `child`, which is closed. Under `STRUCTURE`.
 pub(crate) fn forget_child(e: &'static Epoll, child: &Epoll) {
     for reg in e.registered() {
-        if core::ptr::eq(reg.child.load(Ordering::Relaxed), child) {
+        if reg.child.is(child) {
             unlink(e, reg);
         }
     }
@@ -116,13 +115,13 @@ pub(crate) fn forget_child(e: &'static Epoll, child: &Epoll) {
 
 /// Removes the registrations of a socket whose last descriptor is closed, as the kernel does.
 pub fn forget_socket(s: &'static Socket) {
-    if s.registrations.load(Ordering::Acquire).is_null() {
+    if s.registrations.load().is_none() {
         return;
     }
     let _s = STRUCTURE.lock();
     let kernels = matches!(s.path(), Path::New | Path::Tcp);
-    while let Some(reg) = at(s.registrations.load(Ordering::Relaxed)) {
-        let Some(e) = at(reg.epoll.load(Ordering::Relaxed)) else { break };
+    while let Some(reg) = s.registrations.get() {
+        let Some(e) = reg.epoll.get() else { break };
         if kernels {
             // The kernel removes a closed file itself, and the number may belong to another file by now.
             reg.set_source(e, Source::Nothing);

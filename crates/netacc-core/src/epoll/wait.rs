@@ -193,7 +193,7 @@ fn run(e: &'static Epoll, call: &Call) -> Answer<usize> {
             let _g = e.lock.lock();
             e.ready_len.load(Ordering::Relaxed) > 0 || any_bits(e)
         };
-        let alone = e.active.load(Ordering::Relaxed).is_null();
+        let alone = e.active.is_none();
         let peer = e.peer_cpu.load(Ordering::Relaxed);
         if !alone && e.spin.run(peer, call.deadline, &mut signals, waiting) {
             continue;

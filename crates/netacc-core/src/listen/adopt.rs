@@ -16,7 +16,6 @@ use crate::object::socket::{ConnState, NONBLOCK, Path, Socket};
 use crate::options::remember;
 use crate::runtime::{self, Runtime};
 use crate::{process_mode, startup};
-use core::sync::atomic::Ordering;
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, SOL_SOCKET};
 use netacc_conf::{Call, Choice};
 use netacc_sys::{Lock, addr, lock, lock_rank, raw};
@@ -169,7 +168,7 @@ pub(crate) fn settle() {
     let mut any = false;
     table::each_socket(|fd, r| {
         // Relaxed: a registration that is made meanwhile is noted after that.
-        if r.obj.is(ConnState::InheritedNew) && !r.obj.registrations.load(Ordering::Relaxed).is_null() {
+        if r.obj.is(ConnState::InheritedNew) && !r.obj.registrations.is_none() {
             // Another thread may close the number while it is looked at.
             let pin = r.pin();
             if pin.is_some() {

@@ -6,7 +6,6 @@
 
 use crate::listen::opening;
 use crate::object::listener::{Listener, owner_of};
-use crate::object::reference::at;
 use crate::object::socket::Socket;
 use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
@@ -20,7 +19,7 @@ const ENOUGH: u32 = 8;
 pub(crate) fn passes_on(s: &Socket) {
     let accepted_here = |link: &&'static Link| s.is_shm() && link.side() == Side::Server && !link.is_inherited();
     let link = s.endpoint().map(|ep| ep.side.link()).filter(accepted_here);
-    let Some((l, owner)) = link.and_then(owner_of).and_then(|l| Some((l, at(l.owner.load(Ordering::Acquire))?))) else {
+    let Some((l, owner)) = link.and_then(owner_of).and_then(|l| Some((l, l.owner.load()?))) else {
         return;
     };
     // The object of a listener that has ended may stand for another one.

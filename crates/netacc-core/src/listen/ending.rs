@@ -3,12 +3,11 @@
 use crate::epoll::subscription;
 use crate::listen::withdrawal::hand_on;
 use crate::listen::{crowd, entrance, taking};
-use crate::object::listener::{HELD, LISTENERS, Links, Listener, load_link, remote_names, reserved_back};
-use crate::object::reference::at;
+use crate::object::listener::{HELD, LISTENERS, Links, Listener, links_from, remote_names, reserved_back};
 use crate::object::socket::ListenState;
 use crate::timeouts;
 use crate::wait::bell;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::Ordering;
 use netacc_sys::signals::Blocked;
 use netacc_sys::time::Deadline;
 use netacc_sys::{raw, reserved_fds};
@@ -30,16 +29,10 @@ impl Listener {
 
     fn unlink_one(&'static self) -> Option<&'static Link> {
         let _g = self.lock.lock();
-        let mut cell: &'static AtomicPtr<Link> = &self.links;
-        while let Some(link) = load_link(cell) {
-            if link.is_lost() && link.segment().is_none_or(|s| s.queued() == 0) {
-                cell.store(link.next.load(Ordering::Relaxed), Ordering::Relaxed);
-                crowd::link_removed(link);
-                return Some(link);
-            }
-            cell = &link.next;
-        }
-        None
+        let lost = self.links().find(|link| link.is_lost() && link.segment().is_none_or(|s| s.queued() == 0))?;
+        self.links.take_out(lost, |link| &link.next);
+        crowd::link_removed(lost);
+        Some(lost)
     }
 
     /// Ends the listener after the process has closed its last descriptor of it. Accepted connections go on. Queued
@@ -126,13 +119,13 @@ impl Listener {
     fn end(&'static self, was: ListenState, last: impl FnOnce(Links)) {
         // Signals are blocked, since a handler may close another listener, which needs the same locks.
         let _b = Blocked::all();
-        if let Some(s) = at(self.owner.load(Ordering::Acquire))
+        if let Some(s) = self.owner.load()
             && was == ListenState::Announced
             && let Some(local) = s.local.get()
         {
             remote_names(s, local).for_each(engine::unlisten);
         }
-        let mut next = {
+        let first = {
             let _g = self.lock.lock();
             let sock = self.rendezvous.swap(0, Ordering::Relaxed) - 1;
             if sock >= 0 {
@@ -148,13 +141,10 @@ impl Listener {
             }
             entrance::close(self);
             self.dismiss_hellos();
-            let first = load_link(&self.links);
-            self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
-            first
+            self.links.swap(None)
         };
-        last(Links::from(next));
-        while let Some(link) = next {
-            next = load_link(&link.next);
+        last(links_from(first));
+        for link in links_from(first) {
             crowd::link_removed(link);
             subscription::link_gone(link);
             link.put();
@@ -187,10 +177,7 @@ impl Listener {
         // Relaxed: the child has one thread.
         self.inherited.store(1, Ordering::Relaxed);
         self.servers.after_fork();
-        let mut next = load_link(&self.links);
-        self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
-        while let Some(link) = next {
-            next = load_link(&link.next);
+        for link in links_from(self.links.swap(None)) {
             crowd::link_removed(link);
             link.inherit();
         }

@@ -7,8 +7,8 @@
 use crate::host_directory;
 use crate::object::held_by::Standing;
 use crate::object::socket::Socket;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use netacc_sys::{Lock, lock_rank, raw, reserved_fds};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use netacc_sys::{AtomicRef, Lock, lock_rank, raw, reserved_fds};
 use netacc_transport::shm::admission::{self, Taken};
 use netacc_transport::shm::{Link, host_dir};
 use netacc_wire::Entrance;
@@ -32,19 +32,13 @@ static ID: AtomicU64 = AtomicU64::new(0);
 static PID: AtomicU32 = AtomicU32::new(0);
 /// A client that has not sent its Hello (descriptor + 1).
 static HELLO: AtomicI32 = AtomicI32::new(0);
-static TAKEN: [AtomicPtr<Link>; LINKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; LINKS];
+static TAKEN: [AtomicRef<Link>; LINKS] = [const { AtomicRef::none() }; LINKS];
 /// The socket whose connection it is.
-static OF: AtomicPtr<Socket> = AtomicPtr::new(core::ptr::null_mut());
-
-#[allow(unsafe_code)]
-fn link(cell: &AtomicPtr<Link>) -> Option<&'static Link> {
-    // SAFETY: links are type-stable, and `TAKEN` has a reference to each.
-    unsafe { cell.load(Ordering::Relaxed).as_ref() }
-}
+static OF: AtomicRef<Socket> = AtomicRef::none();
 
 /// Makes the entrance when it is time, and takes up links and what they say.
 #[cold]
-pub fn attend(s: &Socket) {
+pub fn attend(s: &'static Socket) {
     let calls = s.calls.load(Ordering::Relaxed);
     match s.upgrade.held_by.heir.load(Ordering::Relaxed) {
         1 if calls >= CALLS_BEFORE_ENTRANCE => open(s),
@@ -53,7 +47,7 @@ pub fn attend(s: &Socket) {
     }
 }
 
-fn open(s: &Socket) {
+fn open(s: &'static Socket) {
     // Nothing is gained while the parent has the connection.
     if s.upgrade.held_by.standing() != Standing::Alone {
         return;
@@ -67,7 +61,7 @@ fn open(s: &Socket) {
     let Ok((fd, name)) = made.and_then(|(fd, name)| Ok((reserved_fds::adopt(fd)?, name))) else { return };
     ID.store(name.id, Ordering::Relaxed);
     PID.store(raw::getpid(), Ordering::Relaxed);
-    OF.store(core::ptr::from_ref(s).cast_mut(), Ordering::Relaxed);
+    OF.set(Some(s));
     DOOR.store(fd + 1, Ordering::Relaxed);
     s.upgrade.held_by.heir.store(2, Ordering::Relaxed);
 }
@@ -77,7 +71,7 @@ fn look() {
     {
         let _g = LOCK.lock();
         let door = DOOR.load(Ordering::Relaxed) - 1;
-        let free = TAKEN.iter().find(|cell| link(cell).is_none());
+        let free = TAKEN.iter().find(|cell| cell.is_none());
         if let (true, Some(free)) = (door >= 0, free) {
             let room = |_| true;
             let hello = HELLO.swap(0, Ordering::Relaxed) - 1;
@@ -90,18 +84,16 @@ fn look() {
                 admission::accept_link(unsafe { BorrowedFd::borrow_raw(door) }, BACKLOG, room)
             };
             match taken {
-                Taken::Link(link) => free.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed),
+                Taken::Link(link) => free.set(Some(link)),
                 Taken::Later(fd) | Taken::Unable(fd) => HELLO.store(fd.into_raw_fd() + 1, Ordering::Relaxed),
                 Taken::Starved | Taken::Refused | Taken::Nobody | Taken::Shut => {}
             }
         }
     }
     for cell in &TAKEN {
-        let Some(there) = link(cell) else { continue };
+        let Some(there) = cell.get() else { continue };
         there.service_if_readable();
-        if there.is_lost()
-            && cell.swap(core::ptr::null_mut(), Ordering::AcqRel) == core::ptr::from_ref(there).cast_mut()
-        {
+        if there.is_lost() && cell.swap(None).is_some_and(|taken| core::ptr::eq(taken, there)) {
             there.put();
         }
     }
@@ -114,7 +106,7 @@ pub fn done(s: &Socket) {
     }
     s.upgrade.held_by.heir.store(0, Ordering::Relaxed);
     let _g = LOCK.lock();
-    if core::ptr::eq(OF.load(Ordering::Relaxed), s) {
+    if OF.is(s) {
         close();
     }
 }
@@ -122,7 +114,7 @@ pub fn done(s: &Socket) {
 /// Removes the entrance and its name. Under the lock.
 fn close() {
     leave();
-    OF.store(core::ptr::null_mut(), Ordering::Relaxed);
+    OF.set(None);
     for cell in [&DOOR, &HELLO] {
         let fd = cell.swap(0, Ordering::Relaxed) - 1;
         if fd >= 0 {
@@ -145,9 +137,9 @@ pub fn leave() {
 pub fn after_fork() {
     close();
     for cell in &TAKEN {
-        if let Some(link) = link(cell) {
+        if let Some(link) = cell.get() {
             link.inherit();
         }
-        cell.store(core::ptr::null_mut(), Ordering::Relaxed);
+        cell.set(None);
     }
 }

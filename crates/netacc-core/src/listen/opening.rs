@@ -49,7 +49,7 @@ pub fn listen(fd: i32, backlog: i32) -> Outcome {
     s.leave_to_kernel();
     // Any of the processes that have the socket may accept, and not this one, which only has called listen(2): until its
     // program waits on the listener, nobody would serve a rendezvous of its own.
-    if s.is_inherited() && s.registrations.load(Ordering::Acquire).is_null() {
+    if s.is_inherited() && s.registrations.load().is_none() {
         return Outcome::Done(0);
     }
     let places = 0..if s.end_inheritance() || listens { rendezvous::PLACES } else { 1 };
@@ -182,7 +182,7 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: Range<u16>) {
     {
         return give_up(fd, s, Reason::Rule);
     }
-    if !s.registrations.load(Ordering::Acquire).is_null() {
+    if s.registrations.load().is_some() {
         // The program is waiting on the listener already.
         wake(s);
     }

@@ -4,9 +4,9 @@ use crate::epoll::{listeners, subscription};
 use crate::limits::HELLOS_PER_ACCEPT;
 use crate::listen::crowd::{self, Room, User};
 use crate::listen::withdrawal::hand_on;
-use crate::object::listener::{HELLOS, Listener, load_link, note_taken_up, readable, reserved_back, served_by};
+use crate::object::listener::{HELLOS, Listener, note_taken_up, readable, reserved_back, served_by};
 use crate::wait::bell;
-use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering, fence};
+use core::sync::atomic::{AtomicI32, Ordering, fence};
 use netacc_stats::{Reason, page};
 use netacc_sys::raw;
 use netacc_transport::shm::admission::{self, Taken};
@@ -230,10 +230,10 @@ impl Listener {
                 if let Some(segment) = link.segment() {
                     segment.set_served_by(served_by(self));
                 }
-                link.next.store(self.links.load(Ordering::Relaxed), Ordering::Relaxed);
+                link.next.set(self.links.get());
                 note_taken_up(self, link);
                 link.hold();
-                self.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
+                self.links.store(Some(link));
                 round.fresh = Some(link);
                 round.news = true;
             }
@@ -269,16 +269,11 @@ impl Listener {
 
     /// Takes a link out of the list; false if another thread has done so. Under `lock`.
     fn unlink(&'static self, link: &'static Link) -> bool {
-        let mut cell: &'static AtomicPtr<Link> = &self.links;
-        while let Some(at) = load_link(cell) {
-            if core::ptr::eq(at, link) {
-                cell.store(link.next.load(Ordering::Relaxed), Ordering::Relaxed);
-                crowd::link_removed(link);
-                return true;
-            }
-            cell = &at.next;
+        let was_there = self.links.take_out(link, |link| &link.next);
+        if was_there {
+            crowd::link_removed(link);
         }
-        false
+        was_there
     }
 }
 

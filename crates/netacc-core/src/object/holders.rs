@@ -3,9 +3,9 @@
 //! A server that forks for each connection accepts it in the parent, and the child alone uses it. So each fork counts a
 //! further holder, and each process that closes its last number for the connection counts one less ([`HoldersWord`]).
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_ring::{HoldersCount, HoldersWord};
-use netacc_sys::{mem, time};
+use netacc_sys::{AtomicRef, mem, time};
 
 /// Number of connections that can be counted at a time. For further ones nothing is gained and nothing lost.
 const CELLS: usize = 1024;
@@ -24,9 +24,11 @@ struct Cell {
     note: AtomicU32,
 }
 
-struct Cells([Cell; CELLS]);
+// SAFETY: it consists of atomics, for which zero is valid.
+#[allow(unsafe_code)]
+unsafe impl mem::Zeroed for Cell {}
 
-static CELLS_AT: AtomicPtr<Cells> = AtomicPtr::new(core::ptr::null_mut());
+static CELLS_AT: AtomicRef<[Cell; CELLS]> = AtomicRef::none();
 
 /// A connection's count, as one of its holders has found it.
 #[derive(Clone, Copy)]
@@ -46,30 +48,13 @@ impl Found {
 #[derive(Debug, Default)]
 pub struct Holders(AtomicU64);
 
-#[allow(unsafe_code)]
-fn cells() -> Option<&'static Cells> {
-    // SAFETY: the mapping consists of atomics, for which zero is valid, and is never removed. Acquire: a thread that sees
-    // the mapping sees its zeros.
-    unsafe { CELLS_AT.load(Ordering::Acquire).as_ref() }
-}
-
-fn cells_or_new() -> Option<&'static Cells> {
-    if cells().is_none() {
-        let at = mem::map_shared(size_of::<Cells>()).ok()?;
-        let none = core::ptr::null_mut();
-        // A mapping that comes second is left unused; it happens once, if at all.
-        let _ = CELLS_AT.compare_exchange(none, at.cast().as_ptr(), Ordering::AcqRel, Ordering::Acquire);
-    }
-    cells()
-}
-
 fn generation(handle: u64) -> u64 {
     handle >> 32
 }
 
 /// The first cell that no connection uses, or else the first that has been used for too long.
-fn vacant(cells: &'static Cells, now: u64) -> Option<(u64, Found)> {
-    let all = || (1..).zip(&cells.0).map(|(at, cell)| (at, Found { cell, count: cell.word.look() }));
+fn vacant(cells: &'static [Cell], now: u64) -> Option<(u64, Found)> {
+    let all = || (1..).zip(cells).map(|(at, cell)| (at, Found { cell, count: cell.word.look() }));
     let is_old = |found: &Found| now.saturating_sub(found.cell.since.load(Ordering::Relaxed)) > OLDEST;
     all().find(|(_, found)| found.count.number() == 0).or_else(|| all().find(|(_, found)| is_old(found)))
 }
@@ -77,7 +62,7 @@ fn vacant(cells: &'static Cells, now: u64) -> Option<(u64, Found)> {
 /// The cell of a handle.
 fn cell(handle: u64) -> Option<&'static Cell> {
     let index = usize::try_from(handle & u64::from(u32::MAX)).ok()?.checked_sub(1)?;
-    cells()?.0.get(index)
+    CELLS_AT.load()?.get(index)
 }
 
 impl Holders {
@@ -105,7 +90,7 @@ impl Holders {
     /// Begins a count with this process and the one that it is about to fork. False: no cell is left. The caller holds both
     /// direction locks.
     pub(crate) fn begin(&self) -> bool {
-        let Some(cells) = cells_or_new() else { return false };
+        let Some(cells) = CELLS_AT.or_make(|| mem::shared().ok()) else { return false };
         let now = time::coarse();
         while let Some((at, Found { cell, count })) = vacant(cells, now) {
             let taken = count.taken();

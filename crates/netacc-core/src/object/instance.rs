@@ -1,16 +1,15 @@
 //! Epoll instances and the descriptors that are registered with them.
 
 use crate::object::name::Name;
-use crate::object::reference::{Ref, at};
+use crate::object::reference::Ref;
 use crate::object::socket::Socket;
 use crate::object::source::Source;
 use crate::object::subscription::Subscription;
 use crate::wait::spin::Spin;
-use core::iter::successors;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::Pooled;
-use netacc_sys::{Lock, Locked, lock_rank};
+use netacc_sys::{AtomicRef, Lock, Locked, lock_rank};
 
 /// Guards every list of registrations and subscriptions.
 pub(crate) static STRUCTURE: Lock<{ lock_rank::STRUCTURE }> = Lock::new();
@@ -43,12 +42,12 @@ netacc_sys::flags! { RegFlag:
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Registration {
-    pub(crate) next_free: AtomicPtr<Registration>,
+    pub(crate) next_free: AtomicRef<Registration>,
     pub(crate) name: Name,
-    pub(crate) epoll: AtomicPtr<Epoll>,
-    pub(crate) sock: AtomicPtr<Socket>,
+    pub(crate) epoll: AtomicRef<Epoll>,
+    pub(crate) sock: AtomicRef<Socket>,
     /// The nested epoll instance, if it is one instead of a socket.
-    pub(crate) child: AtomicPtr<Epoll>,
+    pub(crate) child: AtomicRef<Epoll>,
     pub(crate) fd: AtomicI32,
     pub(crate) events: AtomicU32,
     pub(crate) data: AtomicU64,
@@ -59,15 +58,15 @@ pub struct Registration {
     /// Bits that concern the ready queue. Written under the instance's lock only, so without locked instructions.
     pub(crate) queue: AtomicU32,
     /// The next registration of the same socket.
-    pub(crate) next_sock: AtomicPtr<Registration>,
+    pub(crate) next_sock: AtomicRef<Registration>,
     /// The next registration with the same instance.
-    pub(crate) next_all: AtomicPtr<Registration>,
+    pub(crate) next_all: AtomicRef<Registration>,
     /// The registration before this one, so that it leaves the list without a walk; null for the first.
-    pub(crate) prev_all: AtomicPtr<Registration>,
-    pub(crate) next_ready: AtomicPtr<Registration>,
+    pub(crate) prev_all: AtomicRef<Registration>,
+    pub(crate) next_ready: AtomicRef<Registration>,
     /// A registration of the same socket with the same instance under another number, which shares the subscription.
     /// Under the instance's lock.
-    pub(crate) alias: AtomicPtr<Registration>,
+    pub(crate) alias: AtomicRef<Registration>,
     /// State at the last report, for edge-triggered events: `EdgeSeq`, or the `news` of a nested instance.
     pub(crate) seen: [AtomicU64; 2],
 }
@@ -103,9 +102,9 @@ impl Registration {
         self.source.store(Source::Nothing as u32, Ordering::Relaxed);
         self.flags.store(0, Ordering::Relaxed);
         self.queue.store(0, Ordering::Relaxed);
-        self.sock.store(core::ptr::null_mut(), Ordering::Relaxed);
-        self.child.store(core::ptr::null_mut(), Ordering::Relaxed);
-        self.alias.store(core::ptr::null_mut(), Ordering::Relaxed);
+        self.sock.set(None);
+        self.child.set(None);
+        self.alias.set(None);
     }
 
     /// The bits of `queue`. This and the two functions that change them are called under the instance's lock.
@@ -130,14 +129,14 @@ impl Registration {
 
 /// The registrations of a socket, each of which may be removed when it is returned. Under `STRUCTURE`.
 pub(crate) fn registered(s: &Socket) -> impl Iterator<Item = &'static Registration> + use<> {
-    successors(at(s.registrations.load(Ordering::Relaxed)), |reg| at(reg.next_sock.load(Ordering::Relaxed)))
+    s.registrations.list(|reg| &reg.next_sock)
 }
 
 /// An epoll instance.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Epoll {
-    pub(crate) next_free: AtomicPtr<Epoll>,
+    pub(crate) next_free: AtomicRef<Epoll>,
     pub(crate) name: Name,
     pub(crate) generation: AtomicU32,
     pub(crate) refs: AtomicU32,
@@ -146,12 +145,12 @@ pub struct Epoll {
     /// Number of registrations that the kernel cannot serve alone; 0: every call passes through. Written under
     /// `STRUCTURE`.
     pub(crate) ours: AtomicU32,
-    pub(crate) registrations: AtomicPtr<Registration>,
-    pub(crate) ready_head: AtomicPtr<Registration>,
-    pub(crate) ready_tail: AtomicPtr<Registration>,
+    pub(crate) registrations: AtomicRef<Registration>,
+    pub(crate) ready_head: AtomicRef<Registration>,
+    pub(crate) ready_tail: AtomicRef<Registration>,
     pub(crate) ready_len: AtomicU32,
-    pub(crate) watches: AtomicPtr<Subscription>,
-    pub(crate) active: AtomicPtr<Subscription>,
+    pub(crate) watches: AtomicRef<Subscription>,
+    pub(crate) active: AtomicRef<Subscription>,
     /// Number of registrations that are looked at in every round, apart from nested instances.
     pub(crate) polled: AtomicU32,
     /// Number of registrations that are woken by a liveness socket.
@@ -226,13 +225,13 @@ mod zeroed {
 }
 
 impl Pooled for Epoll {
-    fn next_free(&self) -> &AtomicPtr<Epoll> {
+    fn next_free(&self) -> &AtomicRef<Epoll> {
         &self.next_free
     }
 }
 
 impl Pooled for Registration {
-    fn next_free(&self) -> &AtomicPtr<Registration> {
+    fn next_free(&self) -> &AtomicRef<Registration> {
         &self.next_free
     }
 }
@@ -240,7 +239,7 @@ impl Pooled for Registration {
 impl Epoll {
     /// Its registrations, each of which may be removed when it is returned. Under `STRUCTURE` or its lock.
     pub(crate) fn registered(&self) -> impl Iterator<Item = &'static Registration> + use<> {
-        successors(at(self.registrations.load(Ordering::Relaxed)), |reg| at(reg.next_all.load(Ordering::Relaxed)))
+        self.registrations.list(|reg| &reg.next_all)
     }
 
     /// The kernel's descriptor of the instance.

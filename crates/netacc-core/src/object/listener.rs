@@ -4,16 +4,16 @@
 
 use crate::object::entrance::Entrance;
 use crate::object::kernel_turn::{KernelQueue, KernelTurn, precedes_count};
-use crate::object::reference::at;
 use crate::object::servers::Servers;
 use crate::object::socket::{NONBLOCK, Socket};
 use crate::object::tcp_hint::TcpHint;
+use core::iter::{Successors, successors};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_conf::Transports;
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
-use netacc_sys::{Lock, lock_rank, raw};
+use netacc_sys::{AtomicRef, Lock, lock_rank, raw};
 use netacc_transport::rdma::engine;
 use netacc_transport::shm::claim::take_slot;
 use netacc_transport::shm::owner;
@@ -39,7 +39,7 @@ pub(crate) const HELD: usize = 64;
 /// The accelerated half of a listening socket.
 #[derive(Debug)]
 pub struct Listener {
-    next_free: AtomicPtr<Listener>,
+    next_free: AtomicRef<Listener>,
     pub(crate) lock: Lock<{ lock_rank::LISTENER }>,
     /// The rendezvous socket (descriptor + 1).
     pub(crate) rendezvous: AtomicI32,
@@ -47,7 +47,7 @@ pub struct Listener {
     pub(crate) entrance: Entrance,
     /// Largest number of connects that may wait in each link's queue.
     pub(crate) backlog: AtomicU32,
-    pub(crate) links: AtomicPtr<Link>,
+    pub(crate) links: AtomicRef<Link>,
     pub(crate) hellos: [AtomicI32; HELLOS],
     pub(crate) next_hello: AtomicU32,
     /// Set when the process had no descriptor left when it last looked for clients.
@@ -88,7 +88,7 @@ pub struct Listener {
     /// The transports that its clients may use ([`Transports::bits`]).
     permitted: AtomicU32,
     /// The socket object it belongs to.
-    pub owner: AtomicPtr<Socket>,
+    pub owner: AtomicRef<Socket>,
 }
 
 #[allow(unsafe_code)]
@@ -98,7 +98,7 @@ mod zeroed {
 }
 
 impl Pooled for Listener {
-    fn next_free(&self) -> &AtomicPtr<Listener> {
+    fn next_free(&self) -> &AtomicRef<Listener> {
         &self.next_free
     }
 }
@@ -116,7 +116,7 @@ impl Listener {
     ) {
         self.permitted.store(permitted.bits(), Ordering::Relaxed);
         self.rendezvous.store(sock + 1, Ordering::Relaxed);
-        self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
+        self.links.set(None);
         self.limit(backlog);
         for n in [&self.many, &self.served, &self.polled, &self.shut, &self.inherited] {
             n.store(0, Ordering::Relaxed);
@@ -131,7 +131,7 @@ impl Listener {
         self.tcp_waits.start();
         self.tcp_checked.store(0, Ordering::Relaxed);
         self.kernel_turn.start(waiting);
-        self.owner.store(core::ptr::from_ref(owner).cast_mut(), Ordering::Release);
+        self.owner.store(Some(owner));
     }
 
     /// The transports that its clients may use.
@@ -199,7 +199,7 @@ impl Listener {
 
     /// The number under which a call that was made with `fd` finds the kernel's listener.
     pub fn kernel_fd(&self, fd: i32) -> i32 {
-        at(self.owner.load(Ordering::Acquire)).map_or(fd, |s| s.kernel_fd(fd))
+        self.owner.load().map_or(fd, |s| s.kernel_fd(fd))
     }
 
     /// Whether a client could not be taken up when somebody last tried.
@@ -225,7 +225,7 @@ impl Listener {
 
     /// The links of this listener, newest first. Called under `lock` (or epoll's `STRUCTURE`), which keeps them mapped.
     pub(crate) fn links(&self) -> Links {
-        Links { at: self.links.load(Ordering::Acquire) }
+        links_from(self.links.load())
     }
 
     /// Whether this process has taken up links of its own at the listener. Links of its parent do not count, since the
@@ -371,7 +371,7 @@ pub(crate) fn served_by(l: &Listener) -> ServedBy {
     // Programs that wait by poll(2) and the like come back to the listener soon. Whether there is any other process that
     // could take what one leaves must be known: a client goes to the kernel's queue for it.
     let blocks = || {
-        let owner = at(l.owner.load(Ordering::Acquire));
+        let owner = l.owner.load();
         l.polled.load(Ordering::Relaxed) == 0 && owner.is_some_and(|s| !s.has(NONBLOCK))
     };
     match l.many.load(Ordering::Relaxed) {
@@ -386,9 +386,7 @@ pub(crate) fn served_by(l: &Listener) -> ServedBy {
 /// a mark on the kernel's listener.
 pub(crate) fn announce_servers(l: &Listener) {
     let by = served_by(l);
-    if let Some(s) =
-        at(l.owner.load(Ordering::Acquire)).filter(|_| matches!(by, ServedBy::Several | ServedBy::Acceptors))
-    {
+    if let Some(s) = l.owner.load().filter(|_| matches!(by, ServedBy::Several | ServedBy::Acceptors)) {
         owner::mark_shared(l.kernel_fd(s.first_fd()));
     }
     let _g = l.lock.lock();
@@ -433,34 +431,12 @@ pub(crate) fn reserved_back(fd: i32) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-#[allow(unsafe_code)]
-pub(crate) fn load_link(p: &AtomicPtr<Link>) -> Option<&'static Link> {
-    // SAFETY: links are type-stable.
-    unsafe { p.load(Ordering::Acquire).as_ref() }
-}
+/// Links of a listener.
+pub(crate) type Links = Successors<&'static Link, fn(&&'static Link) -> Option<&'static Link>>;
 
-/// Iterator over a listener's links.
-#[derive(Clone, Debug)]
-pub(crate) struct Links {
-    at: *mut Link,
-}
-
-impl Links {
-    pub(crate) fn from(first: Option<&'static Link>) -> Links {
-        Links { at: first.map_or(core::ptr::null_mut(), |link| core::ptr::from_ref(link).cast_mut()) }
-    }
-}
-
-impl Iterator for Links {
-    type Item = &'static Link;
-
-    #[allow(unsafe_code)]
-    fn next(&mut self) -> Option<&'static Link> {
-        // SAFETY: the pointer is null or a link, and links are type-stable.
-        let l = unsafe { self.at.as_ref() }?;
-        self.at = l.next.load(Ordering::Acquire);
-        Some(l)
-    }
+/// The links from `first` on, each of which may be taken out of the list when it is returned.
+pub(crate) fn links_from(first: Option<&'static Link>) -> Links {
+    successors(first, |link| link.next.load())
 }
 
 /// Whether a connection waits at the kernel's listener `fd`.

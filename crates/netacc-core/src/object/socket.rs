@@ -17,12 +17,12 @@ use crate::object::state;
 pub use crate::object::state::{ConnState, ListenState, Path, Upgrade};
 use crate::options::remembered::Remembered;
 use crate::wait::spin::Spin;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{SockEntry, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
-use netacc_sys::{Lock, lock_rank, raw};
+use netacc_sys::{AtomicRef, Lock, lock_rank, raw};
 use netacc_transport::Endpoint;
 use netacc_transport::host::ConnToken;
 use netacc_transport::shm::ShmEndpoint;
@@ -34,7 +34,7 @@ use netacc_transport::shm::ShmEndpoint;
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Socket {
-    next_free: AtomicPtr<Socket>,
+    next_free: AtomicRef<Socket>,
     /// Generation of the object; compared under `rx` or `tx`.
     generation: AtomicU32,
     /// Number of descriptors that refer to the object, plus the calls that sleep on it.
@@ -50,10 +50,10 @@ pub struct Socket {
     flags: AtomicU32,
     /// Held by the thread that is in the kernel's accept(2) at a listener where that may block. It is only tried.
     pub(crate) accepting: Lock<{ lock_rank::NONE }>,
-    ep: AtomicPtr<ShmEndpoint>,
-    listener: AtomicPtr<Listener>,
+    ep: AtomicRef<ShmEndpoint>,
+    listener: AtomicRef<Listener>,
     /// Registrations with epoll instances; see [`crate::epoll`] for the lock.
-    pub(crate) registrations: AtomicPtr<Registration>,
+    pub(crate) registrations: AtomicRef<Registration>,
     /// The descriptor that opened the socket, which is the index of its entry on the stats page.
     fd: AtomicI32,
     /// AF_INET or AF_INET6.
@@ -104,7 +104,7 @@ mod zeroed {
 }
 
 impl Pooled for Socket {
-    fn next_free(&self) -> &AtomicPtr<Socket> {
+    fn next_free(&self) -> &AtomicRef<Socket> {
         &self.next_free
     }
 }
@@ -270,10 +270,8 @@ impl Socket {
 
     /// The endpoint, if the socket is on the shm path.
     #[inline]
-    #[allow(unsafe_code)]
     pub fn endpoint(&self) -> Option<&'static ShmEndpoint> {
-        // SAFETY: null or an endpoint, which lives inside a link and is never freed.
-        unsafe { self.ep.load(Ordering::Acquire).as_ref() }
+        self.ep.load()
     }
 
     /// The endpoint, if the connection is in a ring.
@@ -292,25 +290,23 @@ impl Socket {
         if self.opts.is_corked() {
             ep.set_cork(true);
         }
-        self.ep.store(core::ptr::from_ref(ep).cast_mut(), Ordering::Release);
+        self.ep.store(Some(ep));
     }
 
     /// The listener part, if the socket is a listener.
     #[inline]
-    #[allow(unsafe_code)]
     pub fn listener(&self) -> Option<&'static Listener> {
-        // SAFETY: null or a listener object, which is never freed.
-        unsafe { self.listener.load(Ordering::Acquire).as_ref() }
+        self.listener.load()
     }
 
     /// Attaches the listener part.
     pub fn set_listener(&self, l: &'static Listener) {
-        self.listener.store(core::ptr::from_ref(l).cast_mut(), Ordering::Release);
+        self.listener.store(Some(l));
     }
 
     /// Detaches the endpoint.
     pub fn drop_endpoint(&self) {
-        self.ep.store(core::ptr::null_mut(), Ordering::Release);
+        self.ep.store(None);
     }
 
     /// Called in the child of a fork for a connection that another thread of the parent was opening at that moment: it
@@ -327,7 +323,7 @@ impl Socket {
         loop {
             let was = ConnState::listening(self.word())?;
             if self.change(ConnState::Listener(was), to) {
-                self.listener.store(core::ptr::null_mut(), Ordering::Release);
+                self.listener.store(None);
                 return Some(was);
             }
         }
@@ -339,7 +335,7 @@ impl Socket {
         // No other thread changes the state of an object without references. Release: as in `set_state`.
         let before = ConnState::listening(self.word());
         self.state.store(ConnState::New.encode(), Ordering::Release);
-        self.listener.store(core::ptr::null_mut(), Ordering::Release);
+        self.listener.store(None);
         before
     }
 
@@ -417,10 +413,8 @@ impl Socket {
     }
 
     /// Detaches the endpoint and returns it.
-    #[allow(unsafe_code)]
     pub(crate) fn take_endpoint(&self) -> Option<&'static ShmEndpoint> {
-        // SAFETY: the pointer is null or an endpoint, which lives inside a link and is never freed.
-        unsafe { self.ep.swap(core::ptr::null_mut(), Ordering::AcqRel).as_ref() }
+        self.ep.swap(None)
     }
 
     /// Returns an object whose last reference is gone to its slab.
@@ -471,6 +465,6 @@ impl Socket {
         if let Some(ep) = self.endpoint() {
             ep.close(true);
         }
-        self.ep.store(core::ptr::null_mut(), Ordering::Release);
+        self.ep.store(None);
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::object::instance::Epoll;
 use crate::object::name::Name;
-use crate::object::reference::at;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::AtomicU32;
+use netacc_sys::AtomicRef;
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::Pooled;
 use netacc_transport::shm::Link;
@@ -12,18 +12,18 @@ use netacc_transport::shm::Link;
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Subscription {
-    pub(crate) next_free: AtomicPtr<Subscription>,
+    pub(crate) next_free: AtomicRef<Subscription>,
     pub(crate) name: Name,
-    pub(crate) link: AtomicPtr<Link>,
-    pub(crate) epoll: AtomicPtr<Epoll>,
+    pub(crate) link: AtomicRef<Link>,
+    pub(crate) epoll: AtomicRef<Epoll>,
     pub(crate) ready_set: AtomicU32,
     /// Number of registrations that use it; under `STRUCTURE`.
     pub(crate) users: AtomicU32,
     /// Set while it is in the active list: its ready set is checked in every round, so the peer need not write the
     /// waker.
     pub(crate) active: AtomicU32,
-    pub(crate) next: AtomicPtr<Subscription>,
-    pub(crate) next_active: AtomicPtr<Subscription>,
+    pub(crate) next: AtomicRef<Subscription>,
+    pub(crate) next_active: AtomicRef<Subscription>,
 }
 
 #[allow(unsafe_code)]
@@ -33,7 +33,7 @@ mod zeroed {
 }
 
 impl Pooled for Subscription {
-    fn next_free(&self) -> &AtomicPtr<Subscription> {
+    fn next_free(&self) -> &AtomicRef<Subscription> {
         &self.next_free
     }
 }
@@ -41,6 +41,6 @@ impl Pooled for Subscription {
 impl Subscription {
     /// The link, while the subscription holds it.
     pub(crate) fn link(&self) -> Option<&'static Link> {
-        at(self.link.load(Ordering::Acquire))
+        self.link.load()
     }
 }

@@ -18,10 +18,10 @@ use crate::switch::comeback;
 use crate::wait::bell;
 use crate::{epoll, go, listen, process_mode, timeouts};
 use alloc::string::String;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Upgraded, page};
 use netacc_sys::errno::Errno;
-use netacc_sys::{mem, raw, reserved_fds, static_program, time, visits};
+use netacc_sys::{AtomicRef, mem, raw, reserved_fds, static_program, time, visits};
 use netacc_transport::rdma::engine;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -64,17 +64,11 @@ pub struct Exchanger {
     pub discard: fn(),
 }
 
-static EXCHANGER: AtomicPtr<Exchanger> = AtomicPtr::new(core::ptr::null_mut());
+static EXCHANGER: AtomicRef<Exchanger> = AtomicRef::none();
 
 /// Sets what the preloaded library does.
 pub fn on_request(exchanger: &'static Exchanger) {
-    EXCHANGER.store(core::ptr::from_ref(exchanger).cast_mut(), Ordering::Release);
-}
-
-#[allow(unsafe_code)]
-fn exchanger() -> Option<&'static Exchanger> {
-    // SAFETY: null or a static. Acquire pairs with `on_request`.
-    unsafe { EXCHANGER.load(Ordering::Acquire).as_ref() }
+    EXCHANGER.store(Some(exchanger));
 }
 
 fn stage() -> Stage {
@@ -106,7 +100,7 @@ pub(super) fn begin() -> Result<(), Obstacle> {
         return none(Upgraded::Rdma);
     }
     visits::prepare().map_err(|e| (Upgraded::NoBarrier, e))?;
-    let Some(exchanger) = exchanger() else { return none(Upgraded::KernelOnly) };
+    let Some(exchanger) = EXCHANGER.load() else { return none(Upgraded::KernelOnly) };
     (exchanger.prepare)()?;
     let from = if process_mode::is_off() { Stage::FromOff } else { Stage::FromOn };
     STAGE.store(from as u32, Ordering::Relaxed);
@@ -119,7 +113,7 @@ fn end() -> Stage {
     STAGE.store(Stage::None as u32, Ordering::Relaxed);
     WAITS_SINCE.store(0, Ordering::Relaxed);
     if was != Stage::None
-        && let Some(exchanger) = exchanger()
+        && let Some(exchanger) = EXCHANGER.load()
     {
         (exchanger.discard)();
     }

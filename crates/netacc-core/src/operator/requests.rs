@@ -5,9 +5,9 @@
 //! file that sleeps. See `docs/decisions/0020-a-byte-and-a-pipe-for-the-operator.md`.
 
 use crate::process_mode;
-use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{ControlRequest, ControlState, Reason, page};
-use netacc_sys::{lock, raw, reserved_fds, time};
+use netacc_sys::{AtomicRef, lock, raw, reserved_fds, time};
 use netacc_transport::WaitSet;
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -27,7 +27,7 @@ static WORKING: AtomicU32 = AtomicU32::new(0);
 const BESIDE_WORK: u64 = 5_000_000;
 
 /// The function that does the work, set when the library starts.
-static CARRY_OUT: AtomicPtr<fn()> = AtomicPtr::new(core::ptr::null_mut());
+static CARRY_OUT: AtomicRef<fn()> = AtomicRef::none();
 
 /// The ends of the pipe as [`ends`] packs them; 0: it was not made yet.
 static WAKE_PIPE: AtomicU64 = AtomicU64::new(0);
@@ -69,9 +69,7 @@ pub fn check() {
 #[cold]
 #[inline(never)]
 fn carry_out() {
-    #[allow(unsafe_code)]
-    // SAFETY: null or a function in static memory. Acquire pairs with `on_request`.
-    let Some(work) = (unsafe { CARRY_OUT.load(Ordering::Acquire).as_ref() }) else { return };
+    let Some(work) = CARRY_OUT.load() else { return };
     let idle = SEEN.load(Ordering::Relaxed) == BUSY && time::now() < DUE.load(Ordering::Relaxed);
     // A signal handler that interrupted a lock holder leaves the work to a later call.
     if lock::interrupted() || (idle && page().control().request() == latest()) {
@@ -98,7 +96,7 @@ fn carry_out() {
 
 /// Sets the function that does the work. One thread at a time calls it, and holds no lock.
 pub fn on_request(work: &'static fn()) {
-    CARRY_OUT.store(core::ptr::from_ref(work).cast_mut(), Ordering::Release);
+    CARRY_OUT.store(Some(work));
 }
 
 /// The most recent request whose work was begun.

@@ -2,8 +2,8 @@
 
 use crate::object::reference::Ref;
 use crate::object::socket::Socket;
-use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use netacc_sys::{Lock, lock_rank};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use netacc_sys::{AtomicRef, Lock, lock_rank};
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::shm::segment::Segment;
 
@@ -15,7 +15,7 @@ pub(super) const PART: usize = 16;
 
 /// A queued connect.
 pub(super) struct QueuedConnect {
-    pub(super) socket: AtomicPtr<Socket>,
+    pub(super) socket: AtomicRef<Socket>,
     generation: AtomicU16,
     /// Number of connects that its process had accepted when that number was last seen to change, or at the first
     /// check.
@@ -27,7 +27,7 @@ pub(super) struct QueuedConnect {
 netacc_sys::tables! {
     static ENTRIES: [QueuedConnect; REMEMBERED] = [const {
         QueuedConnect {
-            socket: AtomicPtr::new(core::ptr::null_mut()),
+            socket: AtomicRef::none(),
             generation: AtomicU16::new(0),
             taken: AtomicU64::new(0),
             since: AtomicU64::new(0),
@@ -46,11 +46,8 @@ pub(super) static ANY: AtomicU32 = AtomicU32::new(0);
 
 impl QueuedConnect {
     /// The socket, if its connect still waits.
-    #[allow(unsafe_code)]
     pub(super) fn waiting(&self) -> Option<Ref<Socket>> {
-        // SAFETY: null or a socket object, which is never freed; the generation tells whether it is still the same
-        // socket.
-        let obj = unsafe { self.socket.load(Ordering::Relaxed).as_ref() }?;
+        let obj = self.socket.get()?;
         let r = Ref { obj, generation: self.generation.load(Ordering::Relaxed) };
         (r.valid() && r.obj.is_shm() && with_endpoint(r, |ep| ep.side.is_queued())?).then_some(r)
     }
@@ -77,7 +74,7 @@ impl QueuedConnect {
     }
 
     fn forget(&self) {
-        self.socket.store(core::ptr::null_mut(), Ordering::Relaxed);
+        self.socket.set(None);
     }
 }
 
@@ -107,7 +104,7 @@ pub fn note(r: Ref<Socket>) {
     let free = ENTRIES.iter().take(used).position(|e| e.waiting().is_none()).unwrap_or(used);
     if let Some(e) = ENTRIES.get(free) {
         USED.store(used.max(free + 1), Ordering::Relaxed);
-        e.socket.store(core::ptr::from_ref(r.obj).cast_mut(), Ordering::Relaxed);
+        e.socket.set(Some(r.obj));
         e.generation.store(r.generation, Ordering::Relaxed);
         e.since.store(0, Ordering::Relaxed);
     }
@@ -129,7 +126,7 @@ pub fn note_redispatched(r: Ref<Socket>) {
 /// checked.
 pub(super) fn are_there_any() -> bool {
     let _g = LOCK.lock();
-    let any = parts().flatten().any(|e| !e.socket.load(Ordering::Relaxed).is_null());
+    let any = parts().flatten().any(|e| !e.socket.is_none());
     ANY.store(any.into(), Ordering::Relaxed);
     any
 }

@@ -7,6 +7,7 @@
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use netacc_ring::{LARGE, SLOTS};
+use netacc_sys::AtomicRef;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::{self, LARGEST_PAGE, Zeroed};
 use netacc_sys::slab::{Pooled, Slab};
@@ -49,16 +50,16 @@ pub(super) struct Blocks {
     range: AtomicPtr<u8>,
     /// The address of each block, null while it is not mapped. Block 0 is part of the segment's first mapping.
     at: [AtomicPtr<u8>; BLOCKS],
-    next_free: AtomicPtr<Blocks>,
+    next_free: AtomicRef<Blocks>,
     /// The object that had a range before this one had; see [`RANGES`].
-    earlier: AtomicPtr<Blocks>,
+    earlier: AtomicRef<Blocks>,
 }
 
 // SAFETY: all fields are atomics, for which zero is valid: a null address means "not mapped".
 unsafe impl Zeroed for Blocks {}
 
 impl Pooled for Blocks {
-    fn next_free(&self) -> &AtomicPtr<Blocks> {
+    fn next_free(&self) -> &AtomicRef<Blocks> {
         &self.next_free
     }
 }
@@ -66,7 +67,7 @@ impl Pooled for Blocks {
 static ALL: Slab<Blocks> = Slab::new();
 /// The last object that was given a range. It and those that are reached from it by [`Blocks::earlier`] are all that have
 /// one.
-static RANGES: AtomicPtr<Blocks> = AtomicPtr::new(ptr::null_mut());
+static RANGES: AtomicRef<Blocks> = AtomicRef::none();
 /// Number of objects that are free and have a range.
 static SPARE: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of segments that the process has mapped, and of ranges that wait for a segment.
@@ -109,20 +110,7 @@ impl Blocks {
     /// Keeps a range of addresses for this segment and all later ones of the object, which has none yet.
     pub(super) fn keep_range(&'static self, at: NonNull<u8>) {
         self.range.store(at.as_ptr(), Ordering::Relaxed);
-        let mut last = RANGES.load(Ordering::Relaxed);
-        loop {
-            self.earlier.store(last, Ordering::Relaxed);
-            // Release: pairs with the Acquire in `each_range`.
-            match RANGES.compare_exchange_weak(
-                last,
-                ptr::from_ref(self).cast_mut(),
-                Ordering::Release,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return,
-                Err(other) => last = other,
-            }
-        }
+        RANGES.push(self, &self.earlier);
     }
 
     /// The address of a block, if it is mapped.
@@ -209,10 +197,7 @@ impl Blocks {
 
 /// Calls `f` with each object that has a range, and the range.
 pub(super) fn each_range(mut f: impl FnMut(&'static Blocks, NonNull<u8>)) {
-    let mut next = RANGES.load(Ordering::Acquire);
-    // SAFETY: null, or an object of the slab, which is never freed.
-    while let Some(blocks) = unsafe { next.as_ref() } {
-        next = blocks.earlier.load(Ordering::Relaxed);
+    for blocks in RANGES.list(|blocks| &blocks.earlier) {
         if let Some(range) = blocks.range() {
             f(blocks, range);
         }

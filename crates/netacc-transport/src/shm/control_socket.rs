@@ -10,9 +10,9 @@ use crate::shm::slot_side::SlotSide;
 use crate::shm::{Link, owed_dial};
 use crate::{num, timeouts};
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{Guard, Lock, lock_rank, raw, reserved_fds, time};
+use netacc_sys::{AtomicRef, Guard, Lock, lock_rank, raw, reserved_fds, time};
 use netacc_wire::Message;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::IoSlice;
@@ -49,7 +49,7 @@ pub struct ControlSocket {
     /// Not 0: a message has arrived since the reader last began to read; see [`Link::service`].
     pub(super) more: AtomicU32,
     /// The next link in a list of links whose control sockets are not read for now; see [`super::unread::Unread`].
-    pub(super) next_unread: AtomicPtr<Link>,
+    pub(super) next_unread: AtomicRef<Link>,
     /// Time ([`netacc_sys::time::now`]) until which no fork waits for room in it, since the peer has left it full.
     deaf_until: AtomicU64,
     /// Not 0: its first message waits for a free number (see [`super::control`]), and those behind it wait, too.

@@ -23,7 +23,7 @@ use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
-use netacc_sys::{Lock, lock_rank, reserved_fds};
+use netacc_sys::{AtomicRef, Lock, lock_rank, reserved_fds};
 
 /// Value of [`Link::lost`]: the peer has ended and left no connection open.
 pub(crate) const ENDED: u32 = 1;
@@ -39,7 +39,7 @@ pub(crate) const LOST: u32 = 2;
 #[derive(Debug)]
 #[repr(C, align(4096))]
 pub struct Link {
-    next_free: AtomicPtr<Link>,
+    next_free: AtomicRef<Link>,
     refs: AtomicU32,
     pub(crate) lock: Lock<{ lock_rank::LEAF }>,
     /// The control socket.
@@ -49,7 +49,7 @@ pub struct Link {
     blocks: AtomicPtr<Blocks>,
     /// The other side, if it is in this process as well and uses the same mapping ([`Link::pair`]). Under the lock of
     /// [`super::remote`].
-    pub(super) mate: AtomicPtr<Link>,
+    pub(super) mate: AtomicRef<Link>,
     /// Inode number of the segment's memfd ([`Mapped::file`]).
     file: AtomicU64,
     server: AtomicU32,
@@ -71,7 +71,7 @@ pub struct Link {
     /// The object that this link belongs to, set by that owner.
     pub owner: AtomicUsize,
     /// The next link in the owner's list.
-    pub next: AtomicPtr<Link>,
+    pub next: AtomicRef<Link>,
     /// Time ([`netacc_sys::cpu::ticks`]) at which the owner last asked the kernel whether the peer lives (client side,
     /// under the owner's lock).
     pub checked: AtomicU64,
@@ -92,7 +92,7 @@ pub struct Link {
     /// 1: the link is in the list of all links that the process ever had, in which `next_listed` is the next one; see
     /// [`super::registry`].
     pub(super) listed: AtomicU32,
-    pub(super) next_listed: AtomicPtr<Link>,
+    pub(super) next_listed: AtomicRef<Link>,
     /// Endpoints with a smaller index may have been used ([`Link::endpoint`]). The number stays when the link's memory
     /// is used again.
     used: AtomicUsize,
@@ -116,7 +116,7 @@ mod zeroed {
 }
 
 impl Pooled for Link {
-    fn next_free(&self) -> &AtomicPtr<Link> {
+    fn next_free(&self) -> &AtomicRef<Link> {
         &self.next_free
     }
 }
@@ -152,8 +152,8 @@ impl Link {
         link.passed.store(0, Ordering::Relaxed);
         link.inherited.store(0, Ordering::Relaxed);
         link.remote.store(0, Ordering::Relaxed);
-        link.next.store(core::ptr::null_mut(), Ordering::Relaxed);
-        link.mate.store(core::ptr::null_mut(), Ordering::Relaxed);
+        link.next.set(None);
+        link.mate.set(None);
         if side == Side::Client {
             link.slots.reset();
         }

@@ -14,7 +14,6 @@ use crate::shm::side_state::SideState;
 use crate::shm::slot_side::SlotSide;
 use crate::shm::slots::SLOTS;
 use crate::shm::users::Trust;
-use core::ptr;
 use core::sync::atomic::Ordering;
 use netacc_stats::{LinkEntry, page};
 use netacc_sys::errno::Result;
@@ -42,8 +41,8 @@ impl Link {
         let server = one(Side::Server, peer_end).inspect_err(|_| client.put())?;
         {
             let _g = PAIRS.lock();
-            client.mate.store(ptr::from_ref(server).cast_mut(), Ordering::Relaxed);
-            server.mate.store(ptr::from_ref(client).cast_mut(), Ordering::Relaxed);
+            client.mate.set(Some(server));
+            server.mate.set(Some(client));
         }
         client.remote.store(num::small(engine) + 1, Ordering::Relaxed);
         if let Some(seg) = server.segment() {
@@ -54,11 +53,8 @@ impl Link {
     }
 
     /// The other side in this process, for as long as the lock is held.
-    #[allow(unsafe_code)]
     fn mate(&self, _held: &Guard<'_>) -> Option<&'static Link> {
-        // SAFETY: the pointer is null or that of a link, which is never freed. A link clears the pointer under this
-        // lock before it is used again.
-        unsafe { self.mate.load(Ordering::Relaxed).as_ref() }
+        self.mate.get()
     }
 
     /// To be called when the last user of this side has released it. Returns whether the other side keeps the mapping
@@ -67,7 +63,7 @@ impl Link {
         let held = PAIRS.lock();
         let mate = self.mate(&held);
         for link in mate.into_iter().chain([self]) {
-            link.mate.store(ptr::null_mut(), Ordering::Relaxed);
+            link.mate.set(None);
         }
         mate.is_some()
     }

@@ -1,8 +1,6 @@
 //! Control sockets that nobody reads during a fork.
-#![allow(unsafe_code)]
 
 use crate::shm::Link;
-use core::sync::atomic::Ordering;
 
 /// List of links whose control sockets no other thread reads until [`Unread::go_on`]. It needs no allocation, since the
 /// thread may call _Fork(3) in a signal handler that has interrupted an allocation.
@@ -20,8 +18,7 @@ impl Unread {
             return;
         }
         if let Some(reader) = link.control.reader.lock_within(budget) {
-            let next = self.first.map_or(core::ptr::null_mut(), |l| core::ptr::from_ref(l).cast_mut());
-            link.control.next_unread.store(next, Ordering::Relaxed);
+            link.control.next_unread.set(self.first);
             self.first = Some(link);
             core::mem::forget(reader);
             self.take_in(link);
@@ -42,16 +39,14 @@ impl Unread {
     }
 
     fn iter(&self) -> impl Iterator<Item = &'static Link> {
-        core::iter::successors(self.first, |l| next_unread(l))
+        core::iter::successors(self.first, |l| l.control.next_unread.get())
     }
 
     /// Lets the sockets be read again, first by this thread, since other threads that found a socket busy have
     /// returned.
     pub fn go_on(self) {
-        let mut next = self.first;
-        while let Some(link) = next {
-            // Read while the lock is held, since another forking thread may use the field after that.
-            next = next_unread(link);
+        // The iterator goes to the next link while the lock is held, since another forking thread may use the word after that.
+        for link in self.iter() {
             drop(link.control.reader.regain());
             if link.hold_if_used() {
                 link.service_if_readable();
@@ -59,9 +54,4 @@ impl Unread {
             }
         }
     }
-}
-
-fn next_unread(link: &'static Link) -> Option<&'static Link> {
-    // SAFETY: the pointer is null or that of a link, which is never freed.
-    unsafe { link.control.next_unread.load(Ordering::Relaxed).as_ref() }
 }

@@ -195,7 +195,7 @@ pub fn make_ahead(link: &Link) {
 /// Makes our waker `id` and tells the peer of it. Under the link's lock.
 fn make(link: &Link, id: u32) -> Result<()> {
     // A peer in this process takes an eventfd without a message.
-    let is_apart = link.mate.load(Ordering::Relaxed).is_null();
+    let is_apart = link.mate.is_none();
     if !link.is_inherited() && is_apart && !link.trust_is_mutual() && make_named(link, id).is_ok() {
         return Ok(());
     }

@@ -19,8 +19,8 @@ use crate::num;
 use crate::rdma::engine::companions::handover::{self, Owner, without_blocking};
 use crate::rdma::engine::{process, status};
 use crate::timeouts;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use netacc_sys::{mem, raw, reserved_fds, time};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use netacc_sys::{AtomicRef, mem, raw, reserved_fds, time};
 use netacc_wire::companion::{self as wire, HELLO, OwnPort, TOKEN};
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -63,8 +63,12 @@ struct Board {
     places: [Place; PLACES],
 }
 
+// SAFETY: it consists of atomics, for which every value is good.
+#[allow(unsafe_code)]
+unsafe impl mem::Zeroed for Board {}
+
 /// The board, once there is one.
-static BOARD: AtomicPtr<Board> = AtomicPtr::new(core::ptr::null_mut());
+static BOARD: AtomicRef<Board> = AtomicRef::none();
 /// The random name of this process, or 0 while it has none.
 static NAME: AtomicU64 = AtomicU64::new(0);
 
@@ -82,22 +86,13 @@ static CAME: AtomicUsize = AtomicUsize::new(0);
 
 /// The board, if there is one.
 #[inline]
-#[allow(unsafe_code)]
 fn board() -> Option<&'static Board> {
-    // SAFETY: null, or a mapping of this size that is never unmapped; it was mapped as zeroes and has atomics alone,
-    // for which every value is good. Acquire: with what was written when it was made.
-    unsafe { BOARD.load(Ordering::Acquire).as_ref() }
+    BOARD.load()
 }
 
 /// The board, which is made if there is none: `None` if there is no memory.
 fn make_board() -> Option<&'static Board> {
-    if BOARD.load(Ordering::Acquire).is_null() {
-        let fresh = mem::map_shared(size_of::<Board>()).ok()?;
-        // If another thread was faster, a mapping of a few pages is left over, once.
-        let _ =
-            BOARD.compare_exchange(core::ptr::null_mut(), fresh.cast().as_ptr(), Ordering::AcqRel, Ordering::Acquire);
-    }
-    board()
+    BOARD.or_make(|| mem::shared().ok())
 }
 
 /// Before a fork of a process with listeners that clients on other hosts may find: whether all processes that share
@@ -353,12 +348,7 @@ mod tests {
 
     impl Board {
         fn zeroed() -> &'static Board {
-            let fresh = mem::map_shared(size_of::<Board>()).unwrap();
-            #[allow(unsafe_code)]
-            // SAFETY: a mapping of this size that is never unmapped and has atomics alone.
-            unsafe {
-                fresh.cast().as_ref()
-            }
+            mem::shared().unwrap()
         }
     }
 
