@@ -13,20 +13,20 @@ use core::sync::atomic::Ordering;
 /// that only checks whether the instance is readable. Nested instances are processed first, since they determine the
 /// readiness of this one. True: a foreign event that the kernel reports only once was stashed.
 pub(crate) fn absorb(e: &'static Epoll) -> bool {
-    if e.switch_due.load(Ordering::Relaxed) != 0 {
+    if e.switch_due.get() {
         complete_switches(e);
     }
     absorb_children(e);
     if e.is_plain() {
         let there = crate::object::listener::tcp_ready(e.fd());
-        e.foreign.store(there.into(), Ordering::Relaxed);
+        e.foreign.set(there);
         return false;
     }
     if is_unheard(e) {
         serve_polled(e);
     }
     let mut buf = [libc::epoll_event { events: 0, u64: 0 }; STASH];
-    let have = e.stash_len.load(Ordering::Relaxed) as usize;
+    let have = e.stash_len.get() as usize;
     let room = STASH.saturating_sub(have);
     // A thread that sleeps in the instance handles the events itself; an event that was taken here would not wake it.
     if room == 0 || e.sleepers.load(Ordering::SeqCst) > 0 {
@@ -39,7 +39,7 @@ pub(crate) fn absorb(e: &'static Epoll) -> bool {
             Said::Program(events, data) => {
                 foreign = true;
                 // The kernel will report level-triggered events again.
-                if e.edges.load(Ordering::Relaxed) != 0 {
+                if e.edges.get() {
                     stash(e, events, data, ev.u64);
                     kept = true;
                 }
@@ -48,7 +48,7 @@ pub(crate) fn absorb(e: &'static Epoll) -> bool {
             Said::Stranger => {}
         }
     }
-    e.foreign.store(foreign.into(), Ordering::Relaxed);
+    e.foreign.set(foreign);
     if own {
         // A thread may have gone to sleep there in the meantime.
         e.kick();
@@ -82,7 +82,7 @@ pub fn sleeps_on(fd: i32) -> i32 {
 
 /// Latest time at which a sleep on the instance's descriptor has to end, for another look at the instance.
 pub fn held_until(fd: i32) -> Option<u64> {
-    let until = table::epoll(fd)?.obj.held_until.load(core::sync::atomic::Ordering::Relaxed);
+    let until = table::epoll(fd)?.obj.held_until.get();
     (until != 0).then_some(until)
 }
 

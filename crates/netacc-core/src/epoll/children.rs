@@ -26,7 +26,7 @@ pub(crate) fn stirred_by_others(reg: &Registration) -> bool {
     if !unknown && child.valid() {
         absorb(child.obj);
     }
-    unknown || child.obj.foreign.load(Ordering::Relaxed) != 0 || child.obj.stash_len.load(Ordering::Relaxed) > 0
+    unknown || child.obj.foreign.get() || child.obj.stash_len.get() > 0
 }
 
 /// epoll_ctl(2) with an instance as its descriptor.
@@ -40,7 +40,7 @@ pub(crate) fn control(e: &'static Epoll, op: i32, fd: i32, child: Ref<Epoll>, ev
     if !child.valid() {
         return Outcome::Failed(Errno::BADF);
     }
-    let is_meant = |reg: &&Registration| reg.fd.load(Ordering::Relaxed) == fd && !reg.child.is_none();
+    let is_meant = |reg: &&Registration| reg.fd.get() == fd && !reg.child.is_none();
     let known = e.registered().filter(is_meant).last();
     let result = match (op, known, event) {
         (EPOLL_CTL_ADD, None, Some(ev)) => add_nested(e, fd, child, ev),
@@ -114,9 +114,9 @@ impl Epoll {
         if self.is_inner() {
             return;
         }
-        self.inner.store(1, Ordering::Relaxed);
+        self.inner.set(true);
         for reg in self.registered() {
-            let level = reg.events.load(Ordering::Relaxed) & EPOLLET as u32 == 0;
+            let level = reg.events.get() & EPOLLET as u32 == 0;
             if news(reg, true) || (level && reg.queue() & QUEUED != 0) {
                 reg.set_queue_bits(FRESH);
             }

@@ -22,33 +22,23 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
         Err(e) => return Outcome::Failed(e),
     };
     if let Some(e) = EPOLLS.alloc().filter(|e| cookies::enter(*e).inspect_err(|_| EPOLLS.release(e)).is_ok()) {
-        e.fd.store(fd, Ordering::Relaxed);
-        for n in [
-            &e.ours,
-            &e.polled,
-            &e.with_liveness,
-            &e.nested,
-            &e.inner,
-            &e.usage,
-            &e.others,
-            &e.listened,
-            &e.sleepers,
-            &e.stash_len,
-            &e.ready_len,
-            &e.foreign,
-            &e.edges,
-            &e.switch_due,
-            &e.news,
-        ] {
+        e.fd.set(fd);
+        for n in [&e.ours, &e.nested, &e.usage, &e.others, &e.sleepers] {
             n.store(0, Ordering::Relaxed);
+        }
+        for n in [&e.polled, &e.with_liveness, &e.listened, &e.stash_len, &e.ready_len, &e.news] {
+            n.set(0);
+        }
+        for is in [&e.inner, &e.foreign, &e.edges, &e.switch_due] {
+            is.set(false);
         }
         e.stash.lock().queueable = false;
         e.own.store(0, Ordering::Relaxed);
-        e.last_kernel.store(0, Ordering::Relaxed);
-        e.held_until.store(0, Ordering::Relaxed);
-        e.slice_start.store(0, Ordering::Relaxed);
-        e.loop_index.store(fairness::assign_index(), Ordering::Relaxed);
-        e.peer_cpu.store(cpu::NO_CPU, Ordering::Relaxed);
+        e.last_kernel.set(0);
+        e.held_until.set(0);
+        e.slice_start.set(0);
+        e.loop_index.set(fairness::assign_index());
+        e.peer_cpu.set(cpu::NO_CPU);
         e.spin.reset();
         e.refs.store(1, Ordering::Release);
         let r = Ref { obj: e, generation: e.generation() };

@@ -46,15 +46,15 @@ fn cpus() -> u32 {
 /// loops if its slice is over.
 #[inline]
 pub(super) fn pass(e: &Epoll, now: u64) {
-    if now.wrapping_sub(e.slice_start.load(Ordering::Relaxed)) > SLICE {
+    if now.wrapping_sub(e.slice_start.get()) > SLICE {
         end_slice(e, now);
     }
 }
 
 #[cold]
 fn end_slice(e: &Epoll, now: u64) {
-    e.slice_start.store(now, Ordering::Relaxed);
-    if let Some(mine) = LAST.get(e.loop_index.load(Ordering::Relaxed) as usize % LOOPS) {
+    e.slice_start.set(now);
+    if let Some(mine) = LAST.get(e.loop_index.get() as usize % LOOPS) {
         mine.store(now, Ordering::Relaxed);
     }
     // Relaxed: the number of busy loops is an estimate.

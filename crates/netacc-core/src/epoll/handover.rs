@@ -80,7 +80,7 @@ pub(crate) fn check(e: &'static Epoll) -> Result<()> {
 /// is just now.
 pub(crate) fn is_one_shot(fd: i32) -> bool {
     let Some(r) = table::socket(fd) else { return false };
-    registered(r.obj).any(|reg| reg.events.load(Ordering::Relaxed) & EPOLLONESHOT as u32 != 0)
+    registered(r.obj).any(|reg| reg.events.get() & EPOLLONESHOT as u32 != 0)
 }
 
 /// Takes everything of ours out of the instance's set in the kernel, and leaves the program's own events there.
@@ -90,8 +90,7 @@ pub(crate) fn leave(e: &'static Epoll, listens: impl Fn(i32) -> bool, mut watch:
     let (set, own) = (e.fd(), e.own.load(Ordering::Acquire));
     for reg in e.registered() {
         let source = reg.source();
-        let (fd, events, data) =
-            (reg.fd.load(Ordering::Relaxed), reg.events.load(Ordering::Relaxed), reg.data.load(Ordering::Relaxed));
+        let (fd, events, data) = (reg.fd.get(), reg.events.get(), reg.data.get());
         let disabled = reg.queue() & DISABLED != 0;
         if disabled && source == Source::Translated {
             // The kernel has it disabled as well, and a change of its value would enable it.
@@ -124,7 +123,7 @@ pub(crate) fn leave(e: &'static Epoll, listens: impl Fn(i32) -> bool, mut watch:
         Usage::Forked if descendants::nobody_inherits() => Usage::Alone,
         usage => usage,
     };
-    Instance { fd: set, flags: e.loop_index.load(Ordering::Relaxed), usage: usage as u32, mixed: !e.is_plain() }
+    Instance { fd: set, flags: e.loop_index.get(), usage: usage as u32, mixed: !e.is_plain() }
 }
 
 /// Enters another number of an instance of the other copy in the table.
@@ -139,7 +138,7 @@ pub(crate) fn enter_also(fd: i32, first: i32) {
 pub(crate) fn enter(instance: Instance) {
     let Outcome::Done(_) = crate::epoll::create::create(|| Ok(instance.fd)) else { return };
     let Some(r) = table::epoll(instance.fd) else { return };
-    r.obj.loop_index.store(instance.flags, Ordering::Relaxed);
+    r.obj.loop_index.set(instance.flags);
     match instance.usage {
         u if u == Usage::Inherited as u32 => shared::taken_over(r.obj, Usage::Inherited),
         u if u == Usage::Alone as u32 => {}

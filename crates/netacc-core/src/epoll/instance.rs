@@ -18,7 +18,7 @@ pub fn put(e: &'static Epoll) {
         // If the closed number was the one in use, another number of the same instance replaces it.
         table::each(0, usize::MAX, |fd, entry| {
             if matches!(entry, Entry::Epoll(r) if core::ptr::eq(r.obj, e)) {
-                e.fd.store(fd, Ordering::Relaxed);
+                e.fd.set(fd);
             }
         });
         return;

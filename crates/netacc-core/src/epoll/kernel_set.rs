@@ -59,7 +59,7 @@ impl Epoll {
     pub(crate) fn enter_plain(&self, reg: &Registration, op: i32, events: u32, data: u64) -> Result<()> {
         let programs = reg.flags.load(Ordering::Relaxed) & PROGRAMS != 0;
         let set = if programs { self.fd() } else { self.set_fd() };
-        raw::epoll_ctl(set, op, reg.fd.load(Ordering::Relaxed), events, data)
+        raw::epoll_ctl(set, op, reg.fd.get(), events, data)
     }
 
     /// Wakes threads that sleep in this instance so that they look at its queue.

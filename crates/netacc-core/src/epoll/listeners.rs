@@ -8,7 +8,6 @@ use crate::object::instance::{Epoll, Registration, STRUCTURE};
 use crate::object::listener::Listener;
 use crate::object::socket::Socket;
 use crate::object::source::Source;
-use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLEXCLUSIVE, EPOLLIN};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::signals::Blocked;
@@ -23,7 +22,7 @@ pub(super) fn listener_events(events: u32) -> u32 {
 pub(super) fn watch_listener(e: &'static Epoll, reg: &'static Registration, fd: i32, s: &'static Socket) -> Result<()> {
     let Some(l) = s.listener() else { return Err(Errno::BADF) };
     l.note_polled(s);
-    let events = listener_events(reg.events.load(Ordering::Relaxed));
+    let events = listener_events(reg.events.get());
     let exclusive = events & EPOLLEXCLUSIVE as u32;
     reg.set_source(e, Source::Listener);
     e.enter(EPOLL_CTL_ADD, fd, events, cookie(Kind::TcpListener, reg))
@@ -74,7 +73,7 @@ pub(super) fn unhear_listener(e: &'static Epoll, reg: &'static Registration, s: 
     for fd in l.hellos().chain(l.doors()) {
         let _ = e.enter(EPOLL_CTL_DEL, fd, 0, 0);
         if let Some(heir) = heir {
-            let exclusive = heir.events.load(Ordering::Relaxed) & EPOLLEXCLUSIVE as u32;
+            let exclusive = heir.events.get() & EPOLLEXCLUSIVE as u32;
             let _ = e.enter(EPOLL_CTL_ADD, fd, EPOLLIN as u32 | exclusive, cookie(Kind::Rendezvous, heir));
         }
     }

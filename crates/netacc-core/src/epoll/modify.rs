@@ -9,12 +9,11 @@ use crate::epoll::stash;
 use crate::object::instance::{DISABLED, Epoll, Registration};
 use crate::object::socket::Path;
 use crate::object::source::Source;
-use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLEXCLUSIVE, EPOLLONESHOT};
 use netacc_sys::errno::{Errno, Result};
 
 pub(crate) fn modify(e: &'static Epoll, reg: &'static Registration, fd: i32, (events, data): (u32, u64)) -> Result<()> {
-    if (events | reg.events.load(Ordering::Relaxed)) & EPOLLEXCLUSIVE as u32 != 0 {
+    if (events | reg.events.get()) & EPOLLEXCLUSIVE as u32 != 0 {
         return Err(Errno::INVAL);
     }
     let s = reg.sock.get();
@@ -23,8 +22,8 @@ pub(crate) fn modify(e: &'static Epoll, reg: &'static Registration, fd: i32, (ev
     let linked = {
         let _g = e.lock.lock();
         let linked = linked(e, reg);
-        reg.events.store(events, Ordering::Relaxed);
-        reg.data.store(data, Ordering::Relaxed);
+        reg.events.set(events);
+        reg.data.set(data);
         reg.unmark(DISABLED);
         linked
     };

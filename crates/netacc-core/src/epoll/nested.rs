@@ -57,7 +57,7 @@ pub(super) fn on_hint(e: &Epoll, reg: &'static Registration) {
 pub(super) fn enter_own(e: &Epoll, reg: &Registration, child: &Epoll) {
     let own = child.set_fd();
     if own != child.fd() {
-        let events = reg.events.load(Ordering::Relaxed) & !(EPOLLONESHOT as u32);
+        let events = reg.events.get() & !(EPOLLONESHOT as u32);
         let _ = e.enter(EPOLL_CTL_ADD, own, events, cookie(Kind::Nested, reg));
     }
 }
@@ -71,7 +71,7 @@ pub(super) fn leave_own(e: &Epoll, reg: &Registration) {
 
 /// Enters a nested registration into a new set. Under `STRUCTURE`.
 pub(super) fn enter(e: &Epoll, reg: &Registration) {
-    let (fd, events) = (reg.fd.load(Ordering::Relaxed), reg.events.load(Ordering::Relaxed));
+    let (fd, events) = (reg.fd.get(), reg.events.get());
     let _ = e.enter(EPOLL_CTL_ADD, fd, events & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg));
     if let Some(child) = reg.child.get() {
         enter_own(e, reg, child);
@@ -101,9 +101,9 @@ pub(crate) fn arm_children(e: &Epoll) -> bool {
     let mut quiet = true;
     for reg in e.registered() {
         if let Some(child) = reg.child.get() {
-            let events = reg.events.load(Ordering::Relaxed);
+            let events = reg.events.get();
             let idle = arm(child);
-            let held = child.held_until.load(Ordering::Relaxed);
+            let held = child.held_until.get();
             if held != 0 {
                 note_hold(e, held);
             }

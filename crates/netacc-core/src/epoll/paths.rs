@@ -143,7 +143,7 @@ pub fn no_listener<T>(s: &'static Socket, l: &'static Listener, change: impl FnO
     let changed = change()?;
     each_registration(s, |e, reg| {
         unhear_listener(e, reg, s, l);
-        let _ = e.enter(EPOLL_CTL_DEL, reg.fd.load(Ordering::Relaxed), 0, 0);
+        let _ = e.enter(EPOLL_CTL_DEL, reg.fd.get(), 0, 0);
         reg.set_source(e, Source::Nothing);
         return_to_kernel(e, reg, s);
     });

@@ -9,7 +9,6 @@ use crate::object::instance::Epoll;
 use crate::object::listener::Listener;
 use crate::object::source::Source;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 use netacc_transport::WaitSet;
 
 /// The listeners with whose connect queues a sleeping thread is registered.
@@ -20,7 +19,7 @@ impl Queues {
     /// Registers the calling thread, if it is about to sleep (`sleeps`).
     #[inline]
     pub(super) fn arm(e: &'static Epoll, set: &mut WaitSet, sleeps: bool) -> Queues {
-        if !sleeps || e.listened.load(Ordering::Relaxed) == 0 {
+        if !sleeps || e.listened.get() == 0 {
             return Queues::default();
         }
         let mut found: Vec<&'static Listener> = Vec::new();

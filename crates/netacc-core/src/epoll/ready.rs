@@ -28,7 +28,7 @@ pub(crate) fn enqueue(e: &Epoll, reg: &'static Registration) {
         None => e.ready_head.set(Some(reg)),
     }
     e.ready_tail.set(Some(reg));
-    e.ready_len.store(e.ready_len.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    e.ready_len.add(1);
 }
 
 /// Handles the kernel's report that TCP connections wait at a listener. For a level-triggered registration the event is
@@ -37,7 +37,7 @@ pub(crate) fn enqueue(e: &Epoll, reg: &'static Registration) {
 /// queue.
 pub(super) fn tcp_waits(e: &'static Epoll, reg: &'static Registration, seen: u32) -> Option<(u32, u64)> {
     const SPECIAL: i32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLRDNORM;
-    let events = reg.events.load(Ordering::Relaxed);
+    let events = reg.events.get();
     let listener = reg.sock.load()?.listener()?;
     listener.tcp_waits.note();
     let _g = e.lock.lock();
@@ -45,7 +45,7 @@ pub(super) fn tcp_waits(e: &'static Epoll, reg: &'static Registration, seen: u32
     let plain = events & SPECIAL as u32 == 0 && events & EPOLLIN as u32 != 0;
     // A connection, or the end of a listener that another thread has shut down.
     let events = seen & (EPOLLIN | EPOLLHUP) as u32;
-    (there && plain).then(|| (events, reg.data.load(Ordering::Relaxed)))
+    (there && plain).then(|| (events, reg.data.get()))
 }
 
 fn dequeue(e: &Epoll) -> Option<&'static Registration> {
@@ -55,7 +55,7 @@ fn dequeue(e: &Epoll) -> Option<&'static Registration> {
     if next.is_none() {
         e.ready_tail.set(None);
     }
-    e.ready_len.store(e.ready_len.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+    e.ready_len.subtract(1);
     reg.unmark(QUEUED);
     Some(reg)
 }
@@ -90,7 +90,7 @@ pub(crate) fn collect(e: &Epoll) {
     let mut arrivals = Arrivals::default();
     for w in subscription::active(e) {
         let Some(link) = w.link() else { continue };
-        let Some(c) = link.my_ready_set(w.ready_set.load(Ordering::Relaxed)) else {
+        let Some(c) = link.my_ready_set(w.ready_set.get()) else {
             continue;
         };
         for slot in c.take() {
@@ -101,17 +101,17 @@ pub(crate) fn collect(e: &Epoll) {
         }
     }
     arrivals.finish(e);
-    let held = e.held_until.load(Ordering::Relaxed);
+    let held = e.held_until.get();
     if held != 0 && time::now() >= held {
         look_behind_holds(e);
     }
-    if e.polled.load(Ordering::Relaxed) > 0 || e.nested.load(Ordering::Relaxed) > 0 {
+    if e.polled.get() > 0 || e.nested.load(Ordering::Relaxed) > 0 {
         for reg in e.registered() {
             let child = reg
                 .child
                 .get()
                 // The readiness of an inner instance is EPOLLIN alone.
-                .filter(|_| reg.events.load(Ordering::Relaxed) & EPOLLIN as u32 != 0);
+                .filter(|_| reg.events.get() & EPOLLIN as u32 != 0);
             if !reg.source().is_polled() && child.is_none() {
                 continue;
             }
@@ -132,7 +132,7 @@ pub(crate) fn collect(e: &Epoll) {
 fn note_switch_due(e: &Epoll, reg: &Registration) {
     let Some(ep) = reg.sock.get().and_then(|s| s.endpoint()) else { return };
     if ep.must_switch() {
-        e.switch_due.store(1, Ordering::Relaxed);
+        e.switch_due.set(true);
     }
     if let Some(until) = ep.held_until() {
         note_hold(e, until);
@@ -141,14 +141,14 @@ fn note_switch_due(e: &Epoll, reg: &Registration) {
 
 /// Notes that the instance has to be checked at the time `until`.
 pub(super) fn note_hold(e: &Epoll, until: u64) {
-    let before = e.held_until.load(Ordering::Relaxed);
-    e.held_until.store(if before == 0 { until } else { before.min(until) }, Ordering::Relaxed);
+    let before = e.held_until.get();
+    e.held_until.set(if before == 0 { until } else { before.min(until) });
 }
 
 /// Queues connections whose peers held bytes back, since that time may be over. Under the instance's lock.
 #[cold]
 fn look_behind_holds(e: &Epoll) {
-    e.held_until.store(0, Ordering::Relaxed);
+    e.held_until.set(0);
     for reg in e.registered() {
         let ep = reg.sock.get().filter(|s| s.is_shm()).and_then(|s| s.endpoint());
         if ep.is_some_and(|ep| ep.is_held_back()) {
@@ -162,7 +162,7 @@ fn look_behind_holds(e: &Epoll) {
 
 /// The requested events that a registration has now.
 pub(super) fn look(e: &Epoll, reg: &'static Registration) -> u32 {
-    let events = reg.events.load(Ordering::Relaxed);
+    let events = reg.events.get();
     let mask = events | (EPOLLERR | EPOLLHUP) as u32;
     if let Some(child) = reg.child.get() {
         return if is_ready(child) { mask & Readiness::IN } else { 0 };
@@ -171,7 +171,7 @@ pub(super) fn look(e: &Epoll, reg: &'static Registration) -> u32 {
     if s.is_shm() {
         let Some(ep) = s.endpoint() else { return 0 };
         watch_kernel_fds(e, reg, ep);
-        e.peer_cpu.store(ep.peer_cpu(), Ordering::Relaxed);
+        e.peer_cpu.set(ep.peer_cpu());
         let r = ep.readiness().0;
         if r & EPOLLIN as u32 == 0 && ep.edges.lowat() > 1 {
             forget_data(reg);
@@ -188,11 +188,7 @@ pub(super) fn look(e: &Epoll, reg: &'static Registration) -> u32 {
             Some(l) => {
                 let seen = l.tcp_waits.see();
                 // Another process may have accepted the connection, so the kernel is asked again.
-                let ask = || {
-                    u32::from(
-                        raw::events_now(reg.fd.load(Ordering::Relaxed), libc::POLLIN | events as i16).cast_unsigned(),
-                    )
-                };
+                let ask = || u32::from(raw::events_now(reg.fd.get(), libc::POLLIN | events as i16).cast_unsigned());
                 let tcp = if seen.is_told() { ask() } else { 0 };
                 if tcp == 0 {
                     l.tcp_waits.take_back(seen);
@@ -223,11 +219,11 @@ pub(super) fn news(reg: &'static Registration, take: bool) -> bool {
 /// Whether the edge counters of a registration have changed. As in the kernel, arriving data concerns registrations for
 /// input, room those for output, and ends, errors and shutdown(2) concern all of them.
 pub(super) fn changed(reg: &'static Registration, take: bool) -> bool {
-    let events = reg.events.load(Ordering::Relaxed);
+    let events = reg.events.get();
     let [data, rest] = &reg.seen;
     let (now, now_rest, lowat);
     if let Some(child) = reg.child.get() {
-        (now, now_rest, lowat) = (child.news.load(Ordering::Relaxed).into(), 0, false);
+        (now, now_rest, lowat) = (child.news.get().into(), 0, false);
     } else if let Some(ep) = reg.sock.get().filter(|s| s.is_shm()).and_then(|s| s.endpoint()) {
         let m = ep.edge_seq();
         now = m.data;
@@ -242,12 +238,12 @@ pub(super) fn changed(reg: &'static Registration, take: bool) -> bool {
         // Each connection is an edge of a listener, and a hint stands for one.
         return events & FOR_DATA != 0;
     }
-    let (was, was_rest) = (data.load(Ordering::Relaxed), rest.load(Ordering::Relaxed));
+    let (was, was_rest) = (data.get(), rest.get());
     if take {
         if !lowat {
-            data.store(now, Ordering::Relaxed);
+            data.set(now);
         }
-        rest.store(now_rest, Ordering::Relaxed);
+        rest.set(now_rest);
     }
     let arrived = now != was && !lowat && events & FOR_DATA != 0;
     let room = now_rest as u32 != was_rest as u32 && events & FOR_ROOM != 0;
@@ -260,7 +256,7 @@ pub(super) fn changed(reg: &'static Registration, take: bool) -> bool {
 #[cold]
 fn forget_data(reg: &Registration) {
     // No connection has received that many bytes. Relaxed: written under the instance's lock.
-    reg.seen[0].store(u64::MAX, Ordering::Relaxed);
+    reg.seen[0].set(u64::MAX);
 }
 
 /// Enters the kernel sockets of the connection, if there are any: the peer liveness socket of a peer that has forked,
@@ -318,7 +314,7 @@ pub(crate) fn arm_liveness(e: &Epoll) -> (bool, bool) {
             && let Some(ep) = s.endpoint()
         {
             ownership::settle(s);
-            alone &= ep.arm_liveness(reg.events.load(Ordering::Relaxed) & EPOLLOUT as u32 != 0);
+            alone &= ep.arm_liveness(reg.events.get() & EPOLLOUT as u32 != 0);
             // An edge-triggered registration that is ready and was reported before does not prevent the sleep.
             quiet &= !is_wanted(e, reg);
         }
@@ -332,13 +328,13 @@ pub(crate) fn arm_liveness(e: &Epoll) -> (bool, bool) {
 fn room_after_all(e: &Epoll, reg: &'static Registration) -> bool {
     let Some(ep) = reg.sock.get().and_then(|s| s.endpoint()) else { return false };
     watch_kernel_fds(e, reg, ep);
-    reg.events.load(Ordering::Relaxed) & EPOLLOUT as u32 != 0 && ep.wants_room_still() && news(reg, true)
+    reg.events.get() & EPOLLOUT as u32 != 0 && ep.wants_room_still() && news(reg, true)
 }
 
 /// The events of a registration taken out of the queue. If there are none, the reason for which it was queued is dropped.
 #[inline]
 fn find(e: &Epoll, reg: &'static Registration) -> u32 {
-    let edge = reg.events.load(Ordering::Relaxed) & EPOLLET as u32 != 0;
+    let edge = reg.events.get() & EPOLLET as u32 != 0;
     // A nested instance counts its events while it is checked.
     let nested = !reg.child.is_none();
     if edge && !nested && !news(reg, true) && !room_after_all(e, reg) {
@@ -355,7 +351,7 @@ fn find(e: &Epoll, reg: &'static Registration) -> u32 {
 
 /// Whether a registration is to be reported, without reporting it. Under the instance's lock.
 pub(super) fn is_wanted(e: &Epoll, reg: &'static Registration) -> bool {
-    let level = reg.events.load(Ordering::Relaxed) & EPOLLET as u32 == 0;
+    let level = reg.events.get() & EPOLLET as u32 == 0;
     reg.queue() & (DISABLED | GONE) == 0 && (level || news(reg, false)) && look(e, reg) != 0
 }
 
@@ -363,7 +359,7 @@ pub(super) fn is_wanted(e: &Epoll, reg: &'static Registration) -> bool {
 /// next time. Under the instance's lock.
 pub(crate) fn harvest(e: &Epoll, max: usize, mut out: impl FnMut(u32, u64)) -> usize {
     let mut n = 0;
-    for _ in 0..e.ready_len.load(Ordering::Relaxed) {
+    for _ in 0..e.ready_len.get() {
         if n >= max {
             break;
         }
@@ -380,8 +376,8 @@ pub(crate) fn harvest(e: &Epoll, max: usize, mut out: impl FnMut(u32, u64)) -> u
         if found == 0 {
             continue;
         }
-        let events = reg.events.load(Ordering::Relaxed);
-        out(found, reg.data.load(Ordering::Relaxed));
+        let events = reg.events.get();
+        out(found, reg.data.get());
         n += 1;
         if events & EPOLLONESHOT as u32 != 0 {
             reg.set_queue_bits(DISABLED);
@@ -396,13 +392,13 @@ pub(crate) fn harvest(e: &Epoll, max: usize, mut out: impl FnMut(u32, u64)) -> u
 /// Whether an accelerated registration has an event, for an outer instance, poll(2) and select(2). Takes the instance's
 /// lock and reports nothing; events in the kernel's set are not considered (see [`super::absorb::absorb`]).
 pub(crate) fn is_ready(e: &'static Epoll) -> bool {
-    e.foreign.load(Ordering::Relaxed) != 0 || has_own(e)
+    e.foreign.get() || has_own(e)
 }
 
 /// Whether a registration has an event that is not a level-triggered one in the kernel's set, for which the kernel
 /// itself wakes every waiting thread.
 fn has_own(e: &'static Epoll) -> bool {
-    if e.stash_len.load(Ordering::Relaxed) > 0 {
+    if e.stash_len.get() > 0 {
         return true;
     }
     let _g = e.lock.lock();
@@ -428,7 +424,7 @@ pub(crate) fn refresh(e: &Epoll, reg: &'static Registration, linked: bool) {
     // The edge counters are stored before the readiness is determined: a later event is a new edge.
     news(reg, true);
     let ready = match reg.child.get() {
-        Some(child) => has_own(child) && reg.events.load(Ordering::Relaxed) & Readiness::IN != 0,
+        Some(child) => has_own(child) && reg.events.get() & Readiness::IN != 0,
         None => look(e, reg) != 0,
     };
     if ready || linked {
@@ -458,7 +454,7 @@ pub(crate) fn arm(e: &'static Epoll) -> bool {
         }
         arm_children(e);
     }
-    !is_ready(e) && e.switch_due.load(Ordering::Relaxed) == 0
+    !is_ready(e) && !e.switch_due.get()
 }
 
 /// Queues a registration that may be ready and wakes the threads that sleep.

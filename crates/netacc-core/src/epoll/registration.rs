@@ -4,7 +4,6 @@ use crate::epoll::cookies::{self, Kind, cookie, looks_like_cookie};
 use crate::object::instance::{Epoll, Registration, registered};
 use crate::object::socket::Socket;
 use crate::object::source::Source;
-use core::sync::atomic::Ordering;
 use libc::{EPOLLET, EPOLLONESHOT};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::slab::Slab;
@@ -27,7 +26,7 @@ pub(crate) fn release_registration(r: &'static Registration) {
 /// stands there is the program's value, unless that looks like one of ours or we must see the events. Under
 /// `STRUCTURE`.
 pub(crate) fn show_to_kernel(e: &'static Epoll, reg: &'static Registration, s: &Socket, op: i32) -> Result<()> {
-    let (events, data) = (reg.events.load(Ordering::Relaxed), reg.data.load(Ordering::Relaxed));
+    let (events, data) = (reg.events.get(), reg.data.get());
     let (source, in_kernel) = if s.is_candidate() {
         (Source::Translated, cookie(Kind::Candidate, reg))
     } else if looks_like_cookie(data) {
@@ -58,12 +57,12 @@ pub(crate) fn each_registration(s: &'static Socket, mut f: impl FnMut(&'static E
 /// Notes that the kernel's set has a registration whose events it says only once.
 pub(crate) fn note_edges(e: &Epoll, events: u32) {
     if events & (EPOLLET | EPOLLONESHOT) as u32 != 0 {
-        e.edges.store(1, Ordering::Relaxed);
+        e.edges.set(true);
     }
 }
 
 pub(crate) fn find(e: &Epoll, s: &Socket, fd: i32) -> Option<&'static Registration> {
-    registered(s).find(|reg| reg.epoll.is(e) && reg.fd.load(Ordering::Relaxed) == fd)
+    registered(s).find(|reg| reg.epoll.is(e) && reg.fd.get() == fd)
 }
 
 pub(crate) fn link(
@@ -73,9 +72,9 @@ pub(crate) fn link(
     (events, data): (u32, u64),
 ) -> Result<&'static Registration> {
     let reg = new_registration()?;
-    reg.fd.store(fd, Ordering::Relaxed);
-    reg.events.store(events, Ordering::Relaxed);
-    reg.data.store(data, Ordering::Relaxed);
+    reg.fd.set(fd);
+    reg.events.set(events);
+    reg.data.set(data);
     if let Some(s) = s {
         reg.sock.store(Some(s));
         reg.next_sock.set(s.registrations.get());

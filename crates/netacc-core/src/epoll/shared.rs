@@ -63,7 +63,7 @@ static SHARED_FLAGS: AtomicRef<[SharerFlags; FLAGS]> = AtomicRef::none();
 const MOVES: usize = 100;
 
 fn flags(e: &Epoll) -> Option<&'static SharerFlags> {
-    SHARED_FLAGS.load()?.get(e.loop_index.load(Ordering::Relaxed) as usize % FLAGS)
+    SHARED_FLAGS.load()?.get(e.loop_index.get() as usize % FLAGS)
 }
 
 /// Called before a fork: marks the instances as possibly shared. Returns whether there are any.
@@ -261,7 +261,7 @@ fn move_kick(e: &'static Epoll, from: Option<i32>) {
 
 /// Enters a registration into our own set, out of the program's set `from` if it was there.
 fn move_registration(e: &'static Epoll, reg: &'static Registration, from: Option<i32>) {
-    let fd = reg.fd.load(Ordering::Relaxed);
+    let fd = reg.fd.get();
     let del = |fd: i32| {
         if let Some(from) = from.filter(|_| fd >= 0) {
             let _ = raw::epoll_ctl(from, EPOLL_CTL_DEL, fd, 0, 0);

@@ -100,7 +100,7 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
         Named::WakePipe => requests::drain_wake_pipe(),
         Named::Waker(w) => on_waker(e, w),
         Named::Control(w) => serve(e, w),
-        Named::Foreign(reg) => return Said::Program(events, reg.data.load(Ordering::Relaxed)),
+        Named::Foreign(reg) => return Said::Program(events, reg.data.get()),
         Named::Listener(reg) => {
             if let Some(l) = sock(reg).and_then(|s| s.listener()) {
                 l.tcp_waits.note();
@@ -114,7 +114,7 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
                 if l.is_shut()
                     && let Some(s) = sock(reg)
                 {
-                    crate::listen::opening::follow_sharer(reg.fd.load(Ordering::Relaxed), s);
+                    crate::listen::opening::follow_sharer(reg.fd.get(), s);
                 }
             }
             queue(reg);
@@ -151,7 +151,7 @@ fn on_waker(e: &'static Epoll, w: &'static Subscription) {
 /// What an event of a candidate's kernel socket is. `None`: the connection is in a ring now, and its event comes from there.
 fn on_candidate(e: &'static Epoll, reg: &'static Registration, s: &'static Socket, events: u32) -> Option<Said> {
     let r = Ref { obj: s, generation: s.generation() };
-    if crate::switch::promote::advance(reg.fd.load(Ordering::Relaxed), r) {
+    if crate::switch::promote::advance(reg.fd.get(), r) {
         return None;
     }
     let events = confirmed(s, reg, events);
@@ -165,10 +165,10 @@ fn on_candidate(e: &'static Epoll, reg: &'static Registration, s: &'static Socke
         return None;
     }
     let ours = reg.epoll.is(e);
-    if ours && reg.events.load(Ordering::Relaxed) & libc::EPOLLONESHOT as u32 != 0 {
+    if ours && reg.events.get() & libc::EPOLLONESHOT as u32 != 0 {
         reg.set_queue_bits(DISABLED);
     }
-    Some(Said::Program(events, reg.data.load(Ordering::Relaxed)))
+    Some(Said::Program(events, reg.data.get()))
 }
 
 /// Handles an event of a connection's liveness socket. Returns whether it is an edge: the edge counters count events of the
@@ -190,7 +190,7 @@ fn confirmed(s: &Socket, reg: &Registration, events: u32) -> u32 {
     if events & ENDS == 0 || s.upgrade.left.load(Ordering::Relaxed) == 0 {
         return events;
     }
-    let fd = reg.fd.load(Ordering::Relaxed);
+    let fd = reg.fd.get();
     // The bits are those of poll(2).
     let asked = raw::poll_one(fd, (events & ENDS) as i16, 0);
     asked.map_or(events, |now| events & !ENDS | u32::from(now.cast_unsigned()) & ENDS)
@@ -203,13 +203,13 @@ fn hold_link(e: &Epoll, w: &Subscription) -> Option<(&'static Link, u32)> {
     let _g = e.lock.lock();
     let link = w.link().filter(|_| w.epoll.is(e))?;
     link.hold();
-    Some((link, w.ready_set.load(Ordering::Relaxed)))
+    Some((link, w.ready_set.get()))
 }
 
 /// Takes the ringing of a waker back that is a socket and would be full some time. An eventfd needs no such thing, since
 /// the kernel's set reports each ring of it (`EPOLLET`).
 fn silence(e: &'static Epoll, w: &'static Subscription) {
-    if w.link().is_some_and(|link| link.wakers().is_named(w.ready_set.load(Ordering::Relaxed)))
+    if w.link().is_some_and(|link| link.wakers().is_named(w.ready_set.get()))
         && let Some((link, ready_set)) = hold_link(e, w)
     {
         link.silence(ready_set);
@@ -256,7 +256,7 @@ fn serve(e: &'static Epoll, w: &'static Subscription) {
 /// Switches the connections that have to leave their path; their events then come from the new path.
 #[cold]
 pub(crate) fn complete_switches(e: &'static Epoll) {
-    e.switch_due.store(0, Ordering::Relaxed);
+    e.switch_due.set(false);
     let mut found = Vec::new();
     {
         let _s = STRUCTURE.lock();

@@ -4,7 +4,6 @@ use crate::epoll::call::Call;
 use crate::epoll::cookies::open as open_value;
 use crate::epoll::cookies::{Kind, Named, Value, cookie};
 use crate::object::instance::{Epoll, Registration, Stash, Stashed};
-use core::sync::atomic::Ordering;
 use netacc_sys::errno::Result;
 use netacc_sys::{raw, reserved_fds};
 use rustix::fd::AsRawFd;
@@ -26,12 +25,12 @@ pub(super) fn stash(e: &Epoll, events: u32, data: u64, in_kernel: u64) {
         had.events |= events;
     } else if let Some(place) = stash.events.get_mut(len) {
         *place = Stashed { events, data, in_kernel };
-        e.stash_len.store(len as u32 + 1, Ordering::Relaxed);
+        e.stash_len.set(len as u32 + 1);
     }
 }
 
 fn len(e: &Epoll) -> usize {
-    e.stash_len.load(Ordering::Relaxed) as usize
+    e.stash_len.get() as usize
 }
 
 /// The stashed events: event bits and the application's value.
@@ -52,7 +51,7 @@ fn retain(e: &Epoll, stash: &mut Stash, mut wanted: impl FnMut(usize, Stashed) -
             left += 1;
         }
     }
-    e.stash_len.store(left as u32, Ordering::Relaxed);
+    e.stash_len.set(left as u32);
     stash.queueable &= left != 0;
 }
 
@@ -86,7 +85,7 @@ pub(super) fn forget(e: &Epoll, reg: &'static Registration) {
     let ours = [cookie(Kind::Candidate, reg), cookie(Kind::Foreign, reg)];
     drop_kernel_data(e, &ours);
     if reg.source().is_in_kernels_set() {
-        drop_kernel_data(e, &[reg.data.load(Ordering::Relaxed)]);
+        drop_kernel_data(e, &[reg.data.get()]);
     }
 }
 

@@ -37,9 +37,9 @@ pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Sub
     // Under the lock, so that a late event for an earlier use of the object finds it either unused or complete.
     let _g = e.lock.lock();
     w.epoll.set(Some(e));
-    w.ready_set.store(ch, Ordering::Relaxed);
-    w.users.store(0, Ordering::Relaxed);
-    w.active.store(0, Ordering::Relaxed);
+    w.ready_set.set(ch);
+    w.users.set(0);
+    w.active.set(false);
     w.link.store(Some(link));
     w.next.set(e.watches.get());
     e.watches.set(Some(w));
@@ -62,7 +62,7 @@ pub(super) fn move_all(e: &'static Epoll, from: Option<i32>) {
             drop_subscription(e, w);
             continue;
         };
-        let ready_set = w.ready_set.load(Ordering::Relaxed);
+        let ready_set = w.ready_set.get();
         if let Some(from) = from {
             for fd in [link.wakers().fd(ready_set), link.control.fd()] {
                 let _ = raw::epoll_ctl(from, libc::EPOLL_CTL_DEL, fd, 0, 0);
@@ -90,7 +90,7 @@ fn find(e: &Epoll, link: &Link) -> Option<&'static Subscription> {
 
 /// Puts a subscription on the active list. Under the instance's lock.
 pub(crate) fn activate(e: &Epoll, w: &'static Subscription) {
-    if w.active.swap(1, Ordering::Relaxed) == 0 {
+    if !w.active.replace(true) {
         w.next_active.set(e.active.get());
         e.active.set(Some(w));
     }
@@ -118,13 +118,13 @@ pub(crate) fn arm_all(e: &Epoll) -> bool {
     let mut cell = &e.active;
     let mut quiet = true;
     while let Some(w) = cell.get() {
-        let ready_set = w.link().and_then(|l| l.my_ready_set(w.ready_set.load(Ordering::Relaxed)));
+        let ready_set = w.link().and_then(|l| l.my_ready_set(w.ready_set.get()));
         if ready_set.is_some_and(|c| !c.arm()) {
             quiet = false;
             cell = &w.next_active;
         } else {
             cell.set(w.next_active.get());
-            w.active.store(0, Ordering::Relaxed);
+            w.active.set(false);
         }
     }
     quiet
@@ -132,7 +132,7 @@ pub(crate) fn arm_all(e: &Epoll) -> bool {
 
 /// Whether any active subscription has bits. Under the instance's lock.
 pub(crate) fn any_bits(e: &Epoll) -> bool {
-    let ready_set = |w: &Subscription| w.link().and_then(|l| l.my_ready_set(w.ready_set.load(Ordering::Relaxed)));
+    let ready_set = |w: &Subscription| w.link().and_then(|l| l.my_ready_set(w.ready_set.get()));
     active(e).any(|w| ready_set(w).is_some_and(|c| c.any()))
 }
 
@@ -171,9 +171,9 @@ pub(crate) fn attach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: &'static 
         return Attached::Here;
     }
     let Ok(w) = get(e, ep.side.link()) else { return Attached::Nowhere };
-    w.users.store(w.users.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    w.users.add(1);
     ep.registration.store(core::ptr::from_ref(reg) as usize, Ordering::Release);
-    ep.subscribe(w.ready_set.load(Ordering::Relaxed));
+    ep.subscribe(w.ready_set.get());
     Attached::Here
 }
 
@@ -217,7 +217,7 @@ pub(crate) fn detach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: &'static 
     }
     ep.subscribe(0);
     if let Some(w) = find(e, ep.side.link()) {
-        w.users.store(w.users.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+        w.users.set(w.users.get().saturating_sub(1));
         drop_if_useless(e, w);
     }
 }
@@ -227,7 +227,7 @@ pub(crate) fn drop_if_useless(e: &'static Epoll, w: &'static Subscription) {
     // A subscription without a link, or of another instance, was dropped before, and the object may be used again.
     let ours = w.epoll.is(e);
     let dead = w.link().is_some_and(|l| l.is_lost() || l.inherited.load(Ordering::Relaxed) != 0);
-    if ours && dead && w.users.load(Ordering::Relaxed) == 0 {
+    if ours && dead && w.users.get() == 0 {
         drop_subscription(e, w);
     }
 }
@@ -237,13 +237,13 @@ fn drop_subscription(e: &'static Epoll, w: &'static Subscription) {
     let link = {
         let _g = e.lock.lock();
         e.active.take_out(w, |w| &w.next_active);
-        w.active.store(0, Ordering::Relaxed);
+        w.active.set(false);
         // Done under the lock, so that a thread with an event for the subscription finds it unused.
         w.epoll.set(None);
         w.link.swap(None)
     };
     if let Some(link) = link {
-        let ch = w.ready_set.load(Ordering::Relaxed);
+        let ch = w.ready_set.get();
         let waker = link.wakers().fd(ch);
         if waker >= 0 {
             let _ = e.enter(libc::EPOLL_CTL_DEL, waker, 0, 0);

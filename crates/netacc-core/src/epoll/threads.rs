@@ -49,7 +49,7 @@ pub(super) fn hand_off(e: &'static Epoll) {
     }
     let quiet = {
         let _g = e.lock.lock();
-        arm_all(e) && e.ready_len.load(Ordering::Relaxed) == 0
+        arm_all(e) && e.ready_len.get() == 0
     };
     if !quiet {
         e.kick();

@@ -2,14 +2,13 @@
 
 use crate::object::instance::Epoll;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 use netacc_transport::shm::Link;
 
 /// Whether the instance has connections for which no waker is written, or entries in a set that belongs to another
 /// process.
 pub(super) fn is_unheard(e: &Epoll) -> bool {
-    let hinted = e.with_liveness.load(Ordering::Relaxed) + e.listened.load(Ordering::Relaxed);
-    e.polled.load(Ordering::Relaxed) > hinted || e.is_inherited()
+    let hinted = e.with_liveness.get() + e.listened.get();
+    e.polled.get() > hinted || e.is_inherited()
 }
 
 /// Reads the control sockets of connections that have no subscription in this instance, so that the kernel's set has

@@ -41,7 +41,7 @@ fn remove(e: &'static Epoll, reg: &'static Registration, why: Removed) {
             let _ = e.enter_plain(reg, EPOLL_CTL_DEL, 0, 0);
         } else if flags & PROGRAMS == 0 && !(plain && source == Source::Kernel) {
             // With a value of the program's the entry means the same to every process that has the set.
-            leave_set(e, reg.fd.load(Ordering::Relaxed));
+            leave_set(e, reg.fd.get());
         }
     }
     stash::forget(e, reg);
@@ -67,7 +67,7 @@ fn remove(e: &'static Epoll, reg: &'static Registration, why: Removed) {
         }
     }
     if flags & OLD_SUBFLOW_WATCHED != 0 {
-        leave_set(e, reg.fd.load(Ordering::Relaxed));
+        leave_set(e, reg.fd.get());
     }
     reg.set_source(e, Source::Nothing);
     if !leave_instance(e, reg) {

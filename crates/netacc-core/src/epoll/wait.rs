@@ -136,13 +136,13 @@ fn poll_round(e: &'static Epoll, call: &Call, from: usize) -> usize {
             call.put(at, events, data);
             at += 1;
         });
-        if n == room && e.ready_len.load(Ordering::Relaxed) > 0 {
+        if n == room && e.ready_len.get() > 0 {
             // Another waiting thread gets the events that did not fit, as in the kernel.
             e.kick();
         }
         n
     };
-    if e.switch_due.load(Ordering::Relaxed) != 0 {
+    if e.switch_due.get() {
         complete_switches(e);
     }
     n
@@ -154,8 +154,8 @@ fn run(e: &'static Epoll, call: &Call) -> Answer<usize> {
     if queueable {
         return Ok(stashed);
     }
-    if e.kernel_first.load(Ordering::Relaxed) != 0 && stashed < max {
-        e.kernel_first.store(0, Ordering::Relaxed);
+    if e.kernel_first.get() && stashed < max {
+        e.kernel_first.set(false);
         let seen = kernel(e, call, stashed, 0, false)?;
         stashed += seen.foreign;
         if seen.queueable {
@@ -176,9 +176,9 @@ fn run(e: &'static Epoll, call: &Call) -> Answer<usize> {
             fairness::pass(e, now);
             // Polled in this call, the kernel would report an event again if another thread has just switched its
             // connection. So the next call begins with the kernel's set.
-            if stashed == 0 && now.wrapping_sub(e.last_kernel.load(Ordering::Relaxed)) > KERNEL_INTERVAL {
-                e.last_kernel.store(now, Ordering::Relaxed);
-                e.kernel_first.store(1, Ordering::Relaxed);
+            if stashed == 0 && now.wrapping_sub(e.last_kernel.get()) > KERNEL_INTERVAL {
+                e.last_kernel.set(now);
+                e.kernel_first.set(true);
             }
             return Ok(n);
         }
@@ -191,10 +191,10 @@ fn run(e: &'static Epoll, call: &Call) -> Answer<usize> {
         let waiting = || {
             progress::progress();
             let _g = e.lock.lock();
-            e.ready_len.load(Ordering::Relaxed) > 0 || any_bits(e)
+            e.ready_len.get() > 0 || any_bits(e)
         };
         let alone = e.active.is_none();
-        let peer = e.peer_cpu.load(Ordering::Relaxed);
+        let peer = e.peer_cpu.get();
         if !alone && e.spin.run(peer, call.deadline, &mut signals, waiting) {
             continue;
         }
@@ -262,17 +262,17 @@ fn arm(e: &'static Epoll, until: Deadline, steps: u32) -> (bool, Span) {
     if unheard {
         serve_polled(e);
     }
-    let with_liveness = e.with_liveness.load(Ordering::Relaxed) != 0;
+    let with_liveness = e.with_liveness.get() != 0;
     let (quiet, alone) = {
         let _g = e.lock.lock();
         let (unready, alone) = if with_liveness { arm_liveness(e) } else { (true, true) };
-        (arm_all(e) && arm_children(e) && unready && e.ready_len.load(Ordering::Relaxed) == 0, alone)
+        (arm_all(e) && arm_children(e) && unready && e.ready_len.get() == 0, alone)
     };
     let mut span = Span { left: if quiet { until.left() } else { 0 }, bounded: false };
     if unheard {
         span.limit(POLLED_STEP);
     }
-    let held = e.held_until.load(Ordering::Relaxed);
+    let held = e.held_until.get();
     if held != 0 {
         span.limit_to(held);
     }
@@ -340,7 +340,7 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32, signals: &mut CallSignals) 
     if ends && seen.own + seen.foreign == 0 {
         return Err(Fail::INTR);
     }
-    e.last_kernel.store(cpu::ticks(), Ordering::Relaxed);
+    e.last_kernel.set(cpu::ticks());
     if quiet && seen.own > 0 {
         page().count(Counter::Wakeups);
     }

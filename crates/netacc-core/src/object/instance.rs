@@ -6,10 +6,10 @@ use crate::object::socket::Socket;
 use crate::object::source::Source;
 use crate::object::subscription::Subscription;
 use crate::wait::spin::Spin;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::Pooled;
-use netacc_sys::{AtomicRef, Lock, Locked, lock_rank};
+use netacc_sys::{AtomicRef, Lock, Locked, SharedCell, lock_rank};
 
 /// Guards every list of registrations and subscriptions.
 pub(crate) static STRUCTURE: Lock<{ lock_rank::STRUCTURE }> = Lock::new();
@@ -48,15 +48,15 @@ pub struct Registration {
     pub(crate) sock: AtomicRef<Socket>,
     /// The nested epoll instance, if it is one instead of a socket.
     pub(crate) child: AtomicRef<Epoll>,
-    pub(crate) fd: AtomicI32,
-    pub(crate) events: AtomicU32,
-    pub(crate) data: AtomicU64,
+    pub(crate) fd: SharedCell<i32>,
+    pub(crate) events: SharedCell<u32>,
+    pub(crate) data: SharedCell<u64>,
     /// The number of its [`Source`]. Written under `STRUCTURE`.
-    source: AtomicU32,
+    source: SharedCell<u32>,
     /// Which further sockets of its connection are in the kernel's set.
     pub(crate) flags: AtomicU32,
     /// Bits that concern the ready queue. Written under the instance's lock only, so without locked instructions.
-    pub(crate) queue: AtomicU32,
+    pub(crate) queue: SharedCell<u32>,
     /// The next registration of the same socket.
     pub(crate) next_sock: AtomicRef<Registration>,
     /// The next registration with the same instance.
@@ -68,21 +68,21 @@ pub struct Registration {
     /// Under the instance's lock.
     pub(crate) alias: AtomicRef<Registration>,
     /// State at the last report, for edge-triggered events: `EdgeSeq`, or the `news` of a nested instance.
-    pub(crate) seen: [AtomicU64; 2],
+    pub(crate) seen: [SharedCell<u64>; 2],
 }
 
 impl Registration {
     /// Where its events come from. A thread without `STRUCTURE` may see the previous source still.
     #[inline]
     pub(crate) fn source(&self) -> Source {
-        Source::decode(self.source.load(Ordering::Relaxed))
+        Source::decode(self.source.get())
     }
 
     /// Changes where its events come from, and what the instance counts it as. Under `STRUCTURE`.
     pub(crate) fn set_source(&self, e: &Epoll, to: Source) {
         let from = self.source();
         debug_assert!(to.may_follow(from), "epoll {}: {from:?} does not become {to:?}", e.fd());
-        self.source.store(to as u32, Ordering::Relaxed);
+        self.source.set(to as u32);
         let (was, is) = (from.counted(), to.counted());
         e.add_ours(is.ours as i32 - was.ours as i32);
         // Only written under `STRUCTURE`, so no locked instruction is needed. Relaxed: a thread that is about to sleep
@@ -92,16 +92,16 @@ impl Registration {
             (&e.with_liveness, was.with_liveness, is.with_liveness),
             (&e.listened, was.listened, is.listened),
         ] {
-            cell.store(cell.load(Ordering::Relaxed).wrapping_add(is).wrapping_sub(was), Ordering::Relaxed);
+            cell.add(is.wrapping_sub(was));
         }
-        netacc_log::log!(Trace, "epoll {}: fd {}: {from:?} becomes {to:?}", e.fd(), self.fd.load(Ordering::Relaxed));
+        netacc_log::log!(Trace, "epoll {}: fd {}: {from:?} becomes {to:?}", e.fd(), self.fd.get());
     }
 
     /// Begins with a registration that listens to nothing.
     pub(crate) fn begin(&self) {
-        self.source.store(Source::Nothing as u32, Ordering::Relaxed);
+        self.source.set(Source::Nothing as u32);
         self.flags.store(0, Ordering::Relaxed);
-        self.queue.store(0, Ordering::Relaxed);
+        self.queue.set(0);
         self.sock.set(None);
         self.child.set(None);
         self.alias.set(None);
@@ -109,20 +109,20 @@ impl Registration {
 
     /// The bits of `queue`. This and the two functions that change them are called under the instance's lock.
     pub(crate) fn queue(&self) -> u32 {
-        self.queue.load(Ordering::Relaxed)
+        self.queue.get()
     }
 
     /// Sets bits of `queue` and returns its previous value.
     pub(crate) fn set_queue_bits(&self, bits: u32) -> u32 {
         let old = self.queue();
-        self.queue.store(old | bits, Ordering::Relaxed);
+        self.queue.set(old | bits);
         old
     }
 
     /// Clears bits of `queue` and returns its previous value.
     pub(crate) fn unmark(&self, bits: u32) -> u32 {
         let old = self.queue();
-        self.queue.store(old & !bits, Ordering::Relaxed);
+        self.queue.set(old & !bits);
         old
     }
 }
@@ -141,25 +141,25 @@ pub struct Epoll {
     pub(crate) generation: AtomicU32,
     pub(crate) refs: AtomicU32,
     pub(crate) lock: Lock<{ lock_rank::INSTANCE }>,
-    pub(crate) fd: AtomicI32,
+    pub(crate) fd: SharedCell<i32>,
     /// Number of registrations that the kernel cannot serve alone; 0: every call passes through. Written under
     /// `STRUCTURE`.
     pub(crate) ours: AtomicU32,
     pub(crate) registrations: AtomicRef<Registration>,
     pub(crate) ready_head: AtomicRef<Registration>,
     pub(crate) ready_tail: AtomicRef<Registration>,
-    pub(crate) ready_len: AtomicU32,
+    pub(crate) ready_len: SharedCell<u32>,
     pub(crate) watches: AtomicRef<Subscription>,
     pub(crate) active: AtomicRef<Subscription>,
     /// Number of registrations that are looked at in every round, apart from nested instances.
-    pub(crate) polled: AtomicU32,
+    pub(crate) polled: SharedCell<u32>,
     /// Number of registrations that are woken by a liveness socket.
-    pub(crate) with_liveness: AtomicU32,
+    pub(crate) with_liveness: SharedCell<u32>,
     /// Number of registrations of listeners whose queues a sleeping thread registers with.
-    pub(crate) listened: AtomicU32,
+    pub(crate) listened: SharedCell<u32>,
     pub(crate) nested: AtomicU32,
     /// Set once the instance was registered in another one: its events are counted in `news` for that one.
-    pub(crate) inner: AtomicU32,
+    pub(crate) inner: SharedCell<bool>,
     pub(crate) sleepers: AtomicU32,
     /// Encoded [`crate::epoll::kernel_set::Usage`].
     pub(crate) usage: AtomicU32,
@@ -169,30 +169,30 @@ pub struct Epoll {
     pub(crate) others: AtomicU32,
     /// Eventfd that wakes threads asleep in the instance for changes by other threads (descriptor + 1).
     pub(crate) kick: AtomicI32,
-    pub(crate) last_kernel: AtomicU64,
+    pub(crate) last_kernel: SharedCell<u64>,
     /// Start of its time slice (ticks) with its index among the process's event loops; see `epoll::fairness`.
-    pub(crate) slice_start: AtomicU64,
-    pub(crate) loop_index: AtomicU32,
+    pub(crate) slice_start: SharedCell<u64>,
+    pub(crate) loop_index: SharedCell<u32>,
     /// Set when accelerated connections filled the application's array although the kernel's set was due.
-    pub(crate) kernel_first: AtomicU32,
-    pub(crate) peer_cpu: AtomicU32,
+    pub(crate) kernel_first: SharedCell<bool>,
+    pub(crate) peer_cpu: SharedCell<u32>,
     pub(crate) spin: Spin,
     /// Foreign events that were taken from the kernel while only checking whether there are any.
     pub(crate) stash: Locked<{ lock_rank::LEAF }, Stash>,
     /// Number of stashed events. Written under the lock of `stash`, and read without it to learn whether there are any.
-    pub(crate) stash_len: AtomicU32,
+    pub(crate) stash_len: SharedCell<u32>,
     /// Set when the last check of the kernel's set, which took no events, found foreign descriptors ready.
-    pub(crate) foreign: AtomicU32,
+    pub(crate) foreign: SharedCell<bool>,
     /// Set when a foreign descriptor is registered edge-triggered or one-shot: an event that is taken from the kernel
     /// during a check must be stashed, since the kernel will not report it again.
-    pub(crate) edges: AtomicU32,
+    pub(crate) edges: SharedCell<bool>,
     /// Set when a look found connections that have to switch their path.
-    pub(crate) switch_due: AtomicU32,
+    pub(crate) switch_due: SharedCell<bool>,
     /// Time ([`netacc_sys::time::now`]) until which a peer holds bytes back (cork), after which a look may find them;
     /// 0: no bytes are known to be held back.
-    pub(crate) held_until: AtomicU64,
+    pub(crate) held_until: SharedCell<u64>,
     /// Counter of events for which the kernel would wake an instance that this one is registered in.
-    pub(crate) news: AtomicU32,
+    pub(crate) news: SharedCell<u32>,
 }
 
 /// Number of events that can be stashed.
@@ -244,15 +244,13 @@ impl Epoll {
 
     /// The kernel's descriptor of the instance.
     pub fn fd(&self) -> i32 {
-        self.fd.load(Ordering::Relaxed)
+        self.fd.get()
     }
 
     /// Whether no accelerated descriptor is or ever was registered, so that every call passes through. A kernel's set
     /// that once held descriptors of ours may still do so.
     pub fn is_plain(&self) -> bool {
-        self.kick.load(Ordering::Acquire) == 0
-            && self.ours.load(Ordering::Acquire) == 0
-            && self.stash_len.load(Ordering::Relaxed) == 0
+        self.kick.load(Ordering::Acquire) == 0 && self.ours.load(Ordering::Acquire) == 0 && self.stash_len.get() == 0
     }
 
     /// The object's current generation.
@@ -275,12 +273,12 @@ impl Epoll {
     /// Whether the instance is registered in another one.
     #[inline]
     pub(crate) fn is_inner(&self) -> bool {
-        self.inner.load(Ordering::Relaxed) != 0
+        self.inner.get()
     }
 
     /// Notes that the kernel would wake the instances in which this one is registered. Under the instance's lock.
     pub(crate) fn notify_outer(&self) {
-        self.news.store(self.news.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.news.add(1);
     }
 }
 

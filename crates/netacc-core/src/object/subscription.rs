@@ -2,10 +2,9 @@
 
 use crate::object::instance::Epoll;
 use crate::object::name::Name;
-use core::sync::atomic::AtomicU32;
-use netacc_sys::AtomicRef;
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::Pooled;
+use netacc_sys::{AtomicRef, SharedCell};
 use netacc_transport::shm::Link;
 
 /// An instance's claim on one ready set of one link.
@@ -16,12 +15,12 @@ pub struct Subscription {
     pub(crate) name: Name,
     pub(crate) link: AtomicRef<Link>,
     pub(crate) epoll: AtomicRef<Epoll>,
-    pub(crate) ready_set: AtomicU32,
+    pub(crate) ready_set: SharedCell<u32>,
     /// Number of registrations that use it; under `STRUCTURE`.
-    pub(crate) users: AtomicU32,
+    pub(crate) users: SharedCell<u32>,
     /// Set while it is in the active list: its ready set is checked in every round, so the peer need not write the
     /// waker.
-    pub(crate) active: AtomicU32,
+    pub(crate) active: SharedCell<bool>,
     pub(crate) next: AtomicRef<Subscription>,
     pub(crate) next_active: AtomicRef<Subscription>,
 }
