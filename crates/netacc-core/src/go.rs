@@ -6,10 +6,9 @@ use crate::object::socket::Path;
 use crate::process_mode;
 use crate::runtime::Runtime;
 use crate::switch::demote;
-use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::Reason;
-use netacc_sys::delivery;
 use netacc_sys::go_program::Unfollowed;
+use netacc_sys::{SharedCell, delivery};
 
 /// The program is not Go's.
 const OTHER: u32 = 0;
@@ -20,7 +19,7 @@ const OFF: u32 = 2;
 /// They are not, for the [`Unfollowed`] whose number this is added to.
 const UNFOLLOWED: u32 = 3;
 
-static STATE: AtomicU32 = AtomicU32::new(OTHER);
+static STATE: SharedCell<u32> = SharedCell::<u32>::new(OTHER);
 
 const ALL: [Unfollowed; 8] = [
     Unfollowed::Machine,
@@ -45,18 +44,18 @@ pub fn note(found: Result<(), Unfollowed>) {
         }
         Err(why) => UNFOLLOWED + ALL.iter().position(|w| *w == why).unwrap_or(0) as u32,
     };
-    STATE.store(state, Ordering::Relaxed);
+    STATE.set(state);
 }
 
 /// Whether its calls are followed.
 #[must_use]
 pub fn is_followed() -> bool {
-    STATE.load(Ordering::Relaxed) == FOLLOWED
+    STATE.get() == FOLLOWED
 }
 
 /// Notes that the user does not want the calls of Go programs followed.
 pub fn note_off() {
-    STATE.store(OFF, Ordering::Relaxed);
+    STATE.set(OFF);
 }
 
 /// Whether the environment says that Go programs are left alone ([`netacc_conf::ENV_ENABLE_GO`]). A configuration file
@@ -96,7 +95,7 @@ pub fn show() {
 /// Leaves the process to the kernel if it is a Go program whose calls are not followed: what its C code does with a
 /// socket, its Go code would not know. Returns what to log.
 pub(crate) fn examine(rt: &Runtime) -> Option<&'static str> {
-    let why = match STATE.load(Ordering::Relaxed) {
+    let why = match STATE.get() {
         OTHER => return None,
         FOLLOWED if rt.conf.enable_go => return None,
         FOLLOWED | OFF => "which are left to the kernel (NACC_ENABLE_GO=0)",

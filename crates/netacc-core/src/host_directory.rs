@@ -2,16 +2,15 @@
 //! are reached; see [`netacc_transport::shm::host_dir`].
 
 use crate::{process_mode, runtime, timeouts};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use netacc_sys::time;
+use netacc_sys::{SharedCell, time};
 use netacc_transport::shm::host_access::{self, Unfit};
 
 const BELIEVED: u64 = time::ns(timeouts::HOST_DIR_BELIEVED);
 
 /// Time of the last check ([`time::coarse`]); 0: none was made.
-static CHECKED: AtomicU64 = AtomicU64::new(0);
+static CHECKED: SharedCell<u64> = SharedCell::<u64>::new(0);
 /// What the last check found: [`ABSENT`], [`USABLE`] or [`UNFIT`].
-static FOUND: AtomicU32 = AtomicU32::new(ABSENT);
+static FOUND: SharedCell<u32> = SharedCell::<u32>::new(ABSENT);
 
 const ABSENT: u32 = 0;
 const USABLE: u32 = 1;
@@ -27,28 +26,25 @@ pub fn configured() -> Option<&'static str> {
 pub fn usable() -> Option<&'static str> {
     let dir = configured().filter(|_| process_mode::reason().is_none())?;
     let now = time::coarse();
-    let checked = CHECKED.load(Ordering::Relaxed);
+    let checked = CHECKED.get();
     // Relaxed: each word stands for itself, and two threads that check at once find the same.
     if checked == 0 || now.saturating_sub(checked) > BELIEVED {
-        let before = FOUND.load(Ordering::Relaxed);
+        let before = FOUND.get();
         let found = host_access::check(dir);
-        FOUND.store(
-            match found {
-                Ok(_) => USABLE,
-                Err(Unfit::Absent) => ABSENT,
-                Err(why) => {
-                    if before != UNFIT {
-                        netacc_log::log!(
-                            Warn,
-                            "NACC_HOST_DIR={dir}: not used, programs in other containers are reached by TCP: {why}"
-                        );
-                    }
-                    UNFIT
+        FOUND.set(match found {
+            Ok(_) => USABLE,
+            Err(Unfit::Absent) => ABSENT,
+            Err(why) => {
+                if before != UNFIT {
+                    netacc_log::log!(
+                        Warn,
+                        "NACC_HOST_DIR={dir}: not used, programs in other containers are reached by TCP: {why}"
+                    );
                 }
-            },
-            Ordering::Relaxed,
-        );
-        CHECKED.store(now.max(1), Ordering::Relaxed);
+                UNFIT
+            }
+        });
+        CHECKED.set(now.max(1));
     }
-    (FOUND.load(Ordering::Relaxed) == USABLE).then_some(dir)
+    (FOUND.get() == USABLE).then_some(dir)
 }

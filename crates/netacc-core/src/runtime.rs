@@ -3,10 +3,10 @@
 use crate::config_file::ConfigFile;
 use crate::rule_table::RuleTable;
 use alloc::boxed::Box;
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, Ordering};
 use netacc_conf::{Call, Choice, Config, Rules, Transports};
 use netacc_stats::{Reason, SockEntry, page};
-use netacc_sys::{AtomicRef, raw, reserved_fds, time};
+use netacc_sys::{AtomicRef, SharedCell, raw, reserved_fds, time};
 use netacc_transport::shm::budget;
 use rustix::fd::OwnedFd;
 
@@ -18,7 +18,7 @@ pub struct Runtime {
     /// Where the configuration came from.
     pub(crate) file: ConfigFile,
     /// State of the random generator for NACC_CONNECT_RDMA_PERCENT.
-    random: AtomicU64,
+    random: SharedCell<u64>,
 }
 
 static RUNTIME: AtomicRef<Runtime> = AtomicRef::none();
@@ -60,7 +60,7 @@ impl Runtime {
     /// Makes a runtime with this configuration, which is never freed, and tells the transports of it.
     pub(crate) fn new(conf: Config, file: ConfigFile, seed: u64) -> &'static Runtime {
         budget::configure(u64::from(conf.window_memory) << 20);
-        Box::leak(Box::new(Runtime { conf, file, random: AtomicU64::new(seed | 1) }))
+        Box::leak(Box::new(Runtime { conf, file, random: SharedCell::<u64>::new(seed | 1) }))
     }
 
     /// Puts these rules in force, and shows them and the configuration on the statistics page. One thread at a time may
@@ -129,11 +129,11 @@ impl Runtime {
             return true;
         }
         // xorshift64: any spread will do, and two threads that draw the same number do no harm.
-        let mut x = self.random.load(Ordering::Relaxed);
+        let mut x = self.random.get();
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;
-        self.random.store(x, Ordering::Relaxed);
+        self.random.set(x);
         (x >> 33) % 100 < percent
     }
 }

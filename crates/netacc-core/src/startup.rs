@@ -7,11 +7,10 @@ use crate::{go, host, own_calls, process_mode, runtime};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_conf::{Config, Diagnostic};
 use netacc_stats::{OFF_BEFORE_THE_PAGE, Reason};
 use netacc_sys::errno::Errno;
-use netacc_sys::{AtomicRef, Lock, libc_kind, lock_rank, own_limit, raw, reserved_fds};
+use netacc_sys::{AtomicRef, Lock, SharedCell, libc_kind, lock_rank, own_limit, raw, reserved_fds};
 use netacc_transport::shm::strangers::Offence;
 use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags, open};
@@ -24,7 +23,7 @@ const DESCRIPTORS: usize = 10;
 static STARTING: Lock<{ lock_rank::STARTUP }> = Lock::new();
 
 /// Number of the thread that is making the runtime; 0: none.
-static STARTER: AtomicU32 = AtomicU32::new(0);
+static STARTER: SharedCell<u32> = SharedCell::<u32>::new(0);
 
 /// What the exported functions prepare for a process that has TCP sockets.
 static PREPARE: AtomicRef<fn()> = AtomicRef::none();
@@ -55,14 +54,14 @@ fn start() -> Option<&'static Runtime> {
     // A signal handler that opens a socket while its own thread is making the runtime must not wait for that thread;
     // other threads wait until it is done.
     let me = raw::gettid();
-    if STARTER.load(Ordering::Relaxed) == me {
+    if STARTER.get() == me {
         return None;
     }
     let _guard = STARTING.lock();
     if let Some(rt) = runtime::get() {
         return Some(rt);
     }
-    STARTER.store(me, Ordering::Relaxed);
+    STARTER.set(me);
     prepare();
     let pid = raw::getpid();
     let mut comm = [0u8; 64];
@@ -89,7 +88,7 @@ fn start() -> Option<&'static Runtime> {
     if !has_room {
         process_mode::leave_to_kernel(Reason::NoDescriptors);
     }
-    STARTER.store(0, Ordering::Relaxed);
+    STARTER.set(0);
     if let Some(e) = unread {
         netacc_log::log!(Warn, "{}: cannot be read ({e}); the defaults are used", rt.file.shown());
     }
@@ -203,5 +202,5 @@ pub(crate) fn env(name: &str) -> Option<&'static [u8]> {
 
 /// Called in the child of a fork: the thread that was starting the library is the parent's.
 pub fn after_fork() {
-    STARTER.store(0, Ordering::Relaxed);
+    STARTER.set(0);
 }

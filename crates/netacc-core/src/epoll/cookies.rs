@@ -16,7 +16,7 @@ use crate::object::name::Name;
 use crate::object::subscription::Subscription;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{cpu, mem};
+use netacc_sys::{SharedCell, cpu, mem};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 /// The high bits of a cookie. No pointer has them; an application's value that has them is stored here and replaced by
@@ -122,7 +122,7 @@ const FIRST: u32 = 512;
 const CHUNKS: usize = (INDEX_BITS - FIRST.trailing_zeros()) as usize;
 
 static TABLE: [AtomicPtr<AtomicU64>; CHUNKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; CHUNKS];
-static NEXT_INDEX: AtomicU32 = AtomicU32::new(1);
+static NEXT_INDEX: SharedCell<u32> = SharedCell::<u32>::new(1);
 /// The last stamp that was given; 0: none was given in this process.
 static LAST_STAMP: AtomicU32 = AtomicU32::new(0);
 static LOCK: netacc_sys::Lock<{ netacc_sys::lock_rank::LEAF }> = netacc_sys::Lock::new();
@@ -180,10 +180,10 @@ pub(crate) fn enter<T: Nameable>(obj: &'static T) -> Result<()> {
     let name = obj.name();
     if name.index.load(Ordering::Relaxed) == 0 {
         let _g = LOCK.lock();
-        let index = NEXT_INDEX.load(Ordering::Relaxed);
+        let index = NEXT_INDEX.get();
         // Release: a thread that finds the object by its cell sees it whole.
         make_cell(index)?.store(core::ptr::from_ref(obj) as u64 | T::TYPE, Ordering::Release);
-        NEXT_INDEX.store(index + 1, Ordering::Relaxed);
+        NEXT_INDEX.set(index + 1);
         name.index.store(index, Ordering::Relaxed);
     }
     // Relaxed: an event with the new stamp was registered later, by a system call.

@@ -7,7 +7,7 @@
 
 use crate::object::instance::Epoll;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use netacc_sys::cpu;
+use netacc_sys::{SharedCell, cpu};
 
 /// Length (ticks, some 70 microseconds) of a loop's slice. With half of it the switches cost 10 % of the throughput;
 /// with three times as much the 99th percentile of the latency is two and a half times as long.
@@ -21,7 +21,7 @@ const LOOPS: usize = 16;
 static LAST: [AtomicU64; LOOPS] = [const { AtomicU64::new(0) }; LOOPS];
 static NEXT: AtomicU32 = AtomicU32::new(0);
 /// Number of CPUs that this process may use; 0: not determined yet.
-static CPUS: AtomicU32 = AtomicU32::new(0);
+static CPUS: SharedCell<u32> = SharedCell::<u32>::new(0);
 
 /// Index of a new instance among the process's event loops.
 pub(super) fn assign_index() -> u32 {
@@ -29,7 +29,7 @@ pub(super) fn assign_index() -> u32 {
 }
 
 fn cpus() -> u32 {
-    let known = CPUS.load(Ordering::Relaxed);
+    let known = CPUS.get();
     if known != 0 {
         return known;
     }
@@ -38,7 +38,7 @@ fn cpus() -> u32 {
         0 => u32::MAX,
         n => n,
     };
-    CPUS.store(n, Ordering::Relaxed);
+    CPUS.set(n);
     n
 }
 

@@ -10,22 +10,23 @@ use crate::epoll::cookies::{Kind, cookie};
 use crate::epoll::ready::{arm, changed, look, news, note_hold};
 use crate::fd::table::{self, Entry};
 use crate::object::instance::{DISABLED, Epoll, FRESH, GONE, QUEUED, Registration};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLONESHOT};
+use netacc_sys::SharedCell;
 
 /// Whether an instance was ever registered in another one. Programs that often make and close instances hardly ever do
 /// that, so they skip the work.
-static NESTING: AtomicU32 = AtomicU32::new(0);
+static NESTING: SharedCell<u32> = SharedCell::<u32>::new(0);
 
 /// The value of [`NESTING`].
 pub(super) fn ever() -> bool {
-    NESTING.load(Ordering::Relaxed) != 0
+    NESTING.get() != 0
 }
 
 impl Epoll {
     /// Counts one more instance that is registered in this one. Under `STRUCTURE`.
     pub(super) fn nests(&self) {
-        NESTING.store(1, Ordering::Relaxed);
+        NESTING.set(1);
         self.nested.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -11,11 +11,11 @@ use crate::operator::requests;
 use crate::outcome::Outcome;
 use crate::switch::demote;
 use crate::{process_mode, startup};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, O_CLOEXEC, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{Guard, lock, raw, reserved_fds};
+use netacc_sys::{Guard, SharedCell, lock, raw, reserved_fds};
 
 /// Enters a socket for `fd`. An earlier entry belonged to a descriptor that was closed by a call that was not
 /// intercepted.
@@ -33,7 +33,7 @@ pub fn enter(fd: i32, r: Ref<Socket>) -> Result<()> {
 }
 
 /// Number of connects in a row that were left to the kernel.
-static BY_KERNEL: AtomicU32 = AtomicU32::new(0);
+static BY_KERNEL: SharedCell<u32> = SharedCell::<u32>::new(0);
 
 /// From so many on a new socket is the kernel's at once. A placeholder would be replaced by one, which takes five system
 /// calls; a kernel socket that connects over shared memory after all costs the one that made it.
@@ -42,10 +42,10 @@ const MOSTLY_BY_KERNEL: u32 = 16;
 /// Notes whether a connect was left to the kernel.
 pub fn note_connect(by_kernel: bool) {
     // Relaxed: a thread that sees an older number makes a socket of the other kind, and both kinds do.
-    let before = BY_KERNEL.load(Ordering::Relaxed);
+    let before = BY_KERNEL.get();
     let now = if by_kernel { before.saturating_add(1).min(MOSTLY_BY_KERNEL) } else { 0 };
     if now != before {
-        BY_KERNEL.store(now, Ordering::Relaxed);
+        BY_KERNEL.set(now);
     }
 }
 
@@ -60,7 +60,7 @@ pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
     // If nothing is accelerated, a socket is the kernel's from the start, and is entered only so that the stats page
     // shows the reason.
     let is_ours = rt.accelerates() && process_mode::reason().is_none();
-    let made = if is_ours && BY_KERNEL.load(Ordering::Relaxed) < MOSTLY_BY_KERNEL {
+    let made = if is_ours && BY_KERNEL.get() < MOSTLY_BY_KERNEL {
         let made = first_or_another(domain, ty & SOCK_CLOEXEC != 0);
         made.map(|(fd, is_first)| (fd, PLACEHOLDER | if is_first { FIRST } else { 0 }))
     } else {

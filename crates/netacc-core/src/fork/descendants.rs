@@ -1,8 +1,8 @@
 //! Pipes by which a process knows whether descendants that share connections or epoll instances still live.
 
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{Lock, lock_rank, own_limit, raw, reserved_fds, time};
+use netacc_sys::{Lock, SharedCell, lock_rank, own_limit, raw, reserved_fds, time};
 use rustix::fd::OwnedFd;
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -43,7 +43,7 @@ const GENERATIONS: usize = 16;
 static HELD: [AtomicI32; GENERATIONS] = [const { AtomicI32::new(0) }; GENERATIONS];
 
 /// Set in a process with more waiting ancestors than `HELD` has places.
-static TOO_DEEP: AtomicBool = AtomicBool::new(false);
+static TOO_DEEP: SharedCell<bool> = SharedCell::<bool>::new(false);
 
 /// The descriptors of [`HELD`], for the copy of the library that takes this one's place.
 pub(crate) fn held() -> impl Iterator<Item = i32> {
@@ -55,7 +55,7 @@ pub(crate) fn go_on_holding(fd: i32) {
     let free = |cell: &&AtomicI32| cell.load(Ordering::Relaxed) == 0;
     match HELD.iter().find(free) {
         Some(cell) => cell.store(fd + 1, Ordering::Relaxed),
-        None => TOO_DEEP.store(true, Ordering::Relaxed),
+        None => TOO_DEEP.set(true),
     }
 }
 
@@ -120,7 +120,7 @@ impl Heir {
     /// Prepares for the new process. This process makes a pipe of its own only if `asked_for`, when it will use the
     /// slot for another connection later.
     pub(crate) fn begin(asked_for: bool) -> Result<Heir> {
-        if TOO_DEEP.load(Ordering::Relaxed) {
+        if TOO_DEEP.get() {
             return Err(Errno::MFILE);
         }
         let pipe = if asked_for { Some(ends(reserved_fds::adopt).ok_or(Errno::MFILE)?) } else { None };
@@ -262,7 +262,7 @@ pub(super) fn hold(writing: i32) {
     }
     match free() {
         Some(h) => h.store(writing + 1, Ordering::Relaxed),
-        None => TOO_DEEP.store(true, Ordering::Relaxed),
+        None => TOO_DEEP.set(true),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The entrance of a listener: its socket in the host directory, by which clients in other network namespaces reach it.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use netacc_sys::raw;
+use netacc_sys::{SharedCell, raw};
 use netacc_wire::Entrance as Name;
 
 /// The entrance of a listener in this process. The fields but `fd` are stored before it, under the listener's lock.
@@ -12,7 +12,7 @@ pub struct Entrance {
     id: AtomicU64,
     port: AtomicU32,
     /// The process that made it: the child of a vfork, which has its parent's memory, must not remove it.
-    pid: AtomicU32,
+    pid: SharedCell<u32>,
 }
 
 impl Entrance {
@@ -28,7 +28,7 @@ impl Entrance {
         }
         self.id.store(name.id, Ordering::Relaxed);
         self.port.store(name.port.into(), Ordering::Relaxed);
-        self.pid.store(raw::getpid(), Ordering::Relaxed);
+        self.pid.set(raw::getpid());
         // Release: a thread that sees the socket sees its name.
         self.fd.store(fd + 1, Ordering::Release);
         true
@@ -36,7 +36,7 @@ impl Entrance {
 
     /// The name of the entrance, if this process has made one.
     pub(crate) fn name(&self) -> Option<Name> {
-        let there = self.fd() >= 0 && self.pid.load(Ordering::Relaxed) == raw::getpid();
+        let there = self.fd() >= 0 && self.pid.get() == raw::getpid();
         let port = u16::try_from(self.port.load(Ordering::Relaxed)).unwrap_or(0);
         there.then(|| Name { id: self.id.load(Ordering::Relaxed), port })
     }

@@ -7,8 +7,8 @@
 //! accepted after the connects up to there, and before later ones. No word of a client says which is which, since a
 //! client that lies must not keep others waiting.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use netacc_sys::{cpu, raw};
+use core::sync::atomic::{AtomicU32, Ordering};
+use netacc_sys::{SharedCell, cpu, raw};
 use netacc_transport::shm::slots::SLOTS;
 
 /// Time (ticks, about a millisecond) between two questions. The answer takes the kernel half a microsecond.
@@ -25,9 +25,9 @@ pub struct KernelTurn {
     /// Number of the counted connections that have not been accepted yet.
     left: AtomicU32,
     /// Not 0 where they were counted before the listener had a rendezvous, so that they come before all connects of links.
-    before_links: AtomicU32,
+    before_links: SharedCell<u32>,
     /// Time ([`cpu::ticks`]) of the last question.
-    asked: AtomicU64,
+    asked: SharedCell<u64>,
 }
 
 /// The kernel's queue, as [`KernelTurn::look`] finds it.
@@ -45,13 +45,13 @@ impl KernelTurn {
     /// For a listener that begins. `waiting` connections were in the kernel's queue before clients could find its rendezvous.
     pub(super) fn start(&self, waiting: u32) {
         self.left.store(waiting, Ordering::Relaxed);
-        self.before_links.store(waiting, Ordering::Relaxed);
-        self.asked.store(cpu::ticks(), Ordering::Relaxed);
+        self.before_links.set(waiting);
+        self.asked.set(cpu::ticks());
     }
 
     /// Whether connections wait in the kernel's queue that come before the connects of a link which is taken up now.
     pub(crate) fn precedes_links(&self) -> bool {
-        self.left.load(Ordering::Relaxed) != 0 && self.before_links.load(Ordering::Relaxed) != 0
+        self.left.load(Ordering::Relaxed) != 0 && self.before_links.get() != 0
     }
 
     /// Whether connections wait at the kernel's listener `fd`.
@@ -61,10 +61,10 @@ impl KernelTurn {
             return KernelQueue::Counted;
         }
         let now = cpu::ticks();
-        if now.wrapping_sub(self.asked.load(Ordering::Relaxed)) < ASKED_AGAIN {
+        if now.wrapping_sub(self.asked.get()) < ASKED_AGAIN {
             return KernelQueue::Empty;
         }
-        self.asked.store(now, Ordering::Relaxed);
+        self.asked.set(now);
         self.count(fd)
     }
 
@@ -76,7 +76,7 @@ impl KernelTurn {
     #[cold]
     fn count(&self, fd: i32) -> KernelQueue {
         let waiting = waiting_at(fd).unwrap_or(0);
-        self.before_links.store(0, Ordering::Relaxed);
+        self.before_links.set(0);
         self.left.store(waiting, Ordering::Relaxed);
         if waiting == 0 { KernelQueue::Empty } else { KernelQueue::CountedNow }
     }
@@ -129,16 +129,20 @@ mod tests {
     fn the_turn_lasts_until_what_was_counted_is_accepted() {
         let l = TcpListener::bind("127.0.0.1:0").unwrap();
         let fd = l.as_raw_fd();
-        let turn = KernelTurn { left: AtomicU32::new(0), before_links: AtomicU32::new(0), asked: AtomicU64::new(0) };
+        let turn = KernelTurn {
+            left: AtomicU32::new(0),
+            before_links: SharedCell::<u32>::new(0),
+            asked: SharedCell::<u64>::new(0),
+        };
         assert_eq!(turn.look(fd), KernelQueue::Empty);
         let clients = [(); 2].map(|()| TcpStream::connect(l.local_addr().unwrap()).unwrap());
         assert_eq!(waiting_at(fd), Some(2));
-        turn.asked.store(0, Ordering::Relaxed);
+        turn.asked.set(0);
         assert_eq!([turn.look(fd), turn.look(fd)], [KernelQueue::CountedNow, KernelQueue::Counted]);
         turn.accepted();
         assert_eq!(turn.look(fd), KernelQueue::Counted);
         turn.accepted();
-        turn.asked.store(cpu::ticks(), Ordering::Relaxed);
+        turn.asked.set(cpu::ticks());
         assert_eq!(turn.look(fd), KernelQueue::Empty, "asked a moment ago");
         turn.start(2);
         assert!(turn.precedes_links() && turn.look(fd) == KernelQueue::Counted);
@@ -148,10 +152,10 @@ mod tests {
         turn.accepted();
         assert!(!turn.precedes_links());
         turn.start(0);
-        turn.asked.store(0, Ordering::Relaxed);
+        turn.asked.set(0);
         assert_eq!(turn.look(fd), KernelQueue::CountedNow);
         turn.end();
-        turn.asked.store(cpu::ticks(), Ordering::Relaxed);
+        turn.asked.set(cpu::ticks());
         assert_eq!(turn.look(fd), KernelQueue::Empty);
         drop(clients);
     }

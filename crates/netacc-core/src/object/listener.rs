@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_conf::Transports;
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
-use netacc_sys::{AtomicRef, Lock, lock_rank, raw};
+use netacc_sys::{AtomicRef, Lock, SharedCell, lock_rank, raw};
 use netacc_transport::rdma::engine;
 use netacc_transport::shm::claim::take_slot;
 use netacc_transport::shm::owner;
@@ -86,7 +86,7 @@ pub struct Listener {
     /// When the connections in the kernel's queue have their turn.
     pub kernel_turn: KernelTurn,
     /// The transports that its clients may use ([`Transports::bits`]).
-    permitted: AtomicU32,
+    permitted: SharedCell<u32>,
     /// The socket object it belongs to.
     pub owner: AtomicRef<Socket>,
 }
@@ -114,7 +114,7 @@ impl Listener {
         permitted: Transports,
         owner: &'static Socket,
     ) {
-        self.permitted.store(permitted.bits(), Ordering::Relaxed);
+        self.permitted.set(permitted.bits());
         self.rendezvous.store(sock + 1, Ordering::Relaxed);
         self.links.set(None);
         self.limit(backlog);
@@ -136,7 +136,7 @@ impl Listener {
 
     /// The transports that its clients may use.
     pub(crate) fn permitted(&self) -> Transports {
-        Transports::from_bits(self.permitted.load(Ordering::Relaxed))
+        Transports::from_bits(self.permitted.get())
     }
 
     /// Stores the backlog of listen(2). Like the kernel, it takes the number as unsigned, limits it, and lets one more
@@ -315,7 +315,7 @@ impl Listener {
         }
         self.oldest().and_then(|(_, l)| Some((l, l.segment()?))).is_some_and(|(link, segment)| {
             let taken = segment.connects_taken();
-            !precedes_count(taken, link.queue.filled_at_count.load(Ordering::Relaxed))
+            !precedes_count(taken, link.queue.filled_at_count.get())
         })
     }
 
@@ -398,7 +398,7 @@ pub(crate) fn announce_servers(l: &Listener) {
 pub(crate) fn note_all(l: &Listener, position: impl Fn(Segment) -> u64) {
     let _g = l.lock.lock();
     for (link, segment) in l.links().filter_map(|link| Some((link, link.segment()?))) {
-        link.queue.filled_at_count.store(position(segment), Ordering::Relaxed);
+        link.queue.filled_at_count.set(position(segment));
     }
 }
 
@@ -407,7 +407,7 @@ pub(crate) fn note_all(l: &Listener, position: impl Fn(Segment) -> u64) {
 pub(crate) fn note_taken_up(l: &Listener, link: &Link) {
     match link.segment() {
         Some(segment) if l.kernel_turn.precedes_links() => {
-            link.queue.filled_at_count.store(segment.connects_taken(), Ordering::Relaxed);
+            link.queue.filled_at_count.set(segment.connects_taken());
         }
         _ => note_filled(link),
     }
@@ -417,7 +417,7 @@ pub(crate) fn note_taken_up(l: &Listener, link: &Link) {
 /// listener's lock.
 fn note_filled(link: &Link) {
     if let Some(segment) = link.segment() {
-        link.queue.filled_at_count.store(segment.pushed(), Ordering::Relaxed);
+        link.queue.filled_at_count.set(segment.pushed());
     }
 }
 

@@ -7,6 +7,7 @@
 
 use crate::object::family;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use netacc_sys::SharedCell;
 
 /// A process that accepts and has forked so often is taken for one that forks for each connection, and accepts the next one
 /// itself.
@@ -22,12 +23,12 @@ pub struct Servers {
     /// The number when this process last told its clients.
     announced: AtomicU32,
     /// Number of forks since the program began to accept, up to [`FORKS_WATCHED`].
-    forks: AtomicU32,
+    forks: SharedCell<u32>,
     /// The descriptor that this process accepted last, plus 1; 0: none since its last fork. Threads that accept at once
     /// store theirs in any order: each is as good.
     newest: AtomicI32,
     /// Not 0 if processes that do not descend from this one may serve the listener, too.
-    unknown: AtomicU32,
+    unknown: SharedCell<u32>,
 }
 
 impl Servers {
@@ -36,14 +37,14 @@ impl Servers {
         self.count.forget();
         self.counted.store(0, Ordering::Relaxed);
         self.announced.store(0, Ordering::Relaxed);
-        self.forks.store(0, Ordering::Relaxed);
+        self.forks.set(0);
         self.newest.store(0, Ordering::Relaxed);
-        self.unknown.store(0, Ordering::Relaxed);
+        self.unknown.set(0);
     }
 
     /// Notes that the listener came from another program, so that any number of processes may serve it.
     pub(crate) fn are_unknown(&self) {
-        self.unknown.store(1, Ordering::Relaxed);
+        self.unknown.set(1);
     }
 
     /// To be called before a fork, whose child may serve the listener as well. A thread that counts itself meanwhile may not
@@ -54,7 +55,7 @@ impl Servers {
 
     /// Whether the listener came from another program.
     pub(crate) fn is_unknown(&self) -> bool {
-        self.unknown.load(Ordering::Relaxed) != 0
+        self.unknown.get() != 0
     }
 
     /// Notes that this process has accepted a connection.
@@ -71,8 +72,8 @@ impl Servers {
             return false;
         }
         // Relaxed: two threads that fork at once may count one fork, which makes no difference.
-        let forks = self.forks.load(Ordering::Relaxed);
-        self.forks.store((forks + 1).min(FORKS_WATCHED), Ordering::Relaxed);
+        let forks = self.forks.get();
+        self.forks.set((forks + 1).min(FORKS_WATCHED));
         forks < FORKS_WATCHED
     }
 
@@ -130,9 +131,9 @@ mod tests {
             count: family::Word::none(),
             counted: AtomicU32::new(0),
             announced: AtomicU32::new(0),
-            forks: AtomicU32::new(0),
+            forks: SharedCell::<u32>::new(0),
             newest: AtomicI32::new(0),
-            unknown: AtomicU32::new(0),
+            unknown: SharedCell::<u32>::new(0),
         }
     }
 

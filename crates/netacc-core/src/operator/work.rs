@@ -15,16 +15,16 @@ use crate::runtime::Runtime;
 use crate::switch::{comeback, demote, queued_connects, redispatch};
 use crate::wait::bell;
 use crate::{process_mode, runtime, timeouts};
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{ControlCommand, ControlState, Reason, page};
-use netacc_sys::{lock, time};
+use netacc_sys::{SharedCell, lock, time};
 
 const SLICE: u64 = time::ns(timeouts::OPERATOR_SLICE);
 const RETRY_FIRST: u64 = time::ns(timeouts::OPERATOR_RETRY_FIRST);
 const RETRY_LONGEST: u64 = time::ns(timeouts::OPERATOR_RETRY_LONGEST);
 
 /// Descriptor at which the next slice begins. Only the working thread uses the words from here on.
-static FROM: AtomicUsize = AtomicUsize::new(0);
+static FROM: SharedCell<usize> = SharedCell::<usize>::new(0);
 /// Number of connections that could not switch in this round.
 static LEFT: AtomicU32 = AtomicU32::new(0);
 /// Time (ns) between this round and the next one.
@@ -63,7 +63,7 @@ pub(crate) fn after_fork() {
     if !process_mode::is_off() {
         return;
     }
-    FROM.store(0, Ordering::Relaxed);
+    FROM.set(0);
     LEFT.store(0, Ordering::Relaxed);
     page().control().set_state(if unfinished { ControlState::GoingOff } else { ControlState::Off }, 0);
     if unfinished {
@@ -134,7 +134,7 @@ fn off() {
     page().control().set_state(ControlState::GoingOff, 0);
     placeholder::drop_ready_sockets();
     fd_cache::close_all();
-    FROM.store(0, Ordering::Relaxed);
+    FROM.set(0);
     LEFT.store(0, Ordering::Relaxed);
 }
 
@@ -183,7 +183,7 @@ fn slice() -> Option<u64> {
     // A thread that hardly gets the processor still switches one connection in each slice.
     let mut until = None;
     let mut next = None;
-    table::each(FROM.load(Ordering::Relaxed), usize::MAX, |fd, e| {
+    table::each(FROM.get(), usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
         if next.is_some() || has_left(r.obj) {
             return;
@@ -196,11 +196,11 @@ fn slice() -> Option<u64> {
         }
     });
     if let Some(at) = next {
-        FROM.store(at, Ordering::Relaxed);
+        FROM.set(at);
         page().control().set_state(ControlState::GoingOff, LEFT.load(Ordering::Relaxed) + rest(at));
         return Some(0);
     }
-    FROM.store(0, Ordering::Relaxed);
+    FROM.set(0);
     let left = LEFT.swap(0, Ordering::Relaxed);
     if left == 0 {
         if page().control().state() != Some(ControlState::Off) {

@@ -13,11 +13,11 @@ use crate::outcome::Outcome;
 use crate::switch::{demote, promote};
 use crate::wait::end_look::look_for_end;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{raw, user};
+use netacc_sys::{SharedCell, raw, user};
 use netacc_transport::Endpoint;
 
 /// TCP_ZEROCOPY_RECEIVE of linux/tcp.h; the libc crate does not define it.
@@ -206,11 +206,11 @@ unsafe fn set_own(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32)
 
 /// Rounds microseconds up to whole ticks of the kernel's clock, as the kernel does.
 fn in_ticks(usec: i64) -> i64 {
-    static TICK: AtomicU32 = AtomicU32::new(0);
-    let mut tick = TICK.load(Ordering::Relaxed);
+    static TICK: SharedCell<u32> = SharedCell::<u32>::new(0);
+    let mut tick = TICK.get();
     if tick == 0 {
         tick = kernel_tick().unwrap_or(1).max(1);
-        TICK.store(tick, Ordering::Relaxed);
+        TICK.set(tick);
     }
     let tick = i64::from(tick);
     (usec + tick - 1) / tick * tick

@@ -1,8 +1,8 @@
 //! Options of a socket that the kernel does not have, or whose kernel socket does not carry the connection.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use libc::SOL_SOCKET;
-use netacc_sys::raw;
+use netacc_sys::{SharedCell, raw};
 use netacc_transport::shm::ShmEndpoint;
 
 const REMEMBERED: usize = 20;
@@ -34,7 +34,7 @@ impl Remembered {
 
     pub(crate) fn set(&self, level: i32, name: i32, value: i32) -> bool {
         if (level, name) == (SOL_SOCKET, libc::SO_KEEPALIVE) && value != 0 {
-            KEEPALIVE.store(true, Ordering::Relaxed);
+            KEEPALIVE.set(true);
         }
         let key = key(level, name);
         if let Some((_, v)) = self.entries().find(|(k, _)| *k == key) {
@@ -100,11 +100,11 @@ impl Remembered {
 }
 
 /// Set once some socket has had SO_KEEPALIVE.
-static KEEPALIVE: AtomicBool = AtomicBool::new(false);
+static KEEPALIVE: SharedCell<bool> = SharedCell::<bool>::new(false);
 
 /// Whether any socket may have SO_KEEPALIVE.
 pub(crate) fn has_keepalive() -> bool {
-    KEEPALIVE.load(Ordering::Relaxed)
+    KEEPALIVE.get()
 }
 
 fn key(level: i32, name: i32) -> u64 {

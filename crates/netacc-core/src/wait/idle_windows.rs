@@ -9,8 +9,8 @@ use crate::fd::table::{self, Entry};
 use crate::object::reference::Ref;
 use crate::object::socket::Socket;
 use crate::timeouts;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use netacc_sys::{Lock, lock_rank, time};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use netacc_sys::{Lock, SharedCell, lock_rank, time};
 use netacc_transport::shm::{budget, windows};
 
 /// Number of numbers that a look which is due visits, and of windows that it closes.
@@ -29,15 +29,15 @@ const ROUND: u64 = time::ns(timeouts::IDLE_WINDOW_ROUND);
 /// Taken by the thread that looks. Others go on without a look.
 static TURN: Lock<{ lock_rank::NONE }> = Lock::new();
 /// The number at which the next look begins.
-static HAND: AtomicUsize = AtomicUsize::new(0);
+static HAND: SharedCell<usize> = SharedCell::<usize>::new(0);
 /// When the next look is due ([`time::now`]).
-static DUE_AT: AtomicU64 = AtomicU64::new(0);
+static DUE_AT: SharedCell<u64> = SharedCell::<u64>::new(0);
 /// When a thread that was not woken for it has looked last.
-static PASSED_AT: AtomicU64 = AtomicU64::new(0);
+static PASSED_AT: SharedCell<u64> = SharedCell::<u64>::new(0);
 /// Number of windows that were closed in this round.
 static CLOSED: AtomicUsize = AtomicUsize::new(0);
 /// Number of rounds in a row in which none was closed.
-static IDLE_ROUNDS: AtomicU32 = AtomicU32::new(0);
+static IDLE_ROUNDS: SharedCell<u32> = SharedCell::<u32>::new(0);
 
 /// To be called before a thread sleeps. Returns the time ([`time::now`]) at which it is to wake for the next look, if one
 /// will be due.
@@ -51,7 +51,7 @@ pub fn look() -> Option<u64> {
 #[inline]
 pub fn look_in_passing() {
     // The coarse clock is late by some milliseconds at most, and so is the look.
-    if budget::large() != 0 && time::coarse() >= DUE_AT.load(Ordering::Relaxed) {
+    if budget::large() != 0 && time::coarse() >= DUE_AT.get() {
         look_now();
     }
 }
@@ -62,17 +62,17 @@ fn look_now() -> Option<u64> {
     let _turn = TURN.try_lock()?;
     // The clock by which sleepers wake: by a coarser one a thread that wakes for a look would find it not due yet.
     let now = time::now();
-    let due = DUE_AT.load(Ordering::Relaxed);
+    let due = DUE_AT.get();
     let (visits, closings) = match (now >= due, budget::is_over()) {
         (true, _) => DUE,
-        (false, true) if now >= PASSED_AT.load(Ordering::Relaxed).saturating_add(BETWEEN_PASSES) => {
-            PASSED_AT.store(now, Ordering::Relaxed);
+        (false, true) if now >= PASSED_AT.get().saturating_add(BETWEEN_PASSES) => {
+            PASSED_AT.set(now);
             PASSING
         }
         (false, _) => return Some(due),
     };
     let mut closed = 0;
-    let mut at = HAND.load(Ordering::Relaxed);
+    let mut at = HAND.get();
     let end = at.saturating_add(visits).min(table::end());
     while at < end && closed < closings {
         table::each(at, at, |_, e| {
@@ -84,18 +84,18 @@ fn look_now() -> Option<u64> {
     }
     let in_round = CLOSED.load(Ordering::Relaxed) + closed;
     let next = if at >= table::end() {
-        let idle = if in_round == 0 { IDLE_ROUNDS.load(Ordering::Relaxed).saturating_add(1).min(DOUBLED) } else { 0 };
-        IDLE_ROUNDS.store(idle, Ordering::Relaxed);
+        let idle = if in_round == 0 { IDLE_ROUNDS.get().saturating_add(1).min(DOUBLED) } else { 0 };
+        IDLE_ROUNDS.set(idle);
         CLOSED.store(0, Ordering::Relaxed);
-        HAND.store(0, Ordering::Relaxed);
+        HAND.set(0);
         ROUND << idle
     } else {
         CLOSED.store(in_round, Ordering::Relaxed);
-        HAND.store(at, Ordering::Relaxed);
+        HAND.set(at);
         WITHIN_ROUND
     };
     let next = now.saturating_add(next);
-    DUE_AT.store(next, Ordering::Relaxed);
+    DUE_AT.set(next);
     (budget::large() > 0).then_some(next)
 }
 

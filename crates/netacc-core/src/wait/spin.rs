@@ -2,10 +2,10 @@
 
 use crate::object::family::Word;
 use crate::wait::call_signals::CallSignals;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use netacc_stats::{Counter, page};
 use netacc_sys::time::Deadline;
-use netacc_sys::{cpu, raw, time};
+use netacc_sys::{SharedCell, cpu, raw, time};
 
 /// Number of checks before the first yield with the peer on another CPU (about 2 microseconds).
 const PAUSES: u32 = 60;
@@ -37,7 +37,7 @@ const CONFIDENT: u32 = 16;
 const RETRY: u32 = 16;
 
 /// Time ([`time::now`]) from which threads yield again; 0: now.
-static YIELD_AGAIN: AtomicU64 = AtomicU64::new(0);
+static YIELD_AGAIN: SharedCell<u64> = SharedCell::<u64>::new(0);
 
 /// Calls sched_yield(2) unless [`is_avoided`]. False: the thread has not yielded, and should sleep.
 pub fn yield_cpu() -> bool {
@@ -50,12 +50,12 @@ pub fn yield_cpu() -> bool {
 /// Whether yielding is avoided because the CPUs are busy: a yielding thread then waits until each of the others has used
 /// its time slice, while a sleeping one runs soon after it is woken.
 fn is_avoided() -> bool {
-    let until = YIELD_AGAIN.load(Ordering::Relaxed);
+    let until = YIELD_AGAIN.get();
     if until != 0 {
         if time::now() < until {
             return true;
         }
-        YIELD_AGAIN.store(0, Ordering::Relaxed);
+        YIELD_AGAIN.set(0);
     }
     false
 }
@@ -68,7 +68,7 @@ fn timed_yield() -> u64 {
     if took > LONG {
         // About three ticks are a nanosecond.
         let avoid = (took / 3).saturating_mul(AVOID).clamp(AVOID_FOR.start, AVOID_FOR.end);
-        YIELD_AGAIN.store(time::now().saturating_add(avoid), Ordering::Relaxed);
+        YIELD_AGAIN.set(time::now().saturating_add(avoid));
     }
     took
 }
@@ -123,37 +123,37 @@ pub fn before_fork() {
 /// Record of how well spinning has paid for one socket or epoll instance.
 #[derive(Debug, Default)]
 pub struct Spin {
-    confidence: AtomicU32,
-    skipped: AtomicU32,
+    confidence: SharedCell<u32>,
+    skipped: SharedCell<u32>,
     /// Set if no other thread ran during the last yield, so that spinning takes the CPU from no one.
     alone: AtomicBool,
     /// Set until the first spin has won or lost.
-    new: AtomicBool,
+    new: SharedCell<bool>,
 }
 
 impl Spin {
     /// Resets the record to what others have begun with lately.
     pub fn reset(&self) {
         let (confidence, skipped) = EXPERIENCE.begin();
-        self.confidence.store(confidence, Ordering::Relaxed);
-        self.skipped.store(skipped, Ordering::Relaxed);
+        self.confidence.set(confidence);
+        self.skipped.set(skipped);
         self.alone.store(false, Ordering::Relaxed);
-        self.new.store(true, Ordering::Relaxed);
+        self.new.set(true);
     }
 
     fn worth_it(&self) -> bool {
-        if self.confidence.load(Ordering::Relaxed) > 0 {
+        if self.confidence.get() > 0 {
             return true;
         }
-        let n = self.skipped.load(Ordering::Relaxed) + 1;
-        self.skipped.store(n % RETRY, Ordering::Relaxed);
+        let n = self.skipped.get() + 1;
+        self.skipped.set(n % RETRY);
         n >= RETRY
     }
 
     fn learn(&self, won: bool) {
-        self.confidence.store(learned(self.confidence.load(Ordering::Relaxed), won), Ordering::Relaxed);
-        if self.new.load(Ordering::Relaxed) {
-            self.new.store(false, Ordering::Relaxed);
+        self.confidence.set(learned(self.confidence.get(), won));
+        if self.new.get() {
+            self.new.set(false);
             EXPERIENCE.learn(won);
         }
         page().count(if won { Counter::SpinsWon } else { Counter::SpinsLost });

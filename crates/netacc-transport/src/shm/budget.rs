@@ -7,11 +7,11 @@
 
 use crate::shm::memory_limit::Limits;
 use crate::timeouts;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use netacc_ring::{SMALL, STEP};
 use netacc_stats::{Counter, page};
-use netacc_sys::time;
+use netacc_sys::{SharedCell, time};
 
 /// What a connection costs without its large windows (bytes): its small ones, its shared words, and what both ends know of it
 /// (measured).
@@ -38,13 +38,13 @@ const KEPT_EACH: u64 = 8 << 10;
 static USED: AtomicU64 = AtomicU64::new(0);
 static STRANGERS: AtomicU64 = AtomicU64::new(0);
 /// The number of the process among its ancestors, each of which has counted its connections itself; never 0.
-static PROCESS: AtomicU32 = AtomicU32::new(1);
+static PROCESS: SharedCell<u32> = SharedCell::<u32>::new(1);
 /// Number of connections that [`USED`] counts.
 static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
 /// The budget in bytes; `u64::MAX` until it is first needed.
-static BUDGET: AtomicU64 = AtomicU64::new(u64::MAX);
+static BUDGET: SharedCell<u64> = SharedCell::<u64>::new(u64::MAX);
 /// The budget (bytes) that the configuration gives; 0: it follows from the limits of the process.
-static CONFIGURED: AtomicU64 = AtomicU64::new(0);
+static CONFIGURED: SharedCell<u64> = SharedCell::<u64>::new(0);
 /// When the limits are read again ([`time::coarse`]).
 static READ_AGAIN: AtomicU64 = AtomicU64::new(0);
 
@@ -59,7 +59,7 @@ pub(super) enum Peer {
 
 /// Sets the budget (bytes); 0: it follows from the limits of the process.
 pub fn configure(bytes: u64) {
-    CONFIGURED.store(bytes, Ordering::Relaxed);
+    CONFIGURED.set(bytes);
 }
 
 /// Counts a connection that begins.
@@ -154,7 +154,7 @@ fn release(peer: Peer, bytes: u64) {
 
 /// The number by which a connection notes which process has counted it.
 pub(super) fn process() -> u32 {
-    PROCESS.load(Ordering::Relaxed)
+    PROCESS.get()
 }
 
 /// Whether more than half of the budget is used, so that no window opens further than a little.
@@ -183,14 +183,14 @@ fn budget() -> u64 {
     // One thread reads, and the others go on with what was read before.
     let next = now.saturating_add(time::ns(timeouts::MEMORY_LEFT_BELIEVED));
     if now < due || READ_AGAIN.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_err() {
-        return BUDGET.load(Ordering::Relaxed);
+        return BUDGET.get();
     }
-    let (budget, believed) = match CONFIGURED.load(Ordering::Relaxed) {
-        0 => of_limits(&Limits::read(), USED.load(Ordering::Relaxed), BUDGET.load(Ordering::Relaxed)),
+    let (budget, believed) = match CONFIGURED.get() {
+        0 => of_limits(&Limits::read(), USED.load(Ordering::Relaxed), BUDGET.get()),
         configured => (configured, timeouts::MEMORY_LIMIT_BELIEVED),
     };
     READ_AGAIN.store(now.saturating_add(time::ns(believed)), Ordering::Relaxed);
-    BUDGET.store(budget, Ordering::Relaxed);
+    BUDGET.set(budget);
     page().set(Counter::WindowBudgetBytes, budget);
     budget
 }
@@ -213,7 +213,7 @@ fn of_limits(limits: &Limits, used: u64, before: u64) -> (u64, Duration) {
 /// To be called in the child of a fork, whose stats page is empty: its connections are counted anew, by
 /// [`connection_begins`] and [`take`].
 pub(super) fn after_fork() {
-    PROCESS.store(process().wrapping_add(1).max(1), Ordering::Relaxed);
+    PROCESS.set(process().wrapping_add(1).max(1));
     for n in [&USED, &STRANGERS, &CONNECTIONS] {
         n.store(0, Ordering::Relaxed);
     }

@@ -10,9 +10,9 @@ use crate::shm::slot_side::SlotSide;
 use crate::shm::{Link, owed_dial};
 use crate::{num, timeouts};
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{AtomicRef, Guard, Lock, lock_rank, raw, reserved_fds, time};
+use netacc_sys::{AtomicRef, Guard, Lock, SharedCell, lock_rank, raw, reserved_fds, time};
 use netacc_wire::Message;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::IoSlice;
@@ -51,7 +51,7 @@ pub struct ControlSocket {
     /// The next link in a list of links whose control sockets are not read for now; see [`super::unread::Unread`].
     pub(super) next_unread: AtomicRef<Link>,
     /// Time ([`netacc_sys::time::now`]) until which no fork waits for room in it, since the peer has left it full.
-    deaf_until: AtomicU64,
+    deaf_until: SharedCell<u64>,
     /// Not 0: its first message waits for a free number (see [`super::control`]), and those behind it wait, too.
     stalled: AtomicU32,
 }
@@ -60,7 +60,7 @@ impl ControlSocket {
     /// Begins with a reserved descriptor.
     pub(super) fn begin(&self, fd: i32) {
         self.socket.store(fd + 1, Ordering::Relaxed);
-        self.deaf_until.store(0, Ordering::Relaxed);
+        self.deaf_until.set(0);
         self.stalled.store(0, Ordering::Relaxed);
     }
 
@@ -152,12 +152,12 @@ impl ControlSocket {
 
     /// Whether the peer has left the socket full, and no fork waits for room again yet.
     pub(super) fn is_deaf(&self) -> bool {
-        time::now() < self.deaf_until.load(Ordering::Relaxed)
+        time::now() < self.deaf_until.get()
     }
 
     /// Notes that the peer has left the socket full.
     pub(super) fn becomes_deaf(&self) {
-        self.deaf_until.store(time::now().saturating_add(UNRESPONSIVE_PEER), Ordering::Relaxed);
+        self.deaf_until.set(time::now().saturating_add(UNRESPONSIVE_PEER));
     }
 
     /// Whether messages may wait in the control socket of which the kernel has told an epoll instance already.

@@ -152,7 +152,7 @@ impl ShmEndpoint {
         self.rings.begin();
         windows::begin(self);
         self.side.error.store(0, Ordering::Relaxed);
-        self.side.began.store(time::coarse(), Ordering::Relaxed);
+        self.side.began.set(time::coarse());
         self.side.generation.store(generation, Ordering::Relaxed);
         drop(self.liveness.take());
         self.old_subflow.forget();

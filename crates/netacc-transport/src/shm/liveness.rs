@@ -26,7 +26,7 @@ use crate::shm::slot_side::{SlotSide, View};
 use crate::timeouts;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{Lock, lock, lock_rank, raw, reserved_fds, time};
+use netacc_sys::{Lock, SharedCell, lock, lock_rank, raw, reserved_fds, time};
 use netacc_wire::Name;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::net::{
@@ -181,7 +181,7 @@ pub struct Liveness {
     /// is one word, since the socket may be received while the connection begins.
     pub(super) peer: AtomicU64,
     /// The token by which the peer's liveness socket is found, if that liveness socket listens; 0 otherwise.
-    pub(super) peer_token: AtomicU64,
+    pub(super) peer_token: SharedCell<u64>,
     /// Number of connections that were made to the peer's listening liveness socket. While our own liveness socket
     /// listens and the peer has none: the time (in units of 2^24 ns) of the last check for the peer; see
     /// [`Liveness::is_abandoned`].

@@ -13,9 +13,9 @@
 //! ([`super::guard`]). The kernel refuses them where it can (Linux 6.16); elsewhere each datagram is looked at first.
 
 use crate::shm::guard::{self, FirstMessage, dismiss_reserved};
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, Ordering};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{raw, reserved_fds};
+use netacc_sys::{SharedCell, raw, reserved_fds};
 use netacc_wire::{Name, proof};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, sendto, socket_with};
@@ -29,7 +29,7 @@ const NAMES: u32 = 4;
 const ROUNDS: usize = 256;
 
 /// 1: the kernel refuses descriptors that are sent to our wakers, as the first one has shown.
-static REFUSES: AtomicU32 = AtomicU32::new(0);
+static REFUSES: SharedCell<u32> = SharedCell::<u32>::new(0);
 
 /// Result of emptying a waker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ fn datagram_socket() -> Result<OwnedFd> {
 fn name(fd: &OwnedFd) -> Result<u64> {
     if guard::refuse_descriptors(fd.as_fd()) {
         // Relaxed: the word stands for itself. The same kernel answers for every socket.
-        REFUSES.store(1, Ordering::Relaxed);
+        REFUSES.set(1);
     }
     let mut taken = Errno::ADDRINUSE;
     for _ in 0..NAMES {
@@ -159,13 +159,13 @@ pub(super) fn ring(from: i32, token: u64) -> Result<()> {
 
 /// Takes all rings of a waker back, for an epoll instance: to that a full socket would report nothing new.
 pub(super) fn silence(fd: i32) -> Emptied {
-    empty(fd, REFUSES.load(Ordering::Relaxed) != 0)
+    empty(fd, REFUSES.get() != 0)
 }
 
 /// Takes one ring of a waker back, for a thread that sleeps in ppoll. There is hardly ever another one, which would end the
 /// next sleep, and a look for it costs as much as all else of the ring.
 pub(super) fn take_ring(fd: i32) -> Emptied {
-    take(fd, REFUSES.load(Ordering::Relaxed) != 0).1
+    take(fd, REFUSES.get() != 0).1
 }
 
 /// Empties a waker.
@@ -190,12 +190,12 @@ fn take(fd: i32, refuses: bool) -> (bool, Emptied) {
 
 /// Closes a waker of ours, into which the peer may have put descriptors whose close blocks.
 pub(super) fn close(fd: i32) {
-    if REFUSES.load(Ordering::Relaxed) != 0 { reserved_fds::close(fd) } else { dismiss_reserved(fd) }
+    if REFUSES.get() != 0 { reserved_fds::close(fd) } else { dismiss_reserved(fd) }
 }
 
 /// In the child of a fork: closes its descriptor of the parent's waker, which stays as it is.
 pub(super) fn leave_to_parent(fd: i32) {
-    if REFUSES.load(Ordering::Relaxed) != 0 { reserved_fds::close(fd) } else { guard::dismiss_shared(fd) }
+    if REFUSES.get() != 0 { reserved_fds::close(fd) } else { guard::dismiss_shared(fd) }
 }
 
 #[cfg(test)]
@@ -276,7 +276,7 @@ mod tests {
     fn descriptors_do_not_arrive_where_the_kernel_can_refuse_them() {
         let (waker, token) = create().unwrap();
         let passed = pass(token, &proof(token));
-        if REFUSES.load(Ordering::Relaxed) != 0 {
+        if REFUSES.get() != 0 {
             assert_eq!(passed, Err(rustix::io::Errno::PERM));
             assert!(!rings(waker));
         } else {

@@ -265,7 +265,7 @@ impl ShmEndpoint {
         }
         match reserved_fds::adopt(fd) {
             Ok(fd) => {
-                self.liveness.peer_token.store(0, Ordering::Relaxed);
+                self.liveness.peer_token.set(0);
                 self.learn_peer_liveness(generation, fd);
             }
             Err(_) => self.poke_self(),

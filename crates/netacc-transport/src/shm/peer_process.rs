@@ -3,7 +3,7 @@
 use crate::shm::procfs::{is_in_another_user_namespace, is_zombie};
 use crate::shm::users::{Trust, are_trusted_by, trusted};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
-use netacc_sys::{raw, reserved_fds};
+use netacc_sys::{SharedCell, raw, reserved_fds};
 use rustix::fd::{FromRawFd, OwnedFd};
 use rustix::process::{geteuid, getuid};
 
@@ -18,27 +18,27 @@ const TRUSTS_IN_OURS: u32 = 2;
 #[derive(Debug)]
 pub struct PeerProcess {
     /// Its process id according to the kernel (`SO_PEERCRED`); 0: it is in another PID namespace.
-    pid: AtomicU32,
+    pid: SharedCell<u32>,
     /// A pidfd of it (descriptor + 1), if it has no process id here; see [`PeerProcess::lives`].
     file: AtomicI32,
     uid: AtomicU32,
     /// The [`Trust`] in it. The wakers of a peer without it are not written, since a write could block; it is woken by
     /// messages instead.
-    trust: AtomicU32,
+    trust: SharedCell<u32>,
     /// Our own real user when the link was made.
     ours: AtomicU32,
     /// Whether it will trust the process that made this end of the link, which is decided by that process's user at the
     /// time. It is used until the peer has stored its own word, also in the child of a fork, which may run as another
     /// user. Most peers have stored it before anybody asks; so /proc is asked for the namespace only then.
-    expects_trust: AtomicU32,
+    expects_trust: SharedCell<u32>,
 }
 
 impl PeerProcess {
     /// Notes the peer of a new link whose control socket is `control`.
     pub(super) fn begin(&self, control: i32, pid: u32, trust: Trust) {
-        self.trust.store(trust as u32, Ordering::Relaxed);
+        self.trust.set(trust as u32);
         self.ours.store(getuid().as_raw(), Ordering::Relaxed);
-        self.pid.store(pid, Ordering::Relaxed);
+        self.pid.set(pid);
         self.open(control);
         self.set_uid(if trust.is_given() { getuid().as_raw() } else { u32::MAX });
     }
@@ -71,7 +71,7 @@ impl PeerProcess {
 
     /// The process id according to the kernel; 0: it is in another PID namespace.
     pub(super) fn pid(&self) -> u32 {
-        self.pid.load(Ordering::Relaxed)
+        self.pid.get()
     }
 
     /// The user (SO_PEERCRED).
@@ -89,7 +89,7 @@ impl PeerProcess {
             _ if self.pid() == 0 => TRUSTS,
             _ => TRUSTS_IN_OURS,
         };
-        self.expects_trust.store(expected, Ordering::Relaxed);
+        self.expects_trust.set(expected);
     }
 
     /// Whether the kernel says that it is root.
@@ -98,7 +98,7 @@ impl PeerProcess {
     }
 
     fn trust(&self) -> Trust {
-        Trust::from_word(self.trust.load(Ordering::Relaxed))
+        Trust::from_word(self.trust.get())
     }
 
     /// Whether it may hold our descriptors and pass us its own.
@@ -127,16 +127,16 @@ impl PeerProcess {
 
     /// Ends the trust in it.
     pub(super) fn distrust(&self) {
-        self.trust.store(Trust::No as u32, Ordering::Relaxed);
+        self.trust.set(Trust::No as u32);
     }
 
     /// Whether it is expected to trust the process that made this end of the link.
     pub(super) fn will_trust_us(&self) -> bool {
-        match self.expects_trust.load(Ordering::Relaxed) {
+        match self.expects_trust.get() {
             TRUSTS_IN_OURS => {
                 let known = if is_in_another_user_namespace(self.pid()) { DISTRUSTS } else { TRUSTS };
                 // Relaxed: two threads that ask at once find the same.
-                self.expects_trust.store(known, Ordering::Relaxed);
+                self.expects_trust.set(known);
                 known == TRUSTS
             }
             known => known == TRUSTS,

@@ -51,9 +51,9 @@ impl QueuedConnect {
     pub(super) fn begin_pending(&self, side: &SlotSide) {
         if let Some(v) = side.view() {
             // Relaxed: `pushed` is only written under the lock that the caller holds.
-            self.queued_at.store(v.seg.header().pushed.load(Ordering::Relaxed), Ordering::Relaxed);
+            self.queued_at.set(v.seg.header().pushed.load(Ordering::Relaxed));
             let before = Waiting::at_listener(v.link, u32::MAX);
-            self.queued_in_all.store(before.pushed, Ordering::Relaxed);
+            self.queued_in_all.set(before.pushed);
             self.links.store(before.links, Ordering::Relaxed);
             self.newest.store(before.newest, Ordering::Relaxed);
             side.on::<Life>(LifeEvent::FindNoRoom);
@@ -74,7 +74,7 @@ impl QueuedConnect {
     /// Whether fewer connects than the backlog allows are before one that is in the queue.
     fn has_room(&self, v: &View) -> bool {
         let h = v.seg.header();
-        let (popped, at) = (h.popped.load(Ordering::Acquire), self.queued_at.load(Ordering::Relaxed));
+        let (popped, at) = (h.popped.load(Ordering::Acquire), self.queued_at.get());
         let limit = u64::from(h.backlog.load(Ordering::Relaxed));
         let before = self.before_on_all(v).unwrap_or_else(|| at.saturating_sub(popped));
         // Connects before it that the server has accepted, or that their clients have withdrawn, make room for this one.
@@ -91,7 +91,7 @@ impl QueuedConnect {
             return None;
         }
         let now = Waiting::at_listener(v.link, self.newest.load(Ordering::Relaxed));
-        let at = self.queued_in_all.load(Ordering::Relaxed);
+        let at = self.queued_in_all.get();
         (now.links == links).then(|| at.saturating_sub(now.popped))
     }
 

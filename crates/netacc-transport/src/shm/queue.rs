@@ -7,7 +7,7 @@ use crate::shm::side::Side;
 use crate::shm::slot_side::SlotSide;
 use crate::shm::slots::{CONTROL_SLOT, Claimed, SLOTS};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use netacc_sys::cpu;
+use netacc_sys::{SharedCell, cpu};
 
 /// What this side of a link knows of the connect queue. It is used under the owner's lock.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct ConnectQueue {
     batch: [AtomicU32; BATCH],
     /// Position up to which the client had queued connects when the server last counted the connections in the kernel's
     /// queue of the listener, or took the link up (server side).
-    pub filled_at_count: AtomicU64,
+    pub filled_at_count: SharedCell<u64>,
     /// Position up to which the client had queued connects when an operator switched the server's process off (server
     /// side).
     pub filled_when_off: AtomicU64,
@@ -31,7 +31,7 @@ impl ConnectQueue {
     /// Begins with an empty queue.
     pub(super) fn begin(&self) {
         self.stuck.store(0, Ordering::Relaxed);
-        self.filled_at_count.store(0, Ordering::Relaxed);
+        self.filled_at_count.set(0);
         self.filled_when_off.store(0, Ordering::Relaxed);
         self.seen.store(0, Ordering::Relaxed);
     }

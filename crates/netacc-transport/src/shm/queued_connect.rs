@@ -6,39 +6,39 @@ use crate::shm::segment::{CONNECT_QUEUED, CONNECT_REFUSED, CONNECT_TAKEN, CONNEC
 use crate::shm::server_state::is_handing_on;
 use crate::shm::side::Side;
 use crate::shm::slot_side::{SlotSide, View};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use netacc_sys::time;
+use core::sync::atomic::{AtomicU32, Ordering};
+use netacc_sys::{SharedCell, time};
 
 /// What a client notes of a connect in the queue.
 #[derive(Debug)]
 pub struct QueuedConnect {
     /// Position of a pending connect in the connect queue; see [`super::pending`].
-    pub(super) queued_at: AtomicU64,
+    pub(super) queued_at: SharedCell<u64>,
     /// The same in the order of all connects to the listener, on [`QueuedConnect::links`] links.
-    pub(super) queued_in_all: AtomicU64,
+    pub(super) queued_in_all: SharedCell<u64>,
     /// Number of links to the listener when it was queued, and the number of the newest of them.
     pub(super) links: AtomicU32,
     pub(super) newest: AtomicU32,
     /// Time before which a queued connect whose server has died is not made again; see [`QueuedConnect::queue_again`].
-    kept_until: AtomicU64,
+    kept_until: SharedCell<u64>,
 }
 
 impl QueuedConnect {
     /// Begins with a connect that is not kept.
     pub(super) fn begin(&self) {
-        self.kept_until.store(0, Ordering::Relaxed);
+        self.kept_until.set(0);
     }
 
     /// Whether a connect whose server has died is not to be made again yet.
     pub(super) fn is_kept(&self) -> bool {
-        let until = self.kept_until.load(Ordering::Relaxed);
+        let until = self.kept_until.get();
         until != 0 && time::now() < until
     }
 
     /// Client: queues a connect again that was withdrawn from a process which has died. It is not
     /// [orphaned](QueuedConnect::is_orphaned) before the time `until` ([`time::now`]).
     pub fn queue_again(&self, side: &SlotSide, until: u64) -> bool {
-        self.kept_until.store(until, Ordering::Relaxed);
+        self.kept_until.set(until);
         side.view().is_some_and(|v| {
             // Nobody else decides any more, since the server is gone.
             let cell = &v.slot.open.outcome;

@@ -69,7 +69,7 @@ fn redial(ep: &ShmEndpoint) {
         settle();
         return;
     }
-    match dial(ep.liveness.peer_token.load(Ordering::Relaxed)) {
+    match dial(ep.liveness.peer_token.get()) {
         Dialed::Connected(fd) if !settle() => dismiss_shared(fd),
         Dialed::Connected(fd) if ep.liveness.peer_generation() == Some(generation) => {
             ep.liveness.replace_peer(&ep.side, fd);
@@ -111,7 +111,7 @@ impl Liveness {
     /// socket listens and can be connected to once more, only the previous connection has ended, and the new one
     /// becomes the peer liveness socket.
     pub(super) fn has_peer_ended(&self, side: &SlotSide) -> bool {
-        let token = self.peer_token.load(Ordering::Relaxed);
+        let token = self.peer_token.get();
         if token == 0 || self.peer_fd() < 0 || self.dialed.load(Ordering::Relaxed) >= DIALS {
             return true;
         }
@@ -160,7 +160,7 @@ impl ShmEndpoint {
         if !self.side.expects(generation) || self.liveness.peer_generation() == Some(generation) {
             return;
         }
-        self.liveness.peer_token.store(token, Ordering::Relaxed);
+        self.liveness.peer_token.set(token);
         self.liveness.dialed.store(1, Ordering::Relaxed);
         match dial(token) {
             Dialed::Connected(fd) => self.learn_peer_liveness(generation, fd),

@@ -9,8 +9,9 @@ use crate::shm::segment::{Segment, Slot, WIPED};
 use crate::shm::side::Side;
 use crate::shm::side_machines::{Life, LifeEvent};
 use crate::shm::side_state::{SideState, StateWord};
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use netacc_ring::Area;
+use netacc_sys::SharedCell;
 use netacc_sys::errno::Errno;
 
 /// The side of a slot that an endpoint is, and the state of the connection there.
@@ -27,7 +28,7 @@ pub struct SlotSide {
     /// this host. Stored when the connection begins, so that a wait touches no further cache line.
     pub(super) remote: AtomicU32,
     /// When the connection began ([`time::coarse`](netacc_sys::time::coarse)).
-    pub(super) began: AtomicU64,
+    pub(super) began: SharedCell<u64>,
     /// The threads that are using a number of the program's; see [`super::numbers`].
     pub(super) users: Users,
 }

@@ -2,10 +2,10 @@
 
 use crate::num;
 use crate::shm::segment::{Segment, WIPED};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU16, AtomicU32, Ordering};
 pub use netacc_ring::SLOTS;
 use netacc_ring::to_usize;
-use netacc_sys::{Locked, lock_rank, reserved_fds};
+use netacc_sys::{Locked, SharedCell, lock_rank, reserved_fds};
 
 /// The slot that stands for the connect queue; never used for a connection.
 pub const CONTROL_SLOT: usize = 0;
@@ -20,7 +20,7 @@ const RESTING: u64 = 3;
 #[repr(C)]
 pub struct Slots {
     /// Whether a slot is parked. Written under the lock of the allocation; a claim reads it without.
-    any_parked: AtomicBool,
+    any_parked: SharedCell<bool>,
     /// Number of `ports` that are held.
     ports_kept: AtomicU32,
     allocation: Locked<{ lock_rank::LEAF }, Allocation>,
@@ -75,7 +75,7 @@ impl Slots {
             *w = 1 << CONTROL_SLOT;
         }
         (a.closing_from, a.closing_to, a.open) = (0, 0, 0);
-        self.any_parked.store(false, Ordering::Relaxed);
+        self.any_parked.set(false);
     }
 
     /// Number of connections that are open on this side.
@@ -111,7 +111,7 @@ impl Slots {
         a.open = a.open.wrapping_sub(1);
         if let Some(w) = a.parked.get_mut(slot / 64) {
             *w |= 1 << (slot % 64);
-            self.any_parked.store(true, Ordering::Relaxed);
+            self.any_parked.set(true);
         }
     }
 
@@ -126,7 +126,7 @@ impl Slots {
     pub fn parked_slots(&self) -> Option<Parked> {
         // Relaxed: a slot that is parked at this moment may be found by the next call. Under the lock: every slot that is found
         // was closed before the caller's check.
-        self.any_parked.load(Ordering::Relaxed).then(|| Parked(self.allocation.lock().parked))
+        self.any_parked.get().then(|| Parked(self.allocation.lock().parked))
     }
 
     /// Makes the slots usable again, after all other sharers have ended.
@@ -141,7 +141,7 @@ impl Slots {
                 bits &= bits - 1;
             }
         }
-        self.any_parked.store(a.parked.iter().any(|w| *w != 0), Ordering::Relaxed);
+        self.any_parked.set(a.parked.iter().any(|w| *w != 0));
     }
 
     /// Notes that a claimed slot turned out to be in use, which is inconsistent. The slot is never claimed again.

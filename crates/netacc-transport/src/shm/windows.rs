@@ -9,7 +9,7 @@ use crate::timeouts;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_ring::{LARGE, SMALL, STEP, Violation};
 use netacc_stats::{Counter, page};
-use netacc_sys::time;
+use netacc_sys::{SharedCell, time};
 
 /// What a young connection that ends may leave in its large windows (bytes), as long as those of the process have no more
 /// in all: connections that come and go use the same few slots again and again.
@@ -26,14 +26,14 @@ pub(super) struct WindowCharge {
     promised: AtomicU32,
     /// Position of the writer at the last visit of [`give_back_if_idle`], and when it was first seen there ([`time::now`]).
     seen: AtomicU64,
-    seen_at: AtomicU64,
+    seen_at: SharedCell<u64>,
 }
 
 /// To be called when this side closes a connection: gives the pages of the large windows that nobody accesses any more back
 /// to the system. That is our own if the peer has read everything, and both if the peer has closed the connection.
 pub(super) fn give_back_windows(ep: &ShmEndpoint, v: &View) {
     const LASTING: u64 = time::ns(timeouts::LASTING_CONNECTION);
-    let age = time::coarse().saturating_sub(ep.side.began.load(Ordering::Relaxed));
+    let age = time::coarse().saturating_sub(ep.side.began.get());
     // The windows of a connection to another host are registered with a device. Other sharers may go on with a connection.
     if ep.side.is_remote() || !ep.liveness.has_none() || (age < LASTING && budget::large() <= LEFT) {
         return;
@@ -74,7 +74,7 @@ fn peer(ep: &ShmEndpoint) -> Peer {
 pub(super) fn begin(ep: &ShmEndpoint) {
     end(ep);
     ep.charge.seen.store(0, Ordering::Relaxed);
-    ep.charge.seen_at.store(0, Ordering::Relaxed);
+    ep.charge.seen_at.set(0);
     ep.charge.counted.store(budget::process(), Ordering::Relaxed);
     budget::connection_begins();
 }
@@ -201,10 +201,10 @@ pub fn give_back_if_idle(ep: &ShmEndpoint, now: u64) -> bool {
     take_back_promise(ep, &v);
     let at = ep.rings.tx.position();
     if ep.charge.seen.swap(at, Ordering::Relaxed) != at {
-        ep.charge.seen_at.store(now, Ordering::Relaxed);
+        ep.charge.seen_at.set(now);
         return false;
     }
-    let idle = now.saturating_sub(ep.charge.seen_at.load(Ordering::Relaxed));
+    let idle = now.saturating_sub(ep.charge.seen_at.get());
     let enough = if ep.charge.open() > budget::MODEST { IDLE } else { MODEST_IDLE };
     (idle >= enough || budget::is_scarce()) && close(ep, &v)
 }

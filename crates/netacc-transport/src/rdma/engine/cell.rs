@@ -13,9 +13,9 @@ use crate::rdma::engine::worker::Engine;
 use crate::timeouts;
 use alloc::boxed::Box;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, Ordering, fence};
+use core::sync::atomic::{Ordering, fence};
 use netacc_sys::signals::Blocked;
-use netacc_sys::{Lock, lock, lock_rank, raw, time};
+use netacc_sys::{Lock, SharedCell, lock, lock_rank, raw, time};
 
 /// An engine, its lock, and what other threads look at without the lock. It has lines of its own, so that a thread that
 /// works with one engine does not slow down the others.
@@ -48,7 +48,7 @@ static PLACES: [EngineCell; MOST] = [const {
 static STARTING: Lock<{ lock_rank::STARTUP }> = Lock::new();
 /// Set when a thread wanted an engine that was handed over: what a program does while it exits may wait for a
 /// connection.
-static WANTED: AtomicBool = AtomicBool::new(false);
+static WANTED: SharedCell<bool> = SharedCell::<bool>::new(false);
 
 /// All engines of the process.
 #[inline]
@@ -244,7 +244,7 @@ impl EngineCell {
         let _b = Blocked::all();
         let done = self.with(f);
         if done.is_none() {
-            WANTED.store(true, Ordering::Relaxed);
+            WANTED.set(true);
         }
         done
     }
@@ -259,7 +259,7 @@ impl EngineCell {
             f(engine);
             engine.stay_armed();
         } else {
-            WANTED.store(true, Ordering::Relaxed);
+            WANTED.set(true);
         }
         true
     }
@@ -316,12 +316,12 @@ impl EngineCell {
 
 /// From now on it counts whether a thread wants an engine that was handed over.
 pub(super) fn forget_wanted() {
-    WANTED.store(false, Ordering::Relaxed);
+    WANTED.set(false);
 }
 
 /// Whether a thread of the program's has not found its engine.
 pub(super) fn was_wanted() -> bool {
-    WANTED.load(Ordering::Relaxed)
+    WANTED.get()
 }
 
 /// Hands what arrived at a listener to the engine that was chosen for it.

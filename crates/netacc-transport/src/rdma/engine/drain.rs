@@ -14,11 +14,11 @@ use crate::rdma::engine::{process, status};
 use crate::shm::Link;
 use crate::timeouts;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_sys::set_once::SetOnce;
 use netacc_sys::signals::Blocked;
 use netacc_sys::time::{self, Deadline};
-use netacc_sys::{lock, raw};
+use netacc_sys::{SharedCell, lock, raw};
 
 const EXIT_FLUSH: u64 = time::ns(timeouts::EXIT_FLUSH);
 /// Time (ns) that the thread may take for the rest, since a copy of a large process takes long.
@@ -28,7 +28,7 @@ const COPYING: u64 = 3_000_000_000;
 /// wait for their turn.
 static REQUESTED: AtomicU32 = AtomicU32::new(0);
 /// Until when (ns) the thread is to try.
-static UNTIL: AtomicU64 = AtomicU64::new(0);
+static UNTIL: SharedCell<u64> = SharedCell::<u64>::new(0);
 static FORK: SetOnce<Fork> = SetOnce::new();
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ fn request(task: Task, timeout: u64) {
         }
         if !asked {
             // First: the thread reads it when it sees the task.
-            UNTIL.store(until, Ordering::Relaxed);
+            UNTIL.set(until);
             asked = REQUESTED.compare_exchange(0, task as u32, Ordering::AcqRel, Ordering::Relaxed).is_ok();
             first.ring();
         }
@@ -124,7 +124,7 @@ pub(super) fn serve(cell: &EngineCell) -> bool {
     }
     let is = |task: Task| asked == task as u32;
     if is(Task::Write) || is(Task::End) {
-        if !flushed(is(Task::End)) && time::now() < UNTIL.load(Ordering::Relaxed) {
+        if !flushed(is(Task::End)) && time::now() < UNTIL.get() {
             raw::sched_yield();
             return true;
         }

@@ -20,10 +20,10 @@ use crate::shm::{Link, ShmEndpoint};
 use crate::timeouts;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use netacc_sys::errno::Errno;
 use netacc_sys::thread::{self, Thread};
-use netacc_sys::{cpu, raw, reserved_fds, time};
+use netacc_sys::{SharedCell, cpu, raw, reserved_fds, time};
 use netacc_verbs::EventChannel;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -34,7 +34,7 @@ pub type Fork = fn() -> i32;
 /// or takes back.
 static COPY: AtomicI32 = AtomicI32::new(0);
 /// When (ns) the copy was made.
-static SINCE: AtomicU64 = AtomicU64::new(0);
+static SINCE: SharedCell<u64> = SharedCell::<u64>::new(0);
 /// Set when processes were made for it.
 static FORKED: AtomicBool = AtomicBool::new(false);
 /// Set if this process ends: then it gets what it handed over back only if it wants it.
@@ -93,7 +93,7 @@ pub(super) fn hand_off(fork: Fork, ends: bool) {
     cell::set_aside(&held);
     ENDS.store(ends, Ordering::Relaxed);
     cell::forget_wanted();
-    SINCE.store(time::now(), Ordering::Relaxed);
+    SINCE.set(time::now());
     COPY.store(writing + 1, Ordering::Release);
 }
 
@@ -123,7 +123,7 @@ fn take_back_copy() {
 /// For an engine's thread that finds no engine: waits a moment. This thread finds out that no other program runs.
 pub(super) fn wait_aside() {
     sleep_ms(HANDED_OVER_CHECK.into());
-    let since = SINCE.load(Ordering::Relaxed);
+    let since = SINCE.get();
     let wanted = !ENDS.load(Ordering::Relaxed) || cell::was_wanted();
     if time::now().saturating_sub(since) > if wanted { EXEC_RETURN } else { EXIT_RETURN } {
         take_back();

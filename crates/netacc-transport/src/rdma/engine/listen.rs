@@ -9,16 +9,16 @@ use crate::rdma::engine::worker::Engine;
 use crate::rdma::engine::{manager, process, thread};
 use crate::timeouts;
 use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, page};
 use netacc_sys::signals::Blocked;
-use netacc_sys::{lock, time};
+use netacc_sys::{SharedCell, lock, time};
 use netacc_verbs::{CmEvent, Error};
 use netacc_wire::companion::CompanionOffer;
 use netacc_wire::qp_hello::{QpHello, Stranger};
 
 /// When ([`time::coarse`]) listeners that could not be made known were last looked for.
-static LAST_RETRY: AtomicU64 = AtomicU64::new(0);
+static LAST_RETRY: SharedCell<u64> = SharedCell::<u64>::new(0);
 const LISTEN_RETRY: u64 = time::ns(timeouts::LISTEN_RETRY);
 /// Time (ns) after which a queue pair whose client has said nothing makes room for another one. Before that the
 /// newcomer goes by TCP instead: a client's first message is under way for a moment, and its connections would be lost
@@ -59,12 +59,12 @@ pub fn retry_due() -> bool {
         return false;
     }
     let now = time::coarse();
-    let lately = now.wrapping_sub(LAST_RETRY.load(Ordering::Relaxed)) < LISTEN_RETRY;
+    let lately = now.wrapping_sub(LAST_RETRY.get()) < LISTEN_RETRY;
     // Nor in a handler that has interrupted a thread in the middle of an engine's work.
     if lately || lock::interrupted() || !process::available() {
         return false;
     }
-    LAST_RETRY.store(now, Ordering::Relaxed);
+    LAST_RETRY.set(now);
     if !listeners::take_unheard() {
         return false;
     }

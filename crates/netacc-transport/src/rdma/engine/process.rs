@@ -2,9 +2,9 @@
 
 use crate::rdma::engine::{status, sysfs};
 use crate::timeouts;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use netacc_stats::Reason;
-use netacc_sys::{libc_kind, raw, time};
+use netacc_sys::{SharedCell, libc_kind, raw, time};
 
 /// The process that the engines belong to: a vfork(2) child has its parent's memory.
 static PID: AtomicU32 = AtomicU32::new(0);
@@ -13,9 +13,9 @@ static INHERITED: AtomicBool = AtomicBool::new(false);
 /// Set if this process is a copy.
 static ALONE: AtomicBool = AtomicBool::new(false);
 /// Set if the program is one of Go.
-static GO: AtomicBool = AtomicBool::new(false);
+static GO: SharedCell<bool> = SharedCell::<bool>::new(false);
 /// When the host was last found to have no RDMA device ([`time::coarse`]).
-static NO_DEVICE: AtomicU64 = AtomicU64::new(0);
+static NO_DEVICE: SharedCell<u64> = SharedCell::<u64>::new(0);
 const NO_DEVICE_BELIEVED: u64 = time::ns(timeouts::NO_DEVICE_BELIEVED);
 
 /// The engines are this process's.
@@ -46,13 +46,13 @@ pub(super) fn inherit() {
 
 /// The host has no RDMA device, as far as is known.
 pub(super) fn note_no_device() {
-    NO_DEVICE.store(time::coarse().max(1), Ordering::Relaxed);
+    NO_DEVICE.set(time::coarse().max(1));
 }
 
 /// The program is one of Go, whose processes start programs and end without the calls by which others say so. What that
 /// means for queue pairs is not known, so it has none.
 pub fn note_go() {
-    GO.store(true, Ordering::Relaxed);
+    GO.set(true);
 }
 
 /// Whether a device works with memory of this process.
@@ -62,7 +62,7 @@ pub fn is_running() -> bool {
 
 /// Whether this host has an RDMA device, and this process may use it.
 pub fn available() -> bool {
-    let may = || !INHERITED.load(Ordering::Relaxed) && !libc_kind::is_musl() && !GO.load(Ordering::Relaxed);
+    let may = || !INHERITED.load(Ordering::Relaxed) && !libc_kind::is_musl() && !GO.get();
     status::count() > 0 || (may() && has_device())
 }
 
@@ -72,7 +72,7 @@ pub(super) fn why_unavailable() -> Reason {
         () if !has_device() => Reason::OtherHost,
         // The libraries of RDMA are glibc's.
         () if libc_kind::is_musl() => Reason::Musl,
-        () if GO.load(Ordering::Relaxed) => Reason::GoOtherHost,
+        () if GO.get() => Reason::GoOtherHost,
         () => Reason::OtherHost,
     }
 }
@@ -80,13 +80,13 @@ pub(super) fn why_unavailable() -> Reason {
 /// Whether this host has an RDMA device. That it has none is believed for a while.
 fn has_device() -> bool {
     let now = time::coarse();
-    let asked = NO_DEVICE.load(Ordering::Relaxed);
+    let asked = NO_DEVICE.get();
     if asked != 0 && now.wrapping_sub(asked) < NO_DEVICE_BELIEVED {
         return false;
     }
     let there = sysfs::host_has_device();
     if !there {
-        NO_DEVICE.store(now.max(1), Ordering::Relaxed);
+        NO_DEVICE.set(now.max(1));
     }
     there
 }

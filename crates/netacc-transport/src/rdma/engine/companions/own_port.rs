@@ -20,7 +20,7 @@ use crate::rdma::engine::companions::handover::{self, Owner, without_blocking};
 use crate::rdma::engine::{process, status};
 use crate::timeouts;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use netacc_sys::{AtomicRef, mem, raw, reserved_fds, time};
+use netacc_sys::{AtomicRef, SharedCell, mem, raw, reserved_fds, time};
 use netacc_wire::companion::{self as wire, HELLO, OwnPort, TOKEN};
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -43,7 +43,7 @@ struct Place {
     engine: AtomicU32,
     process: AtomicU64,
     /// The first half of its token.
-    half: AtomicU64,
+    half: SharedCell<u64>,
     /// Since when ([`time::coarse`]) it has been awaited.
     since: AtomicU64,
 }
@@ -57,7 +57,7 @@ struct Board {
     /// The place that is written over next if there is no free one.
     oldest: AtomicUsize,
     /// Set once a process may accept connections that does not know the board.
-    unknown_sharers: AtomicU32,
+    unknown_sharers: SharedCell<u32>,
     /// Ports (modulo their number) at which a process polls before a blocking accept(2), a bit each.
     blocking: AtomicU64,
     places: [Place; PLACES],
@@ -104,7 +104,7 @@ pub fn before_fork() -> bool {
 /// Another program may get a listener of ours, and accept connections that are companions.
 pub fn note_unknown_sharer() {
     if let Some(board) = board() {
-        board.unknown_sharers.store(1, Ordering::Relaxed);
+        board.unknown_sharers.set(1);
     }
 }
 
@@ -122,7 +122,7 @@ fn bit_of(port: u16) -> u64 {
 /// What to say of a listener that several processes share, all of which came from forks.
 pub fn shared_answer(port: u16) -> OwnPort {
     match board() {
-        Some(board) if board.unknown_sharers.load(Ordering::Relaxed) == 0 => {
+        Some(board) if board.unknown_sharers.get() == 0 => {
             if board.blocking.load(Ordering::Relaxed) & bit_of(port) != 0 { OwnPort::Blocking } else { OwnPort::Come }
         }
         _ => OwnPort::Shared,
@@ -186,7 +186,7 @@ impl Board {
             self.awaited.fetch_sub(1, Ordering::Relaxed);
             return;
         };
-        place.half.store(first_half(token), Ordering::Relaxed);
+        place.half.set(first_half(token));
         place.process.store(owner.process, Ordering::Relaxed);
         place.engine.store(num::small(owner.engine), Ordering::Relaxed);
         place.since.store(time::coarse(), Ordering::Relaxed);
@@ -197,7 +197,7 @@ impl Board {
     /// The engine that awaits the companion with this token. The companion is no longer awaited afterwards.
     fn claim(&self, token: &[u8; TOKEN]) -> Option<Owner> {
         let wanted = first_half(token);
-        self.places.iter().find_map(|place| self.free_if(place, || place.half.load(Ordering::Relaxed) == wanted))
+        self.places.iter().find_map(|place| self.free_if(place, || place.half.get() == wanted))
     }
 
     /// Forgets the companions of processes that were killed, so that accept has nothing to look at once more.
