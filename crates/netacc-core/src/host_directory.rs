@@ -27,7 +27,7 @@ pub fn usable() -> Option<&'static str> {
     let dir = configured().filter(|_| process_mode::reason().is_none())?;
     let now = time::coarse();
     let checked = CHECKED.get();
-    // Relaxed: each word stands for itself, and two threads that check at once find the same.
+    // Two threads that check at once find the same.
     if checked == 0 || now.saturating_sub(checked) > BELIEVED {
         let before = FOUND.get();
         let found = host_access::check(dir);

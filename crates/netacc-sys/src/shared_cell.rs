@@ -12,9 +12,8 @@ pub trait Word: Copy + Debug {
 
 /// A word that threads share, as [`Cell`](core::cell::Cell) is one of a single thread. Zeroed memory is a cell with zero.
 ///
-/// Each access is relaxed: it orders nothing else that threads share. It is for a word that a lock guards, and which threads
-/// without the lock may look at, and for a number that nothing else depends on. Its field says which lock that is, or who can do
-/// with an old value.
+/// Each access is relaxed: it orders nothing else that threads share. It is for a word that a lock guards and that threads
+/// without the lock may look at, and for a word whose readers can do with an old value.
 #[repr(transparent)]
 pub struct SharedCell<T: Word>(T::Atomic);
 

@@ -255,7 +255,7 @@ pub(super) fn changed(reg: &'static Registration, take: bool) -> bool {
 /// later: then no byte is new, and the event would be lost.
 #[cold]
 fn forget_data(reg: &Registration) {
-    // No connection has received that many bytes. Relaxed: written under the instance's lock.
+    // No connection has received that many bytes. Written under the instance's lock.
     reg.seen[0].set(u64::MAX);
 }
 

@@ -41,7 +41,7 @@ const MOSTLY_BY_KERNEL: u32 = 16;
 
 /// Notes whether a connect was left to the kernel.
 pub fn note_connect(by_kernel: bool) {
-    // Relaxed: a thread that sees an older number makes a socket of the other kind, and both kinds do.
+    // A thread that sees an older number makes a socket of the other kind, and both kinds do.
     let before = BY_KERNEL.get();
     let now = if by_kernel { before.saturating_add(1).min(MOSTLY_BY_KERNEL) } else { 0 };
     if now != before {

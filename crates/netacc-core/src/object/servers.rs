@@ -71,7 +71,7 @@ impl Servers {
         if matches!(self.newest.swap(0, Ordering::Relaxed), fd if fd != 0 && is_open(fd - 1)) {
             return false;
         }
-        // Relaxed: two threads that fork at once may count one fork, which makes no difference.
+        // Two threads that fork at once may count one fork, which makes no difference.
         let forks = self.forks.get();
         self.forks.set((forks + 1).min(FORKS_WATCHED));
         forks < FORKS_WATCHED

@@ -9,8 +9,7 @@ use crate::fd::table::{self, Entry};
 use crate::object::reference::Ref;
 use crate::object::socket::Socket;
 use crate::timeouts;
-use core::sync::atomic::{AtomicUsize, Ordering};
-use netacc_sys::{Lock, SharedCell, lock_rank, time};
+use netacc_sys::{Locked, SharedCell, lock_rank, time};
 use netacc_transport::shm::{budget, windows};
 
 /// Number of numbers that a look which is due visits, and of windows that it closes.
@@ -26,18 +25,22 @@ const BETWEEN_PASSES: u64 = time::ns(timeouts::IDLE_WINDOW_PASS);
 /// The time (ns) between two rounds.
 const ROUND: u64 = time::ns(timeouts::IDLE_WINDOW_ROUND);
 
+/// Where the looks have come to.
+struct Turn {
+    /// The number at which the next look begins.
+    hand: usize,
+    /// When a thread that was not woken for it has looked last ([`time::now`]).
+    passed_at: u64,
+    /// Number of windows that were closed in this round.
+    closed: usize,
+    /// Number of rounds in a row in which none was closed.
+    idle_rounds: u32,
+}
+
 /// Taken by the thread that looks. Others go on without a look.
-static TURN: Lock<{ lock_rank::NONE }> = Lock::new();
-/// The number at which the next look begins.
-static HAND: SharedCell<usize> = SharedCell::<usize>::new(0);
-/// When the next look is due ([`time::now`]).
+static TURN: Locked<{ lock_rank::NONE }, Turn> = Locked::new(Turn { hand: 0, passed_at: 0, closed: 0, idle_rounds: 0 });
+/// When the next look is due ([`time::now`]). Written by the thread that looks, and read by all.
 static DUE_AT: SharedCell<u64> = SharedCell::<u64>::new(0);
-/// When a thread that was not woken for it has looked last.
-static PASSED_AT: SharedCell<u64> = SharedCell::<u64>::new(0);
-/// Number of windows that were closed in this round.
-static CLOSED: AtomicUsize = AtomicUsize::new(0);
-/// Number of rounds in a row in which none was closed.
-static IDLE_ROUNDS: SharedCell<u32> = SharedCell::<u32>::new(0);
 
 /// To be called before a thread sleeps. Returns the time ([`time::now`]) at which it is to wake for the next look, if one
 /// will be due.
@@ -56,23 +59,22 @@ pub fn look_in_passing() {
     }
 }
 
-// Only the holder of `TURN` writes the words, and the lock orders them for the next holder. So Relaxed suffices.
 #[cold]
 fn look_now() -> Option<u64> {
-    let _turn = TURN.try_lock()?;
+    let mut turn = TURN.try_lock()?;
     // The clock by which sleepers wake: by a coarser one a thread that wakes for a look would find it not due yet.
     let now = time::now();
     let due = DUE_AT.get();
     let (visits, closings) = match (now >= due, budget::is_over()) {
         (true, _) => DUE,
-        (false, true) if now >= PASSED_AT.get().saturating_add(BETWEEN_PASSES) => {
-            PASSED_AT.set(now);
+        (false, true) if now >= turn.passed_at.saturating_add(BETWEEN_PASSES) => {
+            turn.passed_at = now;
             PASSING
         }
         (false, _) => return Some(due),
     };
     let mut closed = 0;
-    let mut at = HAND.get();
+    let mut at = turn.hand;
     let end = at.saturating_add(visits).min(table::end());
     while at < end && closed < closings {
         table::each(at, at, |_, e| {
@@ -82,16 +84,14 @@ fn look_now() -> Option<u64> {
         });
         at += 1;
     }
-    let in_round = CLOSED.load(Ordering::Relaxed) + closed;
+    turn.closed += closed;
     let next = if at >= table::end() {
-        let idle = if in_round == 0 { IDLE_ROUNDS.get().saturating_add(1).min(DOUBLED) } else { 0 };
-        IDLE_ROUNDS.set(idle);
-        CLOSED.store(0, Ordering::Relaxed);
-        HAND.set(0);
-        ROUND << idle
+        turn.idle_rounds = if turn.closed == 0 { turn.idle_rounds.saturating_add(1).min(DOUBLED) } else { 0 };
+        turn.closed = 0;
+        turn.hand = 0;
+        ROUND << turn.idle_rounds
     } else {
-        CLOSED.store(in_round, Ordering::Relaxed);
-        HAND.set(at);
+        turn.hand = at;
         WITHIN_ROUND
     };
     let next = now.saturating_add(next);

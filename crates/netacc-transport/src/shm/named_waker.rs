@@ -104,7 +104,7 @@ fn datagram_socket() -> Result<OwnedFd> {
 /// Gives the socket a name by a new token, after which only datagrams that prove it arrive.
 fn name(fd: &OwnedFd) -> Result<u64> {
     if guard::refuse_descriptors(fd.as_fd()) {
-        // Relaxed: the word stands for itself. The same kernel answers for every socket.
+        // The same kernel answers for every socket.
         REFUSES.set(1);
     }
     let mut taken = Errno::ADDRINUSE;

@@ -135,7 +135,7 @@ impl PeerProcess {
         match self.expects_trust.get() {
             TRUSTS_IN_OURS => {
                 let known = if is_in_another_user_namespace(self.pid()) { DISTRUSTS } else { TRUSTS };
-                // Relaxed: two threads that ask at once find the same.
+                // Two threads that ask at once find the same.
                 self.expects_trust.set(known);
                 known == TRUSTS
             }

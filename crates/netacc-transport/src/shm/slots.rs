@@ -124,7 +124,7 @@ impl Slots {
     /// The parked slots, if there are any. To be called before the check for other sharers: a process that is forked in
     /// between cannot have these slots.
     pub fn parked_slots(&self) -> Option<Parked> {
-        // Relaxed: a slot that is parked at this moment may be found by the next call. Under the lock: every slot that is found
+        // A slot that is parked at this moment may be found by the next call. Under the lock: every slot that is found
         // was closed before the caller's check.
         self.any_parked.get().then(|| Parked(self.allocation.lock().parked))
     }
