@@ -24,7 +24,8 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{
-    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munlock, munmap,
+    Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, mremap_fixed,
+    munlock, munmap,
 };
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
@@ -84,7 +85,7 @@ pub fn page() -> &'static Page {
 /// stays as it was.
 pub fn init(program: &[u8], pid: u32) -> Result<OwnedFd, Errno> {
     let fd = make_memfd()?;
-    let fresh = map(fd.as_fd(), ptr::null_mut(), MapFlags::empty())?;
+    let fresh = map(fd.as_fd())?;
     // SAFETY: `map` made the mapping just now and nobody unmaps it.
     let page: &'static Page = unsafe { &*fresh };
     if MAPPED.load(Relaxed).is_null() {
@@ -147,8 +148,10 @@ pub unsafe fn give_back() {
 /// Puts a fresh page at the address `old`.
 fn replace(old: *mut FullPage, pid: u32, keep: impl IntoIterator<Item = i32>) -> Result<OwnedFd, Errno> {
     let fd = make_memfd()?;
-    // The new page is first mapped elsewhere, since both pages are needed while entries are copied.
-    let aside = map(fd.as_fd(), ptr::null_mut(), MapFlags::empty())?;
+    // The new page is first mapped elsewhere, since both pages are needed while entries are copied. Then it is moved: the
+    // memory that was written stays mapped, where a second mapping would have each part of it brought in by a page fault once
+    // more.
+    let aside = map(fd.as_fd())?;
     {
         // SAFETY: both are live mappings; the references end with this block,
         // before either mapping changes.
@@ -156,10 +159,15 @@ fn replace(old: *mut FullPage, pid: u32, keep: impl IntoIterator<Item = i32>) ->
         fresh.inherit(parent, keep);
         fresh.publish_inherited(pid, now_ns());
     }
-    let placed = map(fd.as_fd(), old.cast(), MapFlags::FIXED);
-    // SAFETY: `aside` was mapped above and no reference to it is left.
-    let _ = unsafe { munmap(aside.cast(), PAGE_SIZE) };
-    placed.map(|_| fd)
+    // SAFETY: `aside` was mapped above and no reference to it is left. `old` is the mapping in MAPPED, of the same length,
+    // whose users expect exactly such a page there.
+    let moved = unsafe { mremap_fixed(aside.cast(), PAGE_SIZE, PAGE_SIZE, MremapFlags::MAYMOVE, old.cast()) };
+    if let Err(e) = moved {
+        // SAFETY: `aside` was mapped above and no reference to it is left.
+        let _ = unsafe { munmap(aside.cast(), PAGE_SIZE) };
+        return Err(e);
+    }
+    Ok(fd)
 }
 
 /// A memfd of the page's size, sealed against changes of it.
@@ -180,17 +188,15 @@ fn make_memfd() -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// Maps a memfd of [`make_memfd`]. With `FIXED`, `at` is an old page of ours.
-fn map(fd: BorrowedFd<'_>, at: *mut core::ffi::c_void, extra: MapFlags) -> Result<*mut FullPage, Errno> {
+/// Maps a memfd of [`make_memfd`].
+fn map(fd: BorrowedFd<'_>) -> Result<*mut FullPage, Errno> {
     // NORESERVE: untouched memory pages cost nothing, even under strict overcommit.
-    let flags = MapFlags::SHARED | MapFlags::NORESERVE | extra;
-    // A forked child has no locks (mlockall(2)), and its page must stay accessible, since a signal handler may count.
-    let apart = LOCKING.load(Relaxed) && !extra.contains(MapFlags::FIXED);
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+    let apart = LOCKING.load(Relaxed);
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     let first = if apart { ProtFlags::empty() } else { prot };
-    // SAFETY: without FIXED the kernel chooses free addresses; with it, `at` is
-    // the mapping in MAPPED, whose users expect exactly such a page there.
-    let address = unsafe { mmap(at, PAGE_SIZE, first, flags, fd, 0)? };
+    // SAFETY: the kernel chooses free addresses.
+    let address = unsafe { mmap(ptr::null_mut(), PAGE_SIZE, first, flags, fd, 0)? };
     // SAFETY: the range was mapped just now. A core dump without it lacks nothing of the program's.
     let _ = unsafe { madvise(address, PAGE_SIZE, Advice::LinuxDontDump) };
     // SAFETY: the range was mapped just now, and no other code knows of it.

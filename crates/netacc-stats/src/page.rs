@@ -412,7 +412,8 @@ impl Page {
             to.store(from.load(Relaxed), Relaxed);
         }
         let len = from.head.cfg_len.load(Acquire);
-        for (to, from) in self.head.cfg.iter().zip(&from.head.cfg) {
+        // No more than there is, since each page of memory that is touched for the first time costs a page fault.
+        for (to, from) in self.head.cfg.iter().zip(&from.head.cfg).take(len as usize) {
             to.store(from.load(Relaxed), Relaxed);
         }
         self.head.cfg_len.store(len, Release);
