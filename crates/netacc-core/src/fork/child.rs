@@ -4,6 +4,7 @@ use crate::conn;
 use crate::fd::table::Entry;
 use crate::fd::{later, placeholder, table};
 use crate::fork::descendants::{CONNECTED, FORKING, Tracked, WAITING, hold};
+use crate::fork::namespace;
 use crate::fork::prepare::{Counting, Forking, NewSpaces};
 use crate::listen::heirs;
 use crate::object::socket::{SHARED, SHARED_HERE, Socket};
@@ -37,6 +38,7 @@ pub fn child(f: Forking) {
         hold(writing);
     }
     crate::startup::after_fork();
+    namespace::after_fork();
     crate::epoll::shared::after_fork();
     placeholder::drop_ready_sockets();
     later::after_fork();

@@ -195,8 +195,10 @@ impl Descendants {
         for (p, d) in polled.iter_mut().zip(&self.pipes) {
             p.fd = d.load(Ordering::Relaxed) - 1;
         }
+        // The pipes lie in the first free places, and the kernel looks at each place that it is given.
+        let used = polled.iter().rposition(|p| p.fd >= 0).map_or(0, |last| last + 1);
         let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        if !raw::ppoll(polled.as_mut_ptr(), FORKS, &raw mut ts, core::ptr::null()).is_ok_and(|n| n > 0) {
+        if !raw::ppoll(polled.as_mut_ptr(), used, &raw mut ts, core::ptr::null()).is_ok_and(|n| n > 0) {
             return;
         }
         for (p, d) in polled.iter().zip(&self.pipes) {
