@@ -10,6 +10,7 @@ use crate::shm::promote::{Neighbour, Offer};
 use crate::shm::redial;
 use crate::shm::strangers::take_passed_socket;
 use crate::shm::wait_budget::WaitBudget;
+use crate::shm::wake::poke;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use netacc_ring::turn::in_turn;
@@ -291,8 +292,9 @@ impl Link {
             page().count(Counter::LinksLost);
         }
         crate::shm::promote::forget(self);
+        // What the threads are to see is marked first. All wakers ring then, once.
         for ep in self.endpoints() {
-            ep.poke_self();
+            poke(ep, |_, _| {});
         }
         self.wakers().ring_all();
     }

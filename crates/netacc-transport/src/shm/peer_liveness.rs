@@ -1,7 +1,6 @@
 //! The peer liveness socket, whose end shows that the peer's last sharer has ended: its receipt and its lifetime.
 
 use crate::num::low_half;
-use crate::shm::ShmEndpoint;
 use crate::shm::guard::dismiss_shared;
 use crate::shm::liveness::Liveness;
 use crate::shm::side::Side;
@@ -9,6 +8,9 @@ use crate::shm::side_machines::{PEER_GONE, SHARED, UNTOLD};
 use crate::shm::slot_side::{SlotSide, View};
 use crate::shm::unread::Unread;
 use crate::shm::wait_budget::WaitBudget;
+use crate::shm::wake::poke;
+use crate::shm::{Link, ShmEndpoint};
+use crate::wait::WakerSource;
 use core::sync::atomic::Ordering;
 use netacc_ring::SWITCHED;
 use netacc_sys::errno::Errno;
@@ -280,9 +282,9 @@ impl ShmEndpoint {
         // not be demoted if none were left.
         reserved_fds::reserve();
         reserved_fds::hold_spare();
-        self.poke_self();
+        let rung = poke(self, Link::ring);
         if let Some(v) = self.side.view() {
-            self.wake_for_peer_liveness(&v);
+            self.wake_for_peer_liveness(&v, rung);
         }
     }
 }

@@ -148,8 +148,15 @@ impl Waiters {
 
     /// Wakes the threads that sleep on the liveness socket of either side.
     pub(super) fn wake_co_waiters<L: WakerSource>(&self, link: &L) {
+        self.wake_other_co_waiters(link, &[]);
+    }
+
+    /// Wakes the same threads but those whose wakers have been `rung` just now. These keep their entries: one of them may
+    /// have woken already, and may be about to sleep again.
+    pub(super) fn wake_other_co_waiters<L: WakerSource>(&self, link: &L, rung: &[u32]) {
         for e in &self.co_waiters {
-            if e.load(Ordering::SeqCst) != 0 {
+            let waker = e.load(Ordering::SeqCst) >> WORD_SHIFT;
+            if waker != 0 && !rung.contains(&waker) {
                 link.ring(e.swap(0, Ordering::SeqCst) >> WORD_SHIFT);
             }
         }

@@ -2,16 +2,19 @@
 //! watches it.
 
 use crate::endpoint::Endpoint;
-use crate::shm::ShmEndpoint;
 use crate::shm::enough;
 use crate::shm::sharers::kick_instance;
 use crate::shm::side::Side;
 use crate::shm::slot_side::{SlotSide, View};
 use crate::shm::waiters::{READS, Waiters, take_ours};
-use crate::wait::WaitSet;
+use crate::shm::{Link, ShmEndpoint};
+use crate::wait::{WaitSet, WakerSource};
 use core::sync::atomic::{Ordering, fence};
 use netacc_ring::GONE;
 use netacc_sys::cpu;
+
+/// No waker was rung.
+const NONE: [u32; 3] = [0; 3];
 
 impl View {
     /// Publishes the CPU of this thread; written only when it changes, since the line is shared.
@@ -53,42 +56,49 @@ impl Waiters {
     }
 }
 
+/// Does the work of [`ShmEndpoint::poke_self`] with `ring` in place of the function that rings a waker. Returns the numbers
+/// of the wakers that were rung; 0: none.
+pub(super) fn poke(ep: &ShmEndpoint, ring: fn(&Link, u32)) -> [u32; 3] {
+    // The caller has stored what the sleepers are to see, perhaps with Release only; a sleeper registers and then
+    // loads it. With the fence in [`ShmEndpoint::arm`] one of the two sees the other.
+    fence(Ordering::SeqCst);
+    if !ep.side.is_live() && ep.side.slot_index() != 0 {
+        return NONE;
+    }
+    let Some(v) = ep.side.view() else { return NONE };
+    if v.link.is_inherited() {
+        // The words in shared memory name sleeping threads of the parent, which this process cannot ring, so their
+        // registrations have to stay.
+        ep.waiters.wake_co_waiters(v.link);
+        kick_instance(ep);
+        return NONE;
+    }
+    let own = line!(v, side, v.me);
+    let watch = own.subscriber.load(Ordering::SeqCst);
+    let marked = watch != 0 && v.seg.ready_set(v.me, watch).is_some_and(|c| c.set(v.index));
+    let rung = [if marked { watch } else { 0 }, take_ours(&own.rx_waiter), take_ours(&own.tx_waiter)];
+    for id in rung.into_iter().filter(|id| *id != 0) {
+        ring(v.link, id);
+    }
+    ep.waiters.wake_extra(v.link);
+    rung
+}
+
 impl ShmEndpoint {
     /// Wakes our own waiting threads and our own ready set, so that they check this connection again.
     pub fn poke_self(&self) {
-        // The caller has stored what the sleepers are to see, perhaps with Release only; a sleeper registers and then
-        // loads it. With the fence in [`ShmEndpoint::arm`] one of the two sees the other.
-        fence(Ordering::SeqCst);
-        if !self.side.is_live() && self.side.slot_index() != 0 {
-            return;
-        }
-        let Some(v) = self.side.view() else { return };
-        if v.link.is_inherited() {
-            // The words in shared memory name sleeping threads of the parent, which this process cannot ring, so their
-            // registrations have to stay.
-            self.waiters.wake_co_waiters(v.link);
-            return kick_instance(self);
-        }
-        let own = line!(v, side, v.me);
-        let watch = own.subscriber.load(Ordering::SeqCst);
-        let marked = watch != 0 && v.seg.ready_set(v.me, watch).is_some_and(|c| c.set(v.index));
-        for id in [if marked { watch } else { 0 }, take_ours(&own.rx_waiter), take_ours(&own.tx_waiter)] {
-            if id != 0 {
-                v.link.wakers().ring(id);
-            }
-        }
-        self.waiters.wake_extra(v.link);
+        poke(self, Link::ring);
     }
 
     /// To be called when the peer liveness socket has been received: wakes threads that went to sleep without it, so
-    /// that they sleep on it, too.
-    pub(super) fn wake_for_peer_liveness(&self, v: &View) {
+    /// that they sleep on it, too. `rung`: wakers that were rung since it can be seen.
+    pub(super) fn wake_for_peer_liveness(&self, v: &View, rung: [u32; 3]) {
         fence(Ordering::SeqCst);
-        self.waiters.wake_co_waiters(v.link);
+        self.waiters.wake_other_co_waiters(v.link, &rung);
         // An epoll instance sleeps on the waker of its ready set. A child of the peer that could not ring this waker
         // may have taken the ready set's request (see `Waiters::join`).
         let ready_set = self.ready_set.load(Ordering::SeqCst);
-        if ready_set != 0 && !v.link.is_inherited() {
+        if ready_set != 0 && !rung.contains(&ready_set) && !v.link.is_inherited() {
             v.link.wakers().ring(ready_set);
         }
     }
