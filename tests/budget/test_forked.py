@@ -14,22 +14,28 @@ ROUNDS = 100
 # Its sleep is made in steps that double from a millisecond on, of which a traced round trip may take several.
 ALLOWED = {"epoll_pwait": 6, "write": 1, "sendto": 1, "recvmsg": 1 / 16}
 SPARE = 10
+# The child's own statistics page, which is mapped once and moved to the place of its parent's.
+AT_FIRST = {"mmap": 1, "mremap": 1}
 
 
 @case(limit=120)
 def child_alone(ctx):
     trace = ctx.dir / "trace"
     ctx.spawn([need("strace"), "-f", "-o", trace, launcher(), ROOT / "build/tests/budget/forked", str(ROUNDS)]).result(100)
-    counted = collections.Counter()
-    between = set()
+    counted, at_first = collections.Counter(), collections.defaultdict(collections.Counter)
+    between, begun = set(), set()
     for line in trace.read_text(errors="replace").splitlines():
         if not (found := re.match(r"(\d+) +(\w+)\(", line)):
             continue
         pid, call = found.groups()
         if call == "getppid":
             between ^= {pid}
+            begun.add(pid)
         elif pid in between:
             counted[call] += 1
+        elif pid not in begun and call in ("mmap", "mremap", "munmap"):
+            at_first[pid][call] += 1
     check(counted["epoll_pwait"] + counted["epoll_wait"] > 0, f"nothing was counted: {counted}")
     over = {call: n for call, n in counted.items() if n > ALLOWED.get(call, 0) * ROUNDS + SPARE * (call in ALLOWED)}
     check(not over, f"in {ROUNDS} round trips: {dict(counted)}")
+    check([dict(at_first[pid]) for pid in begun] == [AT_FIRST], f"memory of the child: {[at_first[pid] for pid in begun]}")
