@@ -26,11 +26,17 @@ struct Held {
     count: AtomicU32,
 }
 
-/// The kept ports. Programs rarely close listeners whose connections go on; beyond this number the port is simply
-/// released.
-static HELD: [Held; 16] =
-    [const { Held { fd: AtomicI32::new(0), local: Addr::new(), domain: AtomicI32::new(0), count: AtomicU32::new(0) } };
-        16];
+impl Held {
+    const fn free() -> Held {
+        Held { fd: AtomicI32::new(0), local: Addr::new(), domain: AtomicI32::new(0), count: AtomicU32::new(0) }
+    }
+}
+
+netacc_sys::tables! {
+    /// The kept ports. Programs rarely close listeners whose connections go on; beyond this number the port is simply
+    /// released.
+    static HELD: [Held; 16] = [const { Held::free() }; 16];
+}
 
 /// Called before the last number of a listener that no other process shares is closed.
 #[cold]

@@ -25,8 +25,10 @@ const REDISPATCH_SILENT_HOST: i64 = time::ns(timeouts::REDISPATCH_SILENT_HOST) a
 /// Time (ns) for which a host that did not answer is remembered.
 const SPENT: u64 = 10_000_000_000;
 
-/// Hosts that did not answer.
-pub(super) static SILENT: Beliefs<8> = Beliefs::new();
+netacc_sys::tables! {
+    /// Hosts that did not answer.
+    pub(super) static SILENT: Beliefs<8> = Beliefs::new();
+}
 
 /// Time (ns) for which a connect waits for the host.
 fn patience_for(s: &Socket, host: IpAddr) -> i64 {

@@ -36,14 +36,20 @@ const _: () = assert!(core::mem::offset_of!(EngineCell, aside) <= 64);
 // SAFETY: the engine is only reached under the lock, in either cell.
 unsafe impl Sync for EngineCell {}
 
-static PLACES: [EngineCell; MOST] = [const {
-    EngineCell {
-        lock: Lock::new(),
-        engine: UnsafeCell::new(None),
-        aside: UnsafeCell::new(None),
-        status: EngineStatus::new(),
+impl EngineCell {
+    const fn empty() -> EngineCell {
+        EngineCell {
+            lock: Lock::new(),
+            engine: UnsafeCell::new(None),
+            aside: UnsafeCell::new(None),
+            status: EngineStatus::new(),
+        }
     }
-}; MOST];
+}
+
+netacc_sys::tables! {
+    static PLACES: [EngineCell; MOST] = [const { EngineCell::empty() }; MOST];
+}
 /// Held while the engines are made.
 static STARTING: Lock<{ lock_rank::STARTUP }> = Lock::new();
 /// Set when a thread wanted an engine that was handed over: what a program does while it exits may wait for a
@@ -173,7 +179,7 @@ impl EngineCell {
     #[allow(unsafe_code)]
     fn put(&self, engine: Option<Engine>) -> Option<Box<Engine>> {
         let _g = self.lock.lock();
-        self.status.waker.store(engine.as_ref().map_or(-1, |e| e.waker), Ordering::Relaxed);
+        self.status.waker.store(engine.as_ref().map_or(0, |e| e.waker + 1), Ordering::Relaxed);
         // SAFETY: under the lock.
         core::mem::replace(unsafe { &mut *self.engine.get() }, engine.map(Box::new))
     }

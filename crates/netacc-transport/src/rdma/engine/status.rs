@@ -14,7 +14,8 @@ pub(super) struct EngineStatus {
     pub progress_wanted: AtomicBool,
     /// Set when its connects have become the oldest to their destination: see [`order`](super::order).
     pub ticket_due: AtomicBool,
-    /// The engine's waker, while the engine is there.
+    /// The engine's waker (descriptor + 1), while the engine is there, or else 0: a process without engines has none of
+    /// their memory if all of it is 0.
     pub waker: AtomicI32,
     /// Number of connections that it carries: without any a process that has only local ones has no cost. Written under
     /// the lock, as are the next two.
@@ -31,8 +32,10 @@ pub(super) struct EngineStatus {
 
 /// Number of engines.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Their statuses.
-static STATUSES: [SetOnce<&'static EngineStatus>; MOST] = [const { SetOnce::new() }; MOST];
+netacc_sys::tables! {
+    /// Their statuses.
+    static STATUSES: [SetOnce<&'static EngineStatus>; MOST] = [const { SetOnce::new() }; MOST];
+}
 
 /// Number of engines of the process.
 #[inline]
@@ -66,7 +69,7 @@ impl EngineStatus {
         EngineStatus {
             progress_wanted: AtomicBool::new(false),
             ticket_due: AtomicBool::new(false),
-            waker: AtomicI32::new(-1),
+            waker: AtomicI32::new(0),
             carried: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             devices: AtomicUsize::new(0),
@@ -94,7 +97,7 @@ impl EngineStatus {
 
     /// Has its thread look.
     pub fn ring(&self) {
-        let waker = self.waker.load(Ordering::Relaxed);
+        let waker = self.waker.load(Ordering::Relaxed) - 1;
         if waker >= 0 {
             wakers::ring(waker);
         }

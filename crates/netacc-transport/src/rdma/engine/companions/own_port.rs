@@ -79,8 +79,15 @@ struct Arrived {
     engine: AtomicUsize,
 }
 
-static ARRIVED: [Arrived; ARRIVALS] =
-    [const { Arrived { fd: AtomicI32::new(0), engine: AtomicUsize::new(0) } }; ARRIVALS];
+impl Arrived {
+    const fn free() -> Arrived {
+        Arrived { fd: AtomicI32::new(0), engine: AtomicUsize::new(0) }
+    }
+}
+
+netacc_sys::tables! {
+    static ARRIVED: [Arrived; ARRIVALS] = [const { Arrived::free() }; ARRIVALS];
+}
 /// How many of them there are.
 static CAME: AtomicUsize = AtomicUsize::new(0);
 
@@ -307,7 +314,8 @@ pub(in crate::rdma::engine) fn next(engine: usize) -> Option<i32> {
 /// In the child of a fork: what has come is the parent's, and so is its name.
 pub(in crate::rdma::engine) fn after_fork() {
     NAME.store(0, Ordering::Relaxed);
-    for place in &ARRIVED {
+    // What is 0 already is not written, since every page that the child writes to is copied.
+    for place in ARRIVED.iter().filter(|place| place.fd.load(Ordering::Relaxed) != 0) {
         let came = place.fd.swap(0, Ordering::Relaxed);
         if came > 0 {
             reserved_fds::close(came - 1);
