@@ -14,6 +14,12 @@ const WORDS: usize = MAX_FDS / 64;
 static BITS: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 /// The highest number that was ever marked: a walk over all bits would have the kernel map dozens of empty pages.
 static HIGHEST: AtomicI32 = AtomicI32::new(0);
+/// Where our descriptors begin at the latest above the program's limit: the kernel has a table of all numbers up to the
+/// highest one, which each fork copies.
+const LATEST: u64 = 8192;
+/// Where they begin if that limit is higher, among the numbers of the program. The size of the kernel's table is a power of
+/// two, and this leaves room for 512 numbers in one of 4,096.
+const AMONG: i32 = 3584;
 /// The lowest number for our descriptors; 0: not computed yet.
 static FLOOR: AtomicI32 = AtomicI32::new(0);
 
@@ -51,8 +57,10 @@ pub fn floor() -> i32 {
     if known != 0 {
         return known;
     }
-    // The kernel has a table of all numbers up to the highest one, which each fork copies.
-    let floor = own_limit::floor().clamp(3, 8192) as i32;
+    let floor = match own_limit::floor() {
+        floor @ ..=LATEST => floor.max(3) as i32,
+        _ => AMONG,
+    };
     FLOOR.store(floor, Ordering::Relaxed);
     floor
 }
