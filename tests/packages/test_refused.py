@@ -70,7 +70,7 @@ def no_release(ctx):
         project.git("tag", "--annotate", "--force", "--message", "a", "v0.1.0")
         project.refused(words, "v0.1.0")
     # A tag is judged by what it holds, and not by the commits after it.
-    project.write("CHANGELOG.md", "# Changelog\n\n## [0.1.0] - 2026-11-30\n")
+    project.write("CHANGELOG.md", "# Changelog\n\n## [0.1.0] - 2026-11-30\n" + "- More than a pipe holds.\n" * 9000)
     project.write("dist/compiler", "1.0.0\n")
     project.commit()
     project.refused(words, "v0.1.0")
