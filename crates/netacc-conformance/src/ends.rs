@@ -214,19 +214,20 @@ pub fn wait_with(e: &'static dyn Endpoint, i: Interest, mut armed: impl FnMut(),
     }
 }
 
-/// Lets threads sleep on `e`, waits until all of them do, acts, and waits until all have woken.
+/// Lets threads sleep on `e`, waits until all of them do, acts, and waits until all have woken. A writer by the kernel's TCP may
+/// find room late, and then does not sleep.
 pub fn woken(e: &'static dyn Endpoint, interests: &[Interest], act: impl FnOnce()) {
-    let (tx, rx) = mpsc::channel();
+    let (awake, none_awake) = mpsc::channel::<()>();
     let sleepers: Vec<_> = interests
         .iter()
         .map(|&i| {
-            let tx = tx.clone();
-            thread::spawn(move || wait(e, i, || tx.send(()).unwrap()))
+            let mut awake = Some(awake.clone());
+            thread::spawn(move || wait(e, i, || awake = None))
         })
         .collect();
-    for _ in interests {
-        rx.recv().unwrap();
-    }
+    drop(awake);
+    // There is no sender left once each thread sleeps or has ended.
+    assert!(none_awake.recv().is_err(), "nothing is sent");
     act();
     for s in sleepers {
         s.join().unwrap();
