@@ -5,14 +5,15 @@
 //! the other end is looked for among the pages of all processes, by the addresses of the connection, and where it has no
 //! NetACC among the sockets of each network namespace. Only root sees all of them.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
+use std::hash::Hash;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 
 use netacc_stats::{SockAddr, State, Transport};
-use netacc_stats_reader::{self as reader, Snapshot, Sock};
+use netacc_stats_reader::{self as reader, Known, Snapshot, Sock};
 use netacc_tools::holders::{Holder, holders_of};
 use netacc_tools::kernel_tcp::{self, KernelSocket, sockets};
 use netacc_tools::place::{Container, namespace_of, network_of};
@@ -49,6 +50,11 @@ impl OtherEnd {
 #[derive(Debug, Default)]
 pub(crate) struct Processes {
     pages: OnceCell<Vec<Snapshot>>,
+    /// The connections of all pages.
+    ends: OnceCell<Ends>,
+    /// The namespaces that processes are in, and their segments: what was asked once is not asked for each connection.
+    namespaces: RefCell<HashMap<(u32, &'static str), Option<u64>>>,
+    segments: RefCell<HashMap<u32, BTreeSet<u64>>>,
     kernel: OnceCell<Vec<KernelEnd>>,
     /// The holders of every socket in `kernel`.
     holders: OnceCell<HashMap<u64, Vec<Holder>>>,
@@ -66,17 +72,34 @@ impl Processes {
         self.pages().iter().find(|page| page.pid == pid)
     }
 
+    fn namespace_of(&self, pid: u32, kind: &'static str) -> Option<u64> {
+        *self.namespaces.borrow_mut().entry((pid, kind)).or_insert_with(|| namespace_of(pid, kind))
+    }
+
+    fn network_of(&self, pid: u32) -> Option<u64> {
+        self.namespace_of(pid, "net")
+    }
+
+    /// Whether two processes have a segment in common.
+    fn share_memory(&self, one: u32, other: u32) -> bool {
+        let mut known = self.segments.borrow_mut();
+        for pid in [one, other] {
+            known.entry(pid).or_insert_with(|| segments(pid));
+        }
+        known.get(&one).zip(known.get(&other)).is_some_and(|(one, other)| !one.is_disjoint(other))
+    }
+
     /// The process at the other end of a connection of `page` that runs over shared memory, if it is in another network
     /// namespace.
     pub(crate) fn across(&self, page: &Snapshot, sock: &Sock) -> Option<OtherEnd> {
         if sock.transport.get() != Some(Transport::Shm) || sock.state.get() == Some(State::Listening) {
             return None;
         }
-        let own = network_of(page.pid)?;
+        let own = self.network_of(page.pid)?;
         // The number means something only where our PID namespace is that of the process.
-        let same =
-            namespace_of(page.pid, "pid").is_some_and(|own| namespace_of(std::process::id(), "pid") == Some(own));
-        if same && sock.peer_pid != 0 && network_of(sock.peer_pid) == Some(own) {
+        let pids = self.namespace_of(page.pid, "pid");
+        let same = pids.is_some() && self.namespace_of(std::process::id(), "pid") == pids;
+        if same && sock.peer_pid != 0 && self.network_of(sock.peer_pid) == Some(own) {
             return None;
         }
         self.accelerated(page, sock, own)
@@ -84,7 +107,7 @@ impl Processes {
 
     /// The process at the other end of any connection of `page`, if it is in another network namespace.
     pub(crate) fn elsewhere(&self, page: &Snapshot, sock: &Sock) -> Option<OtherEnd> {
-        let own = network_of(page.pid)?;
+        let own = self.network_of(page.pid)?;
         self.accelerated(page, sock, own).or_else(|| self.by_the_kernel(sock, own))
     }
 
@@ -131,7 +154,7 @@ impl Processes {
         if !self.may_ask() {
             return None;
         }
-        let own = network_of(page.pid)?;
+        let own = self.network_of(page.pid)?;
         let (local, peer) = (address(&sock.local), address(&sock.peer)?);
         let all = self.kernel.get_or_init(kernel_ends);
         let here: Vec<KernelSocket> = all.iter().filter(|end| end.network == own).map(|end| end.socket).collect();
@@ -148,7 +171,7 @@ impl Processes {
             let is_connection = its.state.get() != Some(State::Listening);
             is_connection && local.is_some() && address(&its.local) == Some(peer) && address(&its.peer) == local
         };
-        if let Some((other, its)) = ends.filter(is_other).find(|(other, _)| network_of(other.pid) == Some(own)) {
+        if let Some((other, its)) = ends.filter(is_other).find(|(other, _)| self.network_of(other.pid) == Some(own)) {
             let uid = fs::metadata(format!("/proc/{}", other.pid)).map_or(0, |found| found.uid());
             let holder = Holder { pid: other.pid, name: other.program.clone(), uid, fds: vec![its.fd] };
             return standing::of_connection(&[holder]);
@@ -159,30 +182,26 @@ impl Processes {
 
     fn accelerated(&self, page: &Snapshot, sock: &Sock, own: u64) -> Option<OtherEnd> {
         let (local, peer) = (address(&sock.local)?, address(&sock.peer)?);
-        let (mut exact, mut translated) = (Vec::new(), Vec::new());
-        for other in self.pages().iter().filter(|other| other.pid != page.pid) {
-            let connections = other.socks.iter().filter(|other| other.state.get() != Some(State::Listening));
-            for its in connections.filter(|its| its.transport == sock.transport) {
-                let (its_local, its_peer) = (address(&its.local), address(&its.peer));
-                match (its_local == Some(peer), its_peer == Some(local)) {
-                    (true, true) => exact.push(other),
-                    // The network has translated the destination.
-                    (true, false) | (false, true) => translated.push(other),
-                    (false, false) => {}
-                }
-            }
+        let pages = self.pages();
+        let ends = self.ends.get_or_init(|| Ends::of(pages));
+        let others = |places: &[Option<&Vec<Place>>]| -> Vec<&Snapshot> {
+            let places = places.iter().flatten().flat_map(|places| places.iter());
+            let found: BTreeSet<usize> =
+                places.filter(|(_, transport)| *transport == sock.transport).map(|(index, _)| *index).collect();
+            found.into_iter().filter_map(|index| pages.get(index)).filter(|other| other.pid != page.pid).collect()
+        };
+        let mut found = others(&[ends.pairs.get(&(peer, local))]);
+        if found.is_empty() {
+            // The network may have translated the destination.
+            found = others(&[ends.locals.get(&peer), ends.peers.get(&local)]);
         }
-        let found = if exact.is_empty() { translated } else { exact };
-        let mut found: Vec<&Snapshot> =
-            found.into_iter().filter(|page| network_of(page.pid).is_some_and(|its| its != own)).collect();
-        found.dedup_by_key(|page| page.pid);
+        found.retain(|other| self.network_of(other.pid).is_some_and(|its| its != own));
         if found.len() > 1 && sock.transport.get() == Some(Transport::Shm) {
             // Networks of their own may have the same addresses; only the two ends share memory.
-            let ours = segments(page.pid);
-            found.retain(|other| !ours.is_disjoint(&segments(other.pid)));
+            found.retain(|other| self.share_memory(page.pid, other.pid));
         }
         // Two processes may share an end after a fork; then the first of them is as good as the others.
-        let networks: BTreeSet<Option<u64>> = found.iter().map(|page| network_of(page.pid)).collect();
+        let networks: BTreeSet<Option<u64>> = found.iter().map(|page| self.network_of(page.pid)).collect();
         let first = found.first().filter(|_| networks.len() == 1)?;
         Some(OtherEnd {
             pid: first.pid,
@@ -191,6 +210,41 @@ impl Processes {
             accelerated: true,
             standing: None,
         })
+    }
+}
+
+/// The index of a page, and what carries a connection on it.
+type Place = (usize, Known<Transport>);
+
+/// Where the connections of all pages are, by their addresses: both, their own, and that of their other end. A host may
+/// have tens of thousands of them.
+#[derive(Debug, Default)]
+struct Ends {
+    pairs: HashMap<(SocketAddr, SocketAddr), Vec<Place>>,
+    locals: HashMap<SocketAddr, Vec<Place>>,
+    peers: HashMap<SocketAddr, Vec<Place>>,
+}
+
+impl Ends {
+    fn of(pages: &[Snapshot]) -> Self {
+        fn add<K: Eq + Hash>(map: &mut HashMap<K, Vec<Place>>, key: Option<K>, place: Place) {
+            let Some(places) = key.map(|key| map.entry(key).or_default()) else { return };
+            // A server has many connections at one address.
+            if places.last() != Some(&place) {
+                places.push(place);
+            }
+        }
+        let mut ends = Self::default();
+        for (index, page) in pages.iter().enumerate() {
+            for sock in page.socks.iter().filter(|sock| sock.state.get() != Some(State::Listening)) {
+                let (local, peer) = (address(&sock.local), address(&sock.peer));
+                let place = (index, sock.transport);
+                add(&mut ends.pairs, local.zip(peer), place);
+                add(&mut ends.locals, local, place);
+                add(&mut ends.peers, peer, place);
+            }
+        }
+        ends
     }
 }
 

@@ -1,6 +1,7 @@
 //! The metrics of one process, or of each.
 
 use std::io;
+use std::rc::Rc;
 
 use netacc_stats_reader::{Error, Snapshot};
 use netacc_tools::filter::Filter;
@@ -11,6 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::args::{Args, Group};
 use crate::chosen::Chosen;
 use crate::mem::{self, Memory};
+use crate::other_end::Processes;
 use crate::{cfg, cnt, list, qp, rendezvous, sock};
 
 /// What was seen of a process: its page, and what /proc says beside it.
@@ -20,6 +22,8 @@ pub(crate) struct Seen {
     /// If it was asked for, and the process was still there.
     pub(crate) memory: Option<Memory>,
     pub(crate) rendezvous: Vec<String>,
+    /// The processes that the other ends are looked for among.
+    processes: Rc<Processes>,
     /// When: CLOCK_REALTIME in nanoseconds.
     pub(crate) now: u64,
 }
@@ -31,12 +35,12 @@ impl Seen {
         let memory = if groups.contains(&Group::Mem) { Some(mem::read(pid)?) } else { None };
         let listens = groups.contains(&Group::Sock) && page.socks.iter().any(sock::listens);
         let rendezvous = if listens { rendezvous::held(pid) } else { Vec::new() };
-        Ok(Self { page, memory, rendezvous, now: time::now() })
+        Ok(Self { page, memory, rendezvous, processes: Rc::default(), now: time::now() })
     }
 
     /// Of a process that is there no more, whose page was held.
     pub(crate) fn last(page: Snapshot) -> Self {
-        Self { page, memory: None, rendezvous: Vec::new(), now: time::now() }
+        Self { page, memory: None, rendezvous: Vec::new(), processes: Rc::default(), now: time::now() }
     }
 
     /// The same with the sockets that are meant.
@@ -63,7 +67,7 @@ impl Seen {
                 Group::Cnt => ("cnt", cnt::json(page)),
                 Group::Mem => ("mem", self.memory.as_ref().map(|memory| memory.json(page)).into()),
                 Group::Qp => ("qp", qp::json(page, self.now)),
-                Group::Sock => ("sock", sock::json(page, &self.rendezvous)),
+                Group::Sock => ("sock", sock::json(page, &self.rendezvous, &self.processes)),
             };
             map.insert(name.into(), value);
         }
@@ -96,7 +100,7 @@ impl Seen {
                 Group::Cnt => cnt::text(page, style, &mut out),
                 Group::Mem => self.memory.iter().for_each(|memory| memory.text(page, style, &mut out)),
                 Group::Qp => qp::text(page, self.now, style, &mut out),
-                Group::Sock => sock::text(page, &self.rendezvous, style, &mut out),
+                Group::Sock => sock::text(page, &self.rendezvous, &self.processes, style, &mut out),
             }
         }
         out
@@ -111,14 +115,16 @@ pub(crate) fn all(chosen: &Chosen, args: &Args, style: Style) -> io::Result<Stri
     let any = args.json || list::is_any(&listing);
     // One that has ended meanwhile is not there any more.
     let seen = listing.processes.into_iter().filter_map(|page| Seen::new(page, groups).ok());
-    let seen: Vec<Seen> = seen.map(|seen| seen.filtered(args.filter())).collect();
+    let processes = Rc::<Processes>::default();
+    let together = |seen: Seen| Seen { processes: Rc::clone(&processes), ..seen.filtered(args.filter()) };
+    let seen: Vec<Seen> = seen.map(together).collect();
     if args.json {
         let each: Value = seen.iter().map(|seen| seen.json(groups)).collect();
         return Ok(format!("{each:#}\n"));
     }
     let mut out = String::new();
     if any && groups == [Group::Sock] {
-        sock::text_of_all(&seen, style, &mut out);
+        sock::text_of_all(&seen, &processes, style, &mut out);
         return Ok(out);
     }
     for seen in &seen {

@@ -72,14 +72,13 @@ fn cells(page: &Snapshot, sock: &Sock, processes: &Processes) -> [String; 13] {
 }
 
 /// Appends the sockets of several processes as one table, each with its process, and what the reasons mean.
-pub(crate) fn text_of_all(all: &[Seen], style: Style, out: &mut String) {
+pub(crate) fn text_of_all(all: &[Seen], processes: &Processes, style: Style, out: &mut String) {
     let [c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12] = COLUMNS;
     let columns = [("Pid", Right), ("Program", Left), c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12];
     let mut table = Table::new(columns).spare(&SPARE).rare(CONTAINER).folds();
-    let processes = Processes::default();
     for page in all.iter().map(|seen| &seen.page) {
         for sock in &page.socks {
-            let [a, b, c, d, e, f, g, h, i, j, k, l, m] = cells(page, sock, &processes);
+            let [a, b, c, d, e, f, g, h, i, j, k, l, m] = cells(page, sock, processes);
             table.row([page.pid.to_string(), page.program.clone(), a, b, c, d, e, f, g, h, i, j, k, l, m]);
         }
     }
@@ -89,10 +88,9 @@ pub(crate) fn text_of_all(all: &[Seen], style: Style, out: &mut String) {
 }
 
 /// Appends the sockets as a table, the listeners once more with where they are found, and what the reasons mean.
-pub(crate) fn text(page: &Snapshot, names: &[String], style: Style, out: &mut String) {
+pub(crate) fn text(page: &Snapshot, names: &[String], processes: &Processes, style: Style, out: &mut String) {
     let mut table = Table::new(COLUMNS).spare(&SPARE).rare(CONTAINER).folds();
-    let processes = Processes::default();
-    page.socks.iter().for_each(|sock| table.row(cells(page, sock, &processes)));
+    page.socks.iter().for_each(|sock| table.row(cells(page, sock, processes)));
     table.write(style, out);
     listeners(page, names, style, out);
     let shown = page.socks.iter().filter_map(reasons::of);
@@ -127,9 +125,8 @@ fn listeners(page: &Snapshot, names: &[String], style: Style, out: &mut String) 
 }
 
 /// The sockets as a list; what is not known is null.
-pub(crate) fn json(page: &Snapshot, names: &[String]) -> Value {
-    let processes = Processes::default();
-    page.socks.iter().map(|sock| one(page, sock, names, &processes)).collect()
+pub(crate) fn json(page: &Snapshot, names: &[String], processes: &Processes) -> Value {
+    page.socks.iter().map(|sock| one(page, sock, names, processes)).collect()
 }
 
 fn one(page: &Snapshot, sock: &Sock, names: &[String], processes: &Processes) -> Value {
