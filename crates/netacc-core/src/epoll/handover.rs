@@ -8,6 +8,7 @@ use crate::epoll::registration::link;
 use crate::epoll::{shared, stash, subscription};
 use crate::fd::table::{self, Entry};
 use crate::fork::descendants;
+use crate::listen::adopt;
 use crate::object::instance::{DISABLED, Epoll, PROGRAMS, STRUCTURE, registered};
 use crate::object::source::Source;
 use crate::outcome::Outcome;
@@ -104,7 +105,9 @@ pub(crate) fn leave(e: &'static Epoll, listens: impl Fn(i32) -> bool, mut watch:
             // The set of our own, in which the program's event is, is about to be closed.
             let _ = raw::epoll_ctl(set, EPOLL_CTL_ADD, fd, events, data);
         } else if source != Source::Kernel {
-            let _ = raw::epoll_ctl(set, EPOLL_CTL_MOD, fd, events, data);
+            // Another process that has the set may have taken the entry out.
+            let _ = raw::epoll_ctl(set, EPOLL_CTL_MOD, fd, events, data)
+                .or_else(|_| raw::epoll_ctl(set, EPOLL_CTL_ADD, fd, events, data));
         }
         if source != Source::Kernel || listens(fd) {
             watch(Watch { epoll: set, fd, events, data, disabled: false });
@@ -172,12 +175,22 @@ pub(crate) fn register(w: Watch) {
         }
         return;
     }
-    // The kernel's entry is made anew: an edge that is reported again does no harm, and there is none that reports once.
     let concerns_us = table::get(w.fd).is_some() || looks_like_cookie(w.data);
-    if !concerns_us || raw::epoll_ctl(w.epoll, EPOLL_CTL_DEL, w.fd, 0, 0).is_err() {
+    if !concerns_us || !is_free_for(w) {
         return;
     }
+    // An edge that is reported again does no harm, and there is none that reports once.
     if control(w.epoll, EPOLL_CTL_ADD, w.fd, Some((w.events, w.data))) != Outcome::Done(0) {
         let _ = raw::epoll_ctl(w.epoll, EPOLL_CTL_ADD, w.fd, w.events, w.data);
     }
+}
+
+/// Takes the entry of the kernel's out, in whose place a registration of ours comes. False: the program has taken it out. In a
+/// set that several processes use another one may have done so, to make its own anew; and a listener's entry stays there, where
+/// it serves those that have no other ([`shared::leave_to_others`]).
+fn is_free_for(w: Watch) -> bool {
+    let is_shared = table::epoll(w.epoll).is_some_and(|r| r.obj.usage() != Usage::Alone);
+    let stays = is_shared && adopt::listens(w.fd);
+    let is_out = !stays && raw::epoll_ctl(w.epoll, EPOLL_CTL_DEL, w.fd, 0, 0).is_ok();
+    is_shared || is_out
 }

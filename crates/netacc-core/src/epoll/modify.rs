@@ -1,6 +1,7 @@
 //! epoll_ctl(2) with EPOLL_CTL_MOD.
 
 use crate::epoll::cookies::{Kind, cookie};
+use crate::epoll::kernel_set::Usage;
 use crate::epoll::listeners::listener_events;
 use crate::epoll::nested::linked;
 use crate::epoll::ready::touch_as;
@@ -11,6 +12,7 @@ use crate::object::socket::Path;
 use crate::object::source::Source;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLEXCLUSIVE, EPOLLONESHOT};
 use netacc_sys::errno::{Errno, Result};
+use netacc_sys::raw;
 
 pub(crate) fn modify(e: &'static Epoll, reg: &'static Registration, fd: i32, (events, data): (u32, u64)) -> Result<()> {
     if (events | reg.events.get()) & EPOLLEXCLUSIVE as u32 != 0 {
@@ -39,6 +41,10 @@ pub(crate) fn modify(e: &'static Epoll, reg: &'static Registration, fd: i32, (ev
         }
         Some((_, Path::Listener)) if reg.source().is_in_kernels_set() => {
             change(listener_events(events), cookie(Kind::TcpListener, reg))?;
+            if e.usage() == Usage::Apart {
+                // What `shared::leave_to_others` has left there.
+                let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_MOD, fd, events, data);
+            }
         }
         Some(_) => {}
         None => change(events & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg))?,

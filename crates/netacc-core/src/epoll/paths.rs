@@ -5,6 +5,7 @@ use crate::epoll::kernel_set::Usage;
 use crate::epoll::listeners::{unhear_listener, watch_listener};
 use crate::epoll::ready::touch;
 use crate::epoll::registration::{each_registration, show_to_kernel};
+use crate::epoll::shared::leave_to_others;
 use crate::epoll::subscription::{self, Attached, attach};
 use crate::object::instance::{
     DISABLED, Epoll, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS, Registration, STRUCTURE,
@@ -118,7 +119,9 @@ pub fn became_listener(fd: i32, s: &'static Socket) {
         let Some(e) = reg.epoll.get().filter(|e| !e.is_inherited()) else {
             continue;
         };
-        hide_from_kernel(e, reg);
+        if !leave_to_others(e, reg) {
+            hide_from_kernel(e, reg);
+        }
         let _ = e.ensure_kick();
         let _ = watch_listener(e, reg, fd, s);
     }

@@ -11,6 +11,7 @@
 //! They name nothing here (see `epoll::cookies`) and are not reported. They may be level-triggered, so that only the
 //! other process can end them: a thread that finds no other event sleeps a millisecond before it looks again.
 
+use crate::epoll::call::Call;
 use crate::epoll::cookies::{self, Kind, NOBODY, Named, Value, cookie, open};
 use crate::epoll::kernel_set::Usage;
 use crate::epoll::listeners::watch_listener;
@@ -212,6 +213,11 @@ fn go_apart(e: &'static Epoll) -> Result<()> {
     // Signals are blocked during this rare and long operation: see `Blocked`.
     let _b = Blocked::all();
     let _s = STRUCTURE.lock();
+    make_set(e)
+}
+
+/// The part of [`go_apart`] under the lock.
+fn make_set(e: &'static Epoll) -> Result<()> {
     let before = e.usage();
     if before == Usage::Apart {
         return Ok(());
@@ -239,6 +245,23 @@ fn go_apart(e: &'static Epoll) -> Result<()> {
     // A thread that sleeps in the program's set wakes, and continues with both.
     e.ring();
     Ok(())
+}
+
+/// To be called before a listener that the kernel serves is watched by ours, in an instance that this process uses: leaves its
+/// entry in the program's set if other processes may use that. One of them may have no other entry, and what it reports here is
+/// true as well. The instance has a separate set then. Under `STRUCTURE`.
+pub(super) fn leave_to_others(e: &'static Epoll, reg: &Registration) -> bool {
+    let is_shared = match e.usage() {
+        Usage::Alone | Usage::Inherited => false,
+        Usage::Forked => !descendants::nobody_inherits() && make_set(e).is_ok(),
+        Usage::Apart => true,
+    };
+    let stays = is_shared && reg.source() == Source::Kernel && reg.flags.load(Ordering::Relaxed) & PROGRAMS != 0;
+    if stays {
+        reg.flags.fetch_and(!PROGRAMS, Ordering::Relaxed);
+        reg.set_source(e, Source::Nothing);
+    }
+    stays
 }
 
 /// Enters the kick eventfd in the separate set. It stays in the program's set as well, for threads that sleep there; a
@@ -284,6 +307,11 @@ fn move_registration(e: &'static Epoll, reg: &'static Registration, from: Option
             }
         }
         Path::Listener => {
+            if reg.source() == Source::Kernel {
+                // It becomes a listener of ours just now: see `leave_to_others`.
+                reg.flags.fetch_or(PROGRAMS, Ordering::Relaxed);
+                return;
+            }
             if let Some(l) = s.listener() {
                 [fd].into_iter().chain(l.doors()).chain(l.hellos()).for_each(del);
             }
@@ -388,6 +416,33 @@ fn poll_apart(
         }
     }
     Ok(n + more)
+}
+
+/// Makes one event of those with the same value among the `n` of a call, and returns how many are left. A socket that the
+/// kernel serves for several processes may be in the program's set, where another process has entered it, and in the separate
+/// set of this one, or have an event in the ready queue as well; the kernel reports an entry once in each call, and a program
+/// that reads without O_NONBLOCK relies on it.
+#[inline]
+pub(super) fn merge(e: &Epoll, call: &Call, n: usize) -> usize {
+    if n < 2 || e.usage() != Usage::Apart { n } else { merged(call, n) }
+}
+
+#[cold]
+#[allow(unsafe_code)]
+fn merged(call: &Call, n: usize) -> usize {
+    // SAFETY: the call has stored n events, and i < n at each call. They are packed.
+    let event = |i: usize| unsafe { call.events.add(i).read_unaligned() };
+    let mut left = 0;
+    for libc::epoll_event { events, u64: data } in (0..n).map(event) {
+        match (0..left).find(|i| event(*i).u64 == data) {
+            Some(same) => call.put(same, event(same).events | events, data),
+            None => {
+                call.put(left, events, data);
+                left += 1;
+            }
+        }
+    }
+    left
 }
 
 /// Called in the child of a fork: the kernel's sets are the parent's.

@@ -1,5 +1,6 @@
 //! Removal of registrations: by epoll_ctl(2), and at the close of the descriptor or the instance.
 
+use crate::epoll::kernel_set::Usage;
 use crate::epoll::listeners::unhear_listener;
 use crate::epoll::registration::release_registration;
 use crate::epoll::{nested, stash, subscription};
@@ -11,6 +12,7 @@ use crate::object::socket::{Path, Socket};
 use crate::object::source::Source;
 use core::sync::atomic::Ordering;
 use libc::EPOLL_CTL_DEL;
+use netacc_sys::raw;
 
 /// Why a registration is removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,6 +45,10 @@ fn remove(e: &'static Epoll, reg: &'static Registration, why: Removed) {
             // With a value of the program's the entry means the same to every process that has the set.
             leave_set(e, reg.fd.get());
         }
+    }
+    if why == Removed::Requested && e.usage() == Usage::Apart && s.is_some_and(|s| s.path() == Path::Listener) {
+        // What `shared::leave_to_others` has left there: the program's call is for all processes.
+        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, reg.fd.get(), 0, 0);
     }
     stash::forget(e, reg);
     if let Some(s) = s {

@@ -96,7 +96,7 @@ fn mixed(e: &'static Epoll, call: &Call) -> Outcome {
     shared::claim(e);
     let done = match room(call) {
         0 => unheard(e, call),
-        max => run(e, &Call { max, ..*call }),
+        max => run(e, &Call { max, ..*call }).map(|n| shared::merge(e, call, n)),
     };
     hand_off(e);
     Outcome::from(done).ending(call.deadline)
