@@ -61,6 +61,13 @@ static void limited(int fd, int which)
 	EQ(setsockopt(fd, SOL_SOCKET, which, &v, sizeof v), 0);
 }
 
+static void drained(void)
+{
+	char big[65536];
+	while (recv(p[0], big, sizeof big, MSG_DONTWAIT) > 0)
+		;
+}
+
 static void of_sockets(void)
 {
 	char c, big[65536] = { 0 };
@@ -73,11 +80,21 @@ static void of_sockets(void)
 	EXPIRES(readv(p[0], &v, 1));
 	EXPIRES(recvmsg(p[0], &m, 0));
 	EXPIRES(recvmmsg(p[0], &mm, 1, 0, NULL));
+	EXPIRES(recvmmsg(p[0], &mm, 1, 0, &(struct timespec){ 1, 0 }));
 	EXPIRES(syscall(SYS_recvfrom, p[0], &c, 1, 0, NULL, NULL));
 	EXPIRES(syscall(SYS_recvmsg, p[0], &m, 0));
 	limited(l, SO_RCVTIMEO);
 	EXPIRES(accept(l, NULL, NULL));
 	EXPIRES(accept4(l, NULL, NULL, SOCK_CLOEXEC));
+	int file = open("/proc/self/exe", O_RDONLY), q[2];
+	CHECK(file >= 0 && !pipe(q));
+	limited(p[0], SO_RCVTIMEO);
+	EXPIRES(splice(p[0], NULL, q[1], NULL, 1, 0));
+	limited(p[1], SO_SNDTIMEO);
+	FILLS(sendfile(p[1], file, &(off_t){ 0 }, 4096));
+	EQ(write(q[1], big, 4096), 4096);
+	FILLS(splice(q[0], NULL, p[1], NULL, 4096, 0));
+	drained();
 	limited(p[1], SO_SNDTIMEO);
 	FILLS(write(p[1], big, sizeof big));
 	v = (struct iovec){ big, sizeof big };

@@ -52,7 +52,7 @@ hooks! {
         until => __poll(fds, n, crate::time::ms_left(until, t));
     fn __select(n: c_int, r: *mut c_void, w: *mut c_void, x: *mut c_void, t: *mut timeval) -> c_int
         where select::concerns(n, [r, w, x]) => sleeps!(crate::hooks::any_select(n, [r, w, x], t)),
-        until => __select(n, r, w, x, crate::time::timeval_left(until).or(t));
+        until => __select(n, r, w, x, crate::time::timeval_left(until, t).or(t));
     fn __close(fd: c_int) -> c_int where closing::concerns(fd) => closing::close(fd);
     fn __read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t where io::concerns(fd) => sleeps!(io::read(fd, buf.cast(), n));
     fn __write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t

@@ -87,7 +87,8 @@ hooks! {
     fn sendfile64(out: c_int, input: c_int, off: *mut off_t, n: size_t) -> ssize_t
         where table::knows(out) => sleeps!(file::sendfile(out, input, off, n));
     fn splice(input: c_int, off_in: *mut off_t, out: c_int, off_out: *mut off_t, n: size_t, flags: c_uint) -> ssize_t
-        where table::knows(input) || table::knows(out) => sleeps!(file::splice(input, off_in, out, off_out, n, flags));
+        where table::knows(input) || table::knows(out) => sleeps!(file::splice(input, off_in, out, off_out, n, flags)),
+        until => if splice_has_passed(until, input, out) { -1 } else { splice(input, off_in, out, off_out, n, flags) };
 
     // Waiting.
     fn poll(fds: *mut pollfd, n: nfds_t, t: c_int) -> c_int
@@ -132,7 +133,7 @@ hooks! {
         until => ppoll(fds, n, time::timespec_left(until).or(t), mask);
     fn select(n: c_int, r: *mut c_void, w: *mut c_void, x: *mut c_void, t: *mut timeval) -> c_int
         where select::concerns(n, [r, w, x]) => sleeps!(any_select(n, [r, w, x], t)),
-        until => select(n, r, w, x, time::timeval_left(until).or(t));
+        until => select(n, r, w, x, time::timeval_left(until, t).or(t));
     fn pselect(n: c_int, r: *mut c_void, w: *mut c_void, x: *mut c_void, t: *const timespec, mask: *const sigset_t) -> c_int
         where select::concerns(n, [r, w, x])
         => match time::timespec(t) {
@@ -140,6 +141,13 @@ hooks! {
             None => Outcome::Pass,
         },
         until => pselect(n, r, w, x, time::timespec_left(until).or(t), mask);
+}
+
+/// Whether the limit of a splice(2) passes ([`has_passed`]), whose connection has either of the two numbers.
+#[cold]
+fn splice_has_passed(until: Until, input: c_int, out: c_int) -> bool {
+    let (socket, waits) = if table::knows(out) { (out, libc::POLLOUT) } else { (input, libc::POLLIN) };
+    has_passed(until, socket, waits)
 }
 
 /// Whether the limit of a call (SO_RCVTIMEO, SO_SNDTIMEO) that is to be made anew passes before there is what it waits for,

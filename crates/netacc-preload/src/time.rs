@@ -77,9 +77,11 @@ pub fn timespec_left(until: Until) -> Left<libc::timespec> {
     )
 }
 
-/// The time-out for the rest of a select(2). That of glibc has stored what is left in its argument already.
-pub fn timeval_left(until: Until) -> Left<libc::timeval> {
-    Left(until.left().filter(|_| libc_kind::is_musl()).map(|ns| {
+/// The time-out for the rest of a select(2) with the time-out `given`. That of glibc has stored what is left there already, if
+/// it can be written, and stores what is left in the end.
+pub fn timeval_left(until: Until, given: *mut libc::timeval) -> Left<libc::timeval> {
+    let is_stored = || !libc_kind::is_musl() && user::writable(given, size_of::<libc::timeval>());
+    Left(until.left().filter(|_| !is_stored()).map(|ns| {
         let us = ns.div_ceil(1000);
         libc::timeval { tv_sec: (us / 1_000_000) as i64, tv_usec: (us % 1_000_000) as i64 }
     }))

@@ -2,7 +2,7 @@
 
 use crate::conn::candidate;
 use crate::conn::io::accelerated;
-use crate::conn::pin::deadline;
+use crate::conn::pin::Waiting;
 use crate::conn::transfer::{Miss, READ, Tried, WRITE, find, leave_to_kernel, pipe_signal};
 use crate::fd::table;
 use crate::object::reference::Ref;
@@ -54,15 +54,20 @@ fn fill(
     Ok((n, ep.side.is_moving()))
 }
 
+/// The outcome of a call that waits for `waits`: one that is to be made anew has what is left of its limit.
+fn outcome(done: Answer<usize>, waits: i16, call: &Waiting) -> Outcome {
+    if done == Err(Fail::Anew) { Outcome::Anew { waits, until: call.end() } } else { done.into() }
+}
+
 /// Moves up to `count` bytes of `source` into the ring, waiting for room if the socket blocks.
 fn pump(
     r: Ref<Socket>,
     count: usize,
     nonblock: bool,
+    call: &mut Waiting,
     mut source: impl FnMut(*mut u8, usize) -> Result<usize>,
 ) -> Answer<usize> {
     let s = r.obj;
-    let until = || deadline(s.sndtimeo.load(Ordering::Relaxed));
     let mut done = 0;
     while done < count {
         let ended = Cell::new(false);
@@ -72,6 +77,8 @@ fn pump(
                     go_after(r);
                 }
                 done += n;
+                // The limit is that of one wait for room, as in the kernel.
+                *call = Waiting::default();
                 if let Some(e) = s.stats() {
                     e.sent(n as u64);
                 }
@@ -81,8 +88,8 @@ fn pump(
             }
             Err(Miss::SwitchDue) => redispatch::complete_switch(r),
             Err(Miss::Empty) if !nonblock && !ended.get() => {
-                let _pin = r.pin().ok_or(Fail::BADF)?;
-                match connection::ready(r, WRITE, until()) {
+                call.hold(r)?;
+                match connection::ready(r, WRITE, call.until(&s.sndtimeo)) {
                     Err(_) if done > 0 => break,
                     waited => waited?,
                 }
@@ -90,7 +97,9 @@ fn pump(
             Err(Miss::Closed) => return Err(Fail::BADF),
             Err(_) if done > 0 => break,
             Err(Miss::Empty) => return Err(Fail::AGAIN),
-            Err(Miss::Elsewhere) => return Err(leave_to_kernel(r, libc::POLLOUT, (!nonblock).then(until))),
+            Err(Miss::Elsewhere) => {
+                return Err(leave_to_kernel(r, libc::POLLOUT, (!nonblock).then(|| call.until(&s.sndtimeo))));
+            }
             Err(Miss::Failed(e)) => return Err(pipe_signal(e, 0).into()),
         }
     }
@@ -161,7 +170,8 @@ pub unsafe fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> 
         return Outcome::Done(0);
     }
     let nonblock = r.obj.has(NONBLOCK);
-    let res = pump(r, count.min(MAX), nonblock, |p, n| {
+    let mut call = Waiting::default();
+    let res = pump(r, count.min(MAX), nonblock, &mut call, |p, n| {
         let got = raw::read(input, p, n, at)?;
         at = at.map(|o| o + got as i64);
         Ok(got)
@@ -170,7 +180,7 @@ pub unsafe fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> 
         // SAFETY: not null, since `at` came from it.
         unsafe { *offset = o };
     }
-    res.into()
+    outcome(res, libc::POLLOUT, &call)
 }
 
 #[cold]
@@ -213,22 +223,23 @@ pub fn splice(input: i32, off_in: *mut i64, out: i32, off_out: *mut i64, len: us
         return Outcome::Failed(Errno::INVAL);
     }
     let nonblock = nonblock || status & libc::O_NONBLOCK != 0;
+    let mut call = Waiting::default();
     match (from, to) {
-        (_, Some((r, _))) => from_pipe(r, pipe, len, nonblock).into(),
-        (Some((r, _)), None) => to_pipe(r, pipe, len, nonblock).into(),
+        (_, Some((r, _))) => outcome(from_pipe(r, pipe, len, nonblock, &mut call), libc::POLLOUT, &call),
+        (Some((r, _)), None) => outcome(to_pipe(r, pipe, len, nonblock, &mut call), libc::POLLIN, &call),
         (None, None) => Outcome::Pass,
     }
 }
 
 /// Moves bytes of a pipe into the ring. Like the kernel, it first waits for the pipe, without a lock, and then looks at
 /// the connection. `nonblock` concerns the pipe alone.
-fn from_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Answer<usize> {
+fn from_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool, call: &mut Waiting) -> Answer<usize> {
     loop {
         if await_pipe(pipe, libc::POLLIN, nonblock)? & (libc::POLLIN | libc::POLLHUP) == libc::POLLHUP {
             return Ok(0);
         }
         let (mut taken, mut dry) = (false, false);
-        let res = pump(r, len, r.obj.has(NONBLOCK), |p, n| match read_now(pipe, p, n) {
+        let res = pump(r, len, r.obj.has(NONBLOCK), call, |p, n| match read_now(pipe, p, n) {
             Err(Errno::AGAIN) if taken => Ok(0),
             got => {
                 taken |= got.is_ok();
@@ -257,9 +268,8 @@ fn drain(r: Ref<Socket>, pipe: i32, len: usize, full: &mut bool) -> Tried {
 }
 
 /// Moves bytes of the ring into a pipe, with the same order of waiting as [`from_pipe`].
-fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Answer<usize> {
+fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool, call: &mut Waiting) -> Answer<usize> {
     let s = r.obj;
-    let until = || deadline(s.rcvtimeo.load(Ordering::Relaxed));
     loop {
         await_pipe(pipe, libc::POLLOUT, nonblock)?;
         let mut full = false;
@@ -273,11 +283,13 @@ fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Answer<usiz
             Err(Miss::SwitchDue) => redispatch::complete_switch(r),
             Err(Miss::Empty) if full => {}
             Err(Miss::Empty) if !s.has(NONBLOCK) => {
-                let _pin = r.pin().ok_or(Fail::BADF)?;
-                connection::ready(r, READ, until())?;
+                call.hold(r)?;
+                connection::ready(r, READ, call.until(&s.rcvtimeo))?;
             }
             Err(Miss::Empty) => return Err(Fail::AGAIN),
-            Err(Miss::Elsewhere) => return Err(leave_to_kernel(r, libc::POLLIN, (!nonblock).then(until))),
+            Err(Miss::Elsewhere) => {
+                return Err(leave_to_kernel(r, libc::POLLIN, (!nonblock).then(|| call.until(&s.rcvtimeo))));
+            }
             Err(Miss::Closed) => return Err(Fail::BADF),
             Err(Miss::Failed(e)) => return Err(e.into()),
         }

@@ -289,8 +289,9 @@ pub unsafe fn recvmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32, timeo
     let done = unsafe { received_until(fd, v, n, flags, deadline) };
     let left = deadline.left().max(0);
     let left = libc::timespec { tv_sec: left / 1_000_000_000, tv_nsec: left % 1_000_000_000 };
+    // A call that is to be made anew has what is left then; it has its whole time-out where that cannot be written.
     // SAFETY: where the program wants it.
-    let stored = !matches!(done, Outcome::Done(1..)) || unsafe { user::store(timeout, left) };
+    let stored = !matches!(done, Outcome::Done(1..) | Outcome::Anew { .. }) || unsafe { user::store(timeout, left) };
     if stored { done } else { Outcome::Failed(Errno::FAULT) }
 }
 
