@@ -9,6 +9,7 @@
 
 use crate::errno::Result;
 use core::cell::UnsafeCell;
+use core::ffi::c_void;
 use core::ops::{Deref, DerefMut};
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -101,9 +102,14 @@ pub unsafe fn give_all_back() {
 /// The range is mapped and ours, and nobody relies on what is in it.
 pub unsafe fn clear(at: NonNull<u8>, len: usize) {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-    if len > 0 {
+    let address = at.as_ptr().cast();
+    // After mlockall(MCL_FUTURE) the kernel would lock what is mapped there, and bring all of it into memory.
+    // SAFETY: the caller guarantees that the range is ours; private memory of no file is zero then.
+    let is_clear = is_locking()
+        && unsafe { munlock(address, len).and_then(|()| madvise(address, len, Advice::LinuxDontNeed)).is_ok() };
+    if len > 0 && !is_clear {
         // SAFETY: the caller guarantees that the range is ours. A failure leaves it as it is.
-        let _ = unsafe { mmap_anonymous(at.as_ptr().cast(), len, ProtFlags::READ | ProtFlags::WRITE, flags) };
+        let _ = unsafe { mmap_anonymous(address, len, ProtFlags::READ | ProtFlags::WRITE, flags) };
     }
 }
 
@@ -135,10 +141,20 @@ pub fn first_access() -> ProtFlags {
 pub unsafe fn open_up(at: NonNull<u8>, len: usize) -> Result<()> {
     if is_locking() {
         // SAFETY: the caller guarantees that the range is a mapping of the caller's.
-        let _ = unsafe { munlock(at.as_ptr().cast(), len) };
-        // SAFETY: the caller guarantees that the range is a mapping of the caller's.
-        unsafe { mprotect(at.as_ptr().cast(), len, MprotectFlags::READ | MprotectFlags::WRITE)? };
+        unsafe { permit(at.as_ptr().cast(), len, MprotectFlags::READ | MprotectFlags::WRITE)? };
     }
+    Ok(())
+}
+
+/// Makes a fresh mapping accessible that the kernel has locked, and that cannot be accessed yet: it is not locked any more.
+///
+/// # Safety
+/// The range is a mapping of the caller's.
+pub unsafe fn permit(at: *mut c_void, len: usize, access: MprotectFlags) -> Result<()> {
+    // SAFETY: the caller guarantees that the range is a mapping of the caller's.
+    let _ = unsafe { munlock(at, len) };
+    // SAFETY: the caller guarantees that the range is a mapping of the caller's.
+    unsafe { mprotect(at, len, access)? };
     Ok(())
 }
 

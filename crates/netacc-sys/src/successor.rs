@@ -10,12 +10,12 @@
 
 use crate::errno::{Errno, Result};
 use crate::image::{self, Image, Segment};
-use crate::mem::LARGEST_PAGE;
+use crate::mem::{self, LARGEST_PAGE};
 use crate::origin::{self, Origin};
 use crate::{raw, reserved_fds, signals, symbol};
 use alloc::vec::Vec;
 use core::ffi::CStr;
-use core::ptr;
+use core::ptr::{self, NonNull};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
@@ -152,15 +152,23 @@ fn map_all(file: &OwnedFd, image: &Image, base: usize, data: &[(Segment, Vec<u8>
         let (first, end) = segment.pages();
         let offset = segment.offset - (segment.address - first);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        let (length, access) = ((end - first) as usize, access(segment.flags));
+        // What the kernel would lock is mapped without access at first: see `mem::first_access`.
+        let first_access = if mem::is_locking() { ProtFlags::empty() } else { access };
         // SAFETY: within the reserved range.
-        unsafe { mmap(at(first), (end - first) as usize, access(segment.flags), flags, file, offset)? };
+        unsafe { mmap(at(first), length, first_access, flags, file, offset)? };
+        if mem::is_locking() {
+            // SAFETY: the mapping that was just made.
+            unsafe { mem::permit(at(first), length, MprotectFlags::from_bits_retain(access.bits()))? };
+        }
     }
     for (segment, bytes) in data {
         let (first, end) = segment.pages();
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         // SAFETY: within the reserved range; the bytes lie within the segment, as `Image::parse` has checked.
         unsafe {
-            mmap_anonymous(at(first), (end - first) as usize, access(segment.flags), flags)?;
+            let fresh = mmap_anonymous(at(first), (end - first) as usize, mem::first_access(), flags)?;
+            mem::open_up(NonNull::new(fresh.cast()).ok_or(Errno::NOMEM)?, (end - first) as usize)?;
             ptr::copy_nonoverlapping(bytes.as_ptr(), at(segment.address).cast(), bytes.len());
         }
     }

@@ -22,7 +22,7 @@ use core::str::SplitAsciiWhitespace;
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_stats::{ControlState, Reason, State, Transport, Upgraded, page};
 use netacc_sys::errno::Result;
-use netacc_sys::{cancel, origin, raw, reserved_fds, time};
+use netacc_sys::{cancel, mem, origin, raw, reserved_fds, time};
 
 /// A kernel socket of the old copy's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,8 @@ struct Connection {
 enum Line {
     /// An operator has switched the process off.
     Off,
+    /// The program has called mlockall(MCL_FUTURE): see [`mem::is_locking`].
+    Locking,
     /// Where the library lay when the program started ([`origin`]).
     Origin([u64; 4]),
     /// A descriptor by which an ancestor sees that this process lives.
@@ -78,6 +80,7 @@ pub(super) fn write(was_off: bool) -> Result<String> {
     if was_off {
         lines.push(Line::Off);
     }
+    lines.extend(mem::is_locking().then_some(Line::Locking));
     lines.extend(origin::noted().map(|origin| Line::Origin(origin.words())));
     lines.extend(descendants::held().map(Line::Held));
     lines.extend(cancel::noted().map(Line::Cancelled));
@@ -155,6 +158,7 @@ fn put(text: &mut String, line: &Line) {
     // Writing to a string does not fail.
     let _ = match *line {
         Line::Off => writeln!(text, "off"),
+        Line::Locking => writeln!(text, "locking"),
         Line::Origin([root, root_inode, folder, folder_inode]) => {
             writeln!(text, "origin {root} {root_inode} {folder} {folder_inode}")
         }
@@ -201,6 +205,7 @@ fn parse(line: &str) -> Option<Line> {
     let words = &mut words;
     Some(match kind {
         "off" => Line::Off,
+        "locking" => Line::Locking,
         "origin" => Line::Origin([word(words)?, word(words)?, word(words)?, word(words)?]),
         "held" => Line::Held(word(words)?),
         "cancelled" => Line::Cancelled(word(words)?),
@@ -238,12 +243,17 @@ fn parse(line: &str) -> Option<Line> {
 
 /// Takes over what the old copy has written down. Called once, before the first other call of this copy.
 pub(super) fn read(text: &str) {
+    // Before anything is mapped, all of which the kernel would bring into memory.
+    if text.lines().any(|line| parse(line) == Some(Line::Locking)) {
+        mem::note_locking();
+    }
     if startup::ensure().is_none() {
         return;
     }
     for line in text.lines().filter_map(parse) {
         match line {
             Line::Off => requests::begin(true),
+            Line::Locking => {}
             Line::Origin(words) => origin::take_over(words),
             Line::Held(fd) => {
                 reserved_fds::take_over(fd);
@@ -319,6 +329,7 @@ mod tests {
         let six = Some(("[::1]:80".parse().unwrap(), "[fe80::1%3]:4711".parse().unwrap()));
         vec![
             Line::Off,
+            Line::Locking,
             Line::Origin([64769, 2, 64770, 1 << 40]),
             Line::Held(8190),
             Line::Cancelled(0x7fff_f7d8_a6c0),
