@@ -14,7 +14,7 @@ use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, PLACEHOLDER, Path, 
 use crate::operator::requests;
 use crate::options::kernel_options;
 use crate::outcome::Outcome;
-use crate::switch::{promote, queued, redispatch, upgrade_client};
+use crate::switch::{promote, queued, queued_connects, redispatch, upgrade_client};
 use crate::wait::connection;
 use crate::{process_mode, runtime};
 use core::ffi::c_void;
@@ -180,6 +180,9 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
     // Connects whose link has ended go first, for whatever reason this one goes by TCP.
     if pool::has_ended(target) {
         redispatch::orphans_of(target);
+    }
+    if process_mode::is_off() {
+        queued_connects::leave_for_operator();
     }
     page().count(Counter::ConnectsTcp);
     page().fallback(reason);

@@ -106,6 +106,12 @@ pub fn has_ended(dest: SocketAddr) -> bool {
     sweep(t) || waited.ended
 }
 
+/// Whether a server is just passing on the connects that wait on one of the links to `dest`.
+pub fn is_handed_on(dest: SocketAddr) -> bool {
+    let _order = POOL.lock();
+    known(dest, false).is_some_and(|t| links(t).any(is_handing_on))
+}
+
 /// What [`when_handed_on`] came to.
 struct Waited {
     /// Whether it has waited, so that the links are to be looked at anew.
@@ -115,11 +121,17 @@ struct Waited {
 }
 
 /// Waits briefly, without the lock, if a server is just passing on the connects that wait on one of the links. A stopped
-/// server is not waited for long, and only once.
+/// server is not waited for long, and only once; one that this user trusts, and that goes on, for as long as it takes.
 fn when_handed_on(t: &'static Target, mut order: Guard<'static>) -> (Guard<'static>, Waited) {
     let mut until = None;
-    let mut ended = false;
+    let (mut ended, mut taken) = (false, 0);
     while links(t).any(is_handing_on) {
+        let of_trusted = |link: &&Link| is_handing_on(link) && link.trust_is_mutual();
+        let numbers = links(t).filter(of_trusted).filter_map(Link::segment).map(Segment::connects_taken);
+        let now = numbers.fold(0, u64::wrapping_add);
+        if core::mem::replace(&mut taken, now) != now {
+            until = None;
+        }
         drop(order);
         let over = lock::interrupted() || until.get_or_insert_with(|| Deadline::within(timeouts::HANDING_ON)).passed();
         if !over {

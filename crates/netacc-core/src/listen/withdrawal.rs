@@ -81,11 +81,12 @@ pub(crate) fn announce(l: &Listener, leaves: bool) {
     l.links().filter_map(Link::segment).filter(|seg| seg.server() == from).for_each(|seg| seg.set_server(to));
 }
 
-/// Whether connections wait at the kernel's listener `fd`, and connects that were [noted](note_waiting) still wait in shared
-/// memory. Those are older, and would come behind if they were handed on now. While the caller `is_patient`, everything that
+/// Whether connects that were [noted](note_waiting) have to be accepted before the listener `fd` is left to the kernel: they
+/// wait in shared memory, and connections in the kernel's queue, which are younger, would come before them; or their client is
+/// another user's, so that they cannot be handed on, and perhaps makes no call by which it would make them once more. While the caller `is_patient`, everything that
 /// waits at this moment is noted, and clients at the doors count as well. Afterwards no further connects are noted, so the number
 /// of those that the caller has to wait for only falls.
-pub(crate) fn would_reorder(l: &Listener, fd: i32, is_patient: bool) -> bool {
+pub(crate) fn must_stay(l: &Listener, fd: i32, is_patient: bool) -> bool {
     if is_patient {
         note_waiting(l);
     }
@@ -94,10 +95,10 @@ pub(crate) fn would_reorder(l: &Listener, fd: i32, is_patient: bool) -> bool {
         let taken = link.segment().filter(|_| link.has_queued()).map(Segment::connects_taken);
         taken.is_some_and(|taken| precedes_count(taken, filled))
     };
-    tcp_ready(fd) && {
-        let _g = l.lock.lock();
-        l.links().any(noted) || (is_patient && l.doors().any(readable))
-    }
+    let has_younger = tcp_ready(fd);
+    let _g = l.lock.lock();
+    let would_reorder = has_younger && (l.links().any(noted) || (is_patient && l.doors().any(readable)));
+    would_reorder || l.links().any(|link| !link.trust_is_mutual() && noted(link))
 }
 
 /// To be called when a thread has accepted a connection and goes off to serve it, for any time. Passes the connects that

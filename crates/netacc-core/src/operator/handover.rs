@@ -56,7 +56,8 @@ enum Line {
     Cancelled(usize),
     /// A destination to which a connect has gone by TCP that may still wait in the kernel's queue.
     Queue(SocketAddr),
-    /// A listener, or a bound socket that may become one, and whether the program has waited on it.
+    /// A listener, or a socket that is not connected yet, and whether the program has waited on it. What the other copy does not
+    /// know connects by TCP unseen, and later connects over shared memory would be accepted before.
     Listener(i32, bool),
     Connection(Connection),
     /// SO_RCVTIMEO and SO_SNDTIMEO (ns), SO_LINGER as [`Socket::linger`] has it, and [`Socket::member`], of a connection that
@@ -64,6 +65,8 @@ enum Line {
     Times(i32, [u64; 4]),
     /// An option of such a connection: the descriptor, level, name and value.
     Option(i32, i32, i32, i32),
+    /// What SO_COOKIE has told the program of a socket.
+    Cookie(i32, u64),
     Epoll(Instance),
     /// Another number of an epoll instance, and the one that was said before.
     EpollToo(i32, i32),
@@ -77,9 +80,7 @@ enum Line {
 /// The kernel cannot serve an epoll instance alone; nothing has changed then.
 pub(super) fn write(was_off: bool) -> Result<String> {
     let mut lines = Vec::new();
-    if was_off {
-        lines.push(Line::Off);
-    }
+    lines.extend(was_off.then_some(Line::Off));
     lines.extend(mem::is_locking().then_some(Line::Locking));
     lines.extend(origin::noted().map(|origin| Line::Origin(origin.words())));
     lines.extend(descendants::held().map(Line::Held));
@@ -88,7 +89,7 @@ pub(super) fn write(was_off: bool) -> Result<String> {
     lines.extend(Some(shared::page_of_flags()).filter(|page| *page != 0).map(Line::Flags));
     let mut instances = Vec::new();
     table::each(0, usize::MAX, |fd, entry| match entry {
-        Entry::Socket(r) if adopt::may_listen(fd) => {
+        Entry::Socket(r) if r.obj.path() == Path::New || adopt::may_listen(fd) => {
             if !epolls::is_one_shot(fd) {
                 lines.push(Line::Listener(fd, !r.obj.is_inherited() && adopt::listens(fd)));
             }
@@ -129,12 +130,17 @@ pub(super) fn write(was_off: bool) -> Result<String> {
             entered.push(Line::EpollToo(fd, instance.fd));
         }
     }
-    // Sockets first, then instances, then what is registered with them.
+    // Sockets first, then what belongs to them, then instances, then what is registered with them.
+    table::each_socket(|fd, r| lines.extend(cookie(fd, r.obj)));
     lines.extend(entered);
     lines.extend(watches);
     let mut text = String::new();
     lines.iter().for_each(|line| put(&mut text, line));
     Ok(text)
+}
+
+fn cookie(fd: i32, s: &Socket) -> Option<Line> {
+    Some(s.cookie.load(Ordering::Relaxed)).filter(|cookie| *cookie != 0).map(|cookie| Line::Cookie(fd, cookie))
 }
 
 /// The words of [`Line::Times`].
@@ -178,6 +184,7 @@ fn put(text: &mut String, line: &Line) {
             writeln!(text)
         }
         Line::Times(fd, [rcv, snd, linger, member]) => writeln!(text, "times {fd} {rcv} {snd} {linger} {member}"),
+        Line::Cookie(fd, cookie) => writeln!(text, "cookie {fd} {cookie}"),
         Line::Option(fd, level, name, value) => writeln!(text, "option {fd} {level} {name} {value}"),
         Line::Epoll(Instance { fd, flags, usage, mixed }) => {
             writeln!(text, "epoll {fd} {flags} {usage} {}", u8::from(mixed))
@@ -222,6 +229,7 @@ fn parse(line: &str) -> Option<Line> {
         }),
         "times" => Line::Times(word(words)?, [word(words)?, word(words)?, word(words)?, word(words)?]),
         "option" => Line::Option(word(words)?, word(words)?, word(words)?, word(words)?),
+        "cookie" => Line::Cookie(word(words)?, word(words)?),
         "epoll" => Line::Epoll(Instance {
             fd: word(words)?,
             flags: word(words)?,
@@ -280,6 +288,11 @@ pub(super) fn read(text: &str) {
                 if let Some(r) = table::socket(fd) {
                     let _g = r.obj.meta.lock();
                     r.obj.opts.set(level, name, value);
+                }
+            }
+            Line::Cookie(fd, cookie) => {
+                if let Some(r) = table::socket(fd) {
+                    r.obj.cookie.store(cookie, Ordering::Relaxed);
                 }
             }
             Line::Epoll(instance) => epolls::enter(instance),
@@ -342,6 +355,7 @@ mod tests {
             Line::Connection(Connection { addresses: six, rest, ..connection }),
             Line::Times(7, [50_000_000, 0, 1 << 32 | 3, 0]),
             Line::Option(7, 6, 1, -1),
+            Line::Cookie(7, 650_085),
             Line::Epoll(Instance { fd: 5, flags: 9, usage: 1, mixed: true }),
             Line::Epoll(Instance { fd: 8, flags: 9, usage: 2, mixed: false }),
             Line::EpollToo(6, 5),

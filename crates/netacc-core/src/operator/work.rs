@@ -138,14 +138,14 @@ fn off() {
     LEFT.store(0, Ordering::Relaxed);
 }
 
-/// Leaves a listener to the kernel, unless that would reverse the order in which its connections are accepted: then the
-/// program first accepts what waits in shared memory, and this is tried again. Returns whether it is the kernel's.
+/// Leaves a listener to the kernel, unless that would reverse the order in which its connections are accepted, or leave another
+/// user's behind: then the program first accepts what waits in shared memory, and this is tried again. Returns whether it is the kernel's.
 fn leave_listener(fd: i32, s: &'static Socket) -> bool {
     if let Some(l) = s.listener().filter(|_| s.path() == Path::Listener) {
         // Before the look at the kernel's queue: a client that connects by TCP from here on waits for the outcome.
         withdrawal::announce(l, true);
         let is_patient = PAUSE.load(Ordering::Relaxed) < RETRY_LONGEST;
-        if withdrawal::would_reorder(l, l.kernel_fd(fd), is_patient) {
+        if withdrawal::must_stay(l, l.kernel_fd(fd), is_patient) {
             withdrawal::announce(l, false);
             return false;
         }

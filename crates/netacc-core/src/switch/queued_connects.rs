@@ -10,7 +10,7 @@
 //! watched in the same way: if the engine thread does not get to connect their queue pair, no other thread would make
 //! them again.
 
-use crate::conn::kernel_queue;
+use crate::conn::{kernel_queue, pool};
 use crate::fd::table;
 use crate::object::reference::Ref;
 use crate::object::socket::{SHARED, Socket};
@@ -25,7 +25,7 @@ use netacc_sys::time::Deadline;
 use netacc_sys::{lock, raw, time};
 use netacc_transport::rdma::engine;
 use netacc_transport::shm::segment::{Segment, ServedBy};
-use netacc_transport::shm::{Link, ServerState, ShmEndpoint, redial, rendezvous};
+use netacc_transport::shm::{Link, ServerState, ShmEndpoint, is_handing_on, redial, rendezvous};
 
 const QUEUED_CONNECT: u64 = time::ns(timeouts::QUEUED_CONNECT);
 const MOVES: u64 = time::ns(timeouts::QUEUED_CONNECT_MOVES);
@@ -164,13 +164,13 @@ pub fn leave_for_operator() {
     }
 }
 
-/// Whether [`leave_for_operator`] has left the connect where it waits.
+/// Whether [`leave_for_operator`] has left the connect where it waits, or its server is about to pass it on to the kernel's queue.
 pub fn is_left_behind(s: &Socket) -> bool {
-    ANY.load(Ordering::Relaxed) != 0
-        && s.is_shm()
-        && !s.has(SHARED)
-        && s.endpoint()
-            .is_some_and(|ep| ep.side.is_queued() && !ep.side.is_remote() && may_be_accepted_elsewhere(s, ep))
+    let stays = |ep: &ShmEndpoint| {
+        let may_move = ANY.load(Ordering::Relaxed) != 0 && may_be_accepted_elsewhere(s, ep);
+        ep.side.is_queued() && !ep.side.is_remote() && (may_move || is_handing_on(ep.side.link()))
+    };
+    s.is_shm() && !s.has(SHARED) && s.endpoint().is_some_and(stays)
 }
 
 /// Whether another process than the one that has the connect in its queue, or is the first to take its link up, may accept it.
@@ -207,8 +207,9 @@ fn leave_queues(may_stay_behind: impl Fn(&Socket, &ShmEndpoint) -> bool, why: Re
         let (mut queue, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|(of, ..)| *of == key);
         // A socket with several numbers is found several times.
         queue.dedup_by_key(|(.., r)| core::ptr::from_ref(r.obj));
-        // In the kernel's queue they would come behind younger ones that are there already.
-        if by_link || !kernel_queue::holds_ours(key.0) {
+        // In the kernel's queue they would come behind younger ones that are there already, and before older ones that a server is
+        // just passing on.
+        if by_link || !(kernel_queue::holds_ours(key.0) || pool::is_handed_on(key.0)) {
             redispatch::bypass(&queue.into_iter().map(|(.., r)| r).collect::<Vec<_>>(), why);
         }
         found = others;
