@@ -106,6 +106,40 @@ class Redis:
         self.server.stop()
 
 
+class Memcached:
+    """A server whose first thread accepts, and passes the connections to two others."""
+
+    def __init__(self, side):
+        self.side = side
+        self.address, self.port = world.end(side.kind, "server").address, next(_ports)
+        self.server = start(side, "server", ["memcached", "-u", "root", "-l", self.address, "-p", self.port, "-U", 0, "-t", 2])
+        try:
+            wait_until(self._listens, 60, f"{side.title}: memcached on port {self.port}")
+            await_rdma(side, self.server, self.port)
+        except (proc.Failed, TimeoutError) as error:
+            self.close()
+            raise Failed(f"memcached: {error}") from None
+
+    def _listens(self):
+        space = world.inside(world.end(self.side.kind, "server").namespace)
+        return bool(world.command(*space, "ss", "-ltnH", f"sport = {self.port}").strip())
+
+    def rate(self, clients, requests, limit):
+        """Requests per second, one in ten of which stores a value of 1,024 bytes."""
+        argv = ["memcaslap", "-s", f"{self.address}:{self.port}", "-T", 1, "-c", clients, "-x", requests]
+        try:
+            done = proc.run(self.side.command("client", argv), self.side.environment(), limit)
+        except proc.Failed as error:
+            raise Failed(str(error)[:200]) from None
+        found = re.search(r"TPS: (\d+)", done.output)
+        if not found:
+            raise Failed(f"memcaslap said {done.output[-200:]}")
+        return float(found[1])
+
+    def close(self):
+        self.server.stop()
+
+
 def device(side, round_trips, messages):
     """The verbs alone, by rdma_pingpong: a round trip of 60 bytes and a stream of messages of 4,000."""
     address = world.end(side.kind, "server").address

@@ -28,6 +28,8 @@ ROWS = (
     Row("cpu50", "  CPU per request", "us"),
     Row("set100", "redis SET, 100 clients", "requests/s", (("rxe", 0.6), ("siw", 0.6)), more=True, digits=0),
     Row("cpu100", "  CPU per request", "us"),
+    Row("mc1", "memcached with 2 threads, 1 client", "requests/s", more=True, digits=0),
+    Row("mc10", "memcached with 2 threads, 10 clients", "requests/s", more=True, digits=0),
 )
 # Figures that are measured together with another one.
 WITH = ("cpu50", "cpu100", "first_answer", "new_answer", "again_answer")

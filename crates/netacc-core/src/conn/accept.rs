@@ -316,9 +316,9 @@ fn sleep_while_kernels(fd: i32, r: Ref<Socket>, until: Deadline) -> Answer<bool>
         let mut set = WaitSet::new();
         let at = set.add(number, libc::POLLIN);
         bell.watch(&mut set);
-        let all = progress::ProgressScope::All;
+        let scope = progress::ProgressScope::Bystander;
         let wake = queued_connects::within(until);
-        let slept = sleep::sleep(&mut set, all, wake, &mut signals, |_| {});
+        let slept = sleep::sleep(&mut set, scope, wake, &mut signals, |_| {});
         bell.silence();
         match slept {
             Ok(_) if is_replaced() => {}
@@ -354,7 +354,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener, deadline: 
             l.disarm(&set);
             Ok(1)
         } else {
-            sleep::sleep(&mut set, progress::ProgressScope::All, until, &mut signals, |set| l.disarm(set))
+            sleep::sleep(&mut set, progress::ProgressScope::Bystander, until, &mut signals, |set| l.disarm(set))
         };
         bell.silence();
         match slept {

@@ -39,6 +39,7 @@ pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Sub
     w.epoll.set(Some(e));
     w.ready_set.set(ch);
     w.users.set(0);
+    w.remote.set(0);
     w.active.set(false);
     w.link.store(Some(link));
     w.next.set(e.watches.get());
@@ -172,6 +173,9 @@ pub(crate) fn attach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: &'static 
     }
     let Ok(w) = get(e, ep.side.link()) else { return Attached::Nowhere };
     w.users.add(1);
+    if ep.side.is_remote() {
+        count_remote(e, w, 1);
+    }
     ep.registration.store(core::ptr::from_ref(reg) as usize, Ordering::Release);
     ep.subscribe(w.ready_set.get());
     Attached::Here
@@ -218,6 +222,9 @@ pub(crate) fn detach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: &'static 
     ep.subscribe(0);
     if let Some(w) = find(e, ep.side.link()) {
         w.users.set(w.users.get().saturating_sub(1));
+        if ep.side.is_remote() {
+            count_remote(e, w, -1);
+        }
         drop_if_useless(e, w);
     }
 }
@@ -232,7 +239,16 @@ pub(crate) fn drop_if_useless(e: &'static Epoll, w: &'static Subscription) {
     }
 }
 
+/// Adds `by` to the connections over RDMA that report by the subscription. Under `STRUCTURE`. A thread that is about to
+/// sleep takes the number as a hint.
+fn count_remote(e: &Epoll, w: &Subscription, by: i32) {
+    for count in [&w.remote, &e.remote] {
+        count.set(count.get().saturating_add_signed(by));
+    }
+}
+
 fn drop_subscription(e: &'static Epoll, w: &'static Subscription) {
+    count_remote(e, w, -w.remote.get().cast_signed());
     e.watches.take_out(w, |w| &w.next);
     let link = {
         let _g = e.lock.lock();

@@ -27,7 +27,7 @@ use netacc_sys::time::Deadline;
 use netacc_sys::{cancel, cpu, delivery, raw, time, user, visits};
 use netacc_transport::WaitSet;
 use netacc_transport::rdma::engine::progress;
-use netacc_transport::rdma::engine::progress::{ArmOutcome, ProgressScope};
+use netacc_transport::rdma::engine::progress::ArmOutcome;
 use netacc_transport::wait::longer;
 
 /// Time (ticks, some 50 microseconds) after which the kernel's set is polled while accelerated connections keep having
@@ -312,7 +312,7 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32, signals: &mut CallSignals) 
     if queues.ready(e) {
         span.left = 0;
     }
-    let token = if quiet && span.left != 0 { progress::arm(&mut set, ProgressScope::All) } else { ArmOutcome::No };
+    let token = if quiet && span.left != 0 { progress::arm(&mut set, e.scope()) } else { ArmOutcome::No };
     if matches!(token, ArmOutcome::Ready) {
         span.left = 0;
     }

@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::Pooled;
 use netacc_sys::{AtomicRef, Lock, Locked, SharedCell, lock_rank};
+use netacc_transport::rdma::engine::progress::ProgressScope;
 
 /// Guards every list of registrations and subscriptions.
 pub(crate) static STRUCTURE: Lock<{ lock_rank::STRUCTURE }> = Lock::new();
@@ -158,6 +159,8 @@ pub struct Epoll {
     /// Number of registrations of listeners whose queues a sleeping thread registers with.
     pub(crate) listened: SharedCell<u32>,
     pub(crate) nested: AtomicU32,
+    /// Number of connections over RDMA that report by its subscriptions. Written under `STRUCTURE`.
+    pub(crate) remote: SharedCell<u32>,
     /// Set once the instance was registered in another one: its events are counted in `news` for that one.
     pub(crate) inner: SharedCell<bool>,
     pub(crate) sleepers: AtomicU32,
@@ -268,6 +271,15 @@ impl Epoll {
     pub(crate) fn add_ours(&self, by: i32) {
         // Release: a thread that sees the new number sees the registration.
         self.ours.store(self.ours.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Release);
+    }
+
+    /// Whose progress a thread makes that sleeps in the instance. A thread whose instance has listeners alone, as one that
+    /// hands connections to others, gives way to those.
+    pub(crate) fn scope(&self) -> ProgressScope {
+        // These are hints, with which a thread takes the poller token that another one should have, or leaves it.
+        // Relaxed for the same reason.
+        let any = self.remote.get() != 0 || self.polled.get() != 0 || self.nested.load(Ordering::Relaxed) != 0;
+        if any { ProgressScope::All } else { ProgressScope::Bystander }
     }
 
     /// Whether the instance is registered in another one.

@@ -18,6 +18,8 @@ pub struct Subscription {
     pub(crate) ready_set: SharedCell<u32>,
     /// Number of registrations that use it; under `STRUCTURE`.
     pub(crate) users: SharedCell<u32>,
+    /// Number of connections over RDMA among them; under `STRUCTURE`.
+    pub(crate) remote: SharedCell<u32>,
     /// Set while it is in the active list: its ready set is checked in every round, so the peer need not write the
     /// waker.
     pub(crate) active: SharedCell<bool>,

@@ -241,7 +241,7 @@ pub fn wait(fd: i32, r: Ref<Socket>) -> Answer<()> {
         }
         let mut set = WaitSet::new();
         set.add(fd, libc::POLLIN | libc::POLLRDHUP);
-        match sleep::sleep(&mut set, progress::ProgressScope::All, deadline, &mut signals, |_| {}) {
+        match sleep::sleep(&mut set, progress::ProgressScope::Bystander, deadline, &mut signals, |_| {}) {
             Ok(0) if deadline.passed() => return Err(Fail::AGAIN),
             Ok(_) if set.revents(0) == 0 => {}
             Ok(_) => {

@@ -6,6 +6,11 @@
 //! looks every few milliseconds whether the program still does the work. All this is per engine: a thread that works on
 //! one connection does it for that connection's engine only ([`ProgressScope`]).
 //!
+//! **The token goes to a thread that waits for bytes.** A thread that waits for new connections alone would wake for
+//! each message, and wake the thread that the message is for. It takes the token only if nobody has it, and anybody else
+//! takes it away. The channels then wake both threads once more. From then on it sleeps without the token, until the
+//! engine's thread finds that nobody does the work.
+//!
 //! **No progress is lost.** A thread that finds the lock taken leaves a mark (`progress_wanted`); the thread that gives
 //! the lock back looks at the mark and does the work. **No completion is missed**: while the engine thread sleeps for
 //! long, either it sleeps on the completion channels and the wakers of all links, or a thread with the poller token
@@ -17,12 +22,12 @@
 use crate::WaitSet;
 use crate::rdma::engine::cell::{self, EngineCell};
 use crate::rdma::engine::mux::reader::Reader;
-use crate::rdma::engine::sleep::SleepOn;
+use crate::rdma::engine::sleep::{Poller, SleepOn};
 use crate::rdma::engine::status::MOST;
 use crate::rdma::engine::worker::Engine;
 use crate::rdma::{Armed, Device};
 use crate::shm::ShmEndpoint;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_sys::lock;
 
 /// Largest number of rounds of one call; what is left then is done by the engine thread.
@@ -35,7 +40,12 @@ pub struct PollerToken {
     first: usize,
     /// The engines of those channels, a bit for each.
     engines: u64,
+    /// The turn that it has: see [`Poller::turn`].
+    turn: u32,
 }
+
+/// The number of the latest token.
+static TURNS: AtomicU32 = AtomicU32::new(0);
 
 const _: () = assert!(MOST <= u64::BITS as usize);
 
@@ -44,6 +54,9 @@ const _: () = assert!(MOST <= u64::BITS as usize);
 pub enum ProgressScope {
     /// All engines of the process.
     All,
+    /// All engines of the process, for a thread that waits for no bytes of a connection over RDMA: it gives way to one
+    /// that does.
+    Bystander,
     /// This engine alone.
     One(usize),
 }
@@ -56,7 +69,7 @@ impl ProgressScope {
 
     fn has(self, n: usize) -> bool {
         match self {
-            ProgressScope::All => true,
+            ProgressScope::All | ProgressScope::Bystander => true,
             ProgressScope::One(one) => one == n,
         }
     }
@@ -109,14 +122,17 @@ pub fn arm(set: &mut WaitSet, scope: ProgressScope) -> ArmOutcome {
     if all.is_empty() || lock::interrupted() {
         return ArmOutcome::No;
     }
-    let mut token = PollerToken { first: set.len(), engines: 0 };
+    // Relaxed: only that no two tokens have the same number counts.
+    let turn = TURNS.fetch_add(1, Ordering::Relaxed);
+    let poller = Poller { channels: 0, turn, gives_way: matches!(scope, ProgressScope::Bystander) };
+    let mut token = PollerToken { first: set.len(), engines: 0, turn };
     let mut look = false;
     for (n, place) in all.iter().enumerate() {
         // Relaxed: an engine that this thread does not listen to is listened to by the engine's own thread.
         if !scope.has(n) || place.status.devices.load(Ordering::Relaxed) == 0 {
             continue;
         }
-        match place.with(|e| e.arm_poller(set)) {
+        match place.with(|e| e.arm_poller(set, poller)) {
             None | Some(Took::Nothing) => {}
             Some(Took::Ready) => {
                 look = true;
@@ -142,7 +158,8 @@ pub fn disarm(token: PollerToken, set: &WaitSet, progress: bool) {
     while engines != 0 {
         let n = engines.trailing_zeros() as usize;
         engines &= engines - 1;
-        at += cell::at(n).and_then(|cell| cell.with(|e| e.disarm_poller(set, at, progress))).unwrap_or(0);
+        let turn = token.turn;
+        at += cell::at(n).and_then(|cell| cell.with(|e| e.disarm_poller(set, at, turn, progress))).unwrap_or(0);
     }
 }
 
@@ -189,8 +206,13 @@ impl Engine {
         }
     }
 
-    fn arm_poller(&mut self, set: &mut WaitSet) -> Took {
-        if self.sleep.poller.is_some() || self.sleep.on == SleepOn::All || self.mux.qps.devices.is_empty() {
+    fn arm_poller(&mut self, set: &mut WaitSet, poller: Poller) -> Took {
+        let taken = match self.sleep.poller {
+            _ if poller.gives_way && self.sleep.claimed => true,
+            Some(other) => poller.gives_way || !other.gives_way,
+            None => false,
+        };
+        if taken || self.sleep.on == SleepOn::All || self.mux.qps.devices.is_empty() {
             return Took::Nothing;
         }
         self.sleep.arm(&self.mux.qps.devices);
@@ -199,18 +221,25 @@ impl Engine {
             self.progress_for(None);
             return Took::Ready;
         }
-        (self.sleep.poller, self.sleep.doubted) = (Some(self.mux.qps.devices.len()), false);
+        let channels = self.mux.qps.devices.len();
+        (self.sleep.poller, self.sleep.doubted) = (Some(Poller { channels, ..poller }), false);
+        self.sleep.claimed = !poller.gives_way;
         for fd in self.mux.qps.devices.iter().map(Device::fd) {
             set.add(fd, libc::POLLIN);
         }
         Took::Channels
     }
 
-    /// Gives the poller token back. The channels were at `first` in the set; returns their number.
-    fn disarm_poller(&mut self, set: &WaitSet, first: usize, progress: bool) -> usize {
-        // A thread that took the poller token from us meanwhile may have found another number of devices: an event too
-        // many is harmless, and the next thread with the poller token finds one that we miss.
-        let channels = self.sleep.poller.take().unwrap_or(self.mux.qps.devices.len());
+    /// Gives the poller token of this turn back, unless another thread has taken it. The channels were at `first` in the
+    /// set; returns their number.
+    fn disarm_poller(&mut self, set: &WaitSet, first: usize, turn: u32, progress: bool) -> usize {
+        // Once it was taken, there may be another number of devices: an event too many is harmless, and the thread with
+        // the token finds one that we miss.
+        let channels = match self.sleep.poller {
+            Some(poller) if poller.turn == turn => poller.channels,
+            _ => self.mux.qps.devices.len(),
+        };
+        self.sleep.poller = self.sleep.poller.filter(|poller| poller.turn != turn);
         if (first..first + channels).any(|at| set.revents(at) != 0) {
             self.sleep.take_events(&self.mux.qps.devices, channels);
         }

@@ -19,6 +19,17 @@ pub(super) enum SleepOn {
     Others,
 }
 
+/// A thread of the program that sleeps on the completion channels.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Poller {
+    /// The number of devices whose channels it has.
+    pub channels: usize,
+    /// Which sleep it is: no two have the same number.
+    pub turn: u32,
+    /// Whether it waits for no bytes, and gives way to a thread that does.
+    pub gives_way: bool,
+}
+
 /// What an engine's thread sleeps on, and what the completion channels report.
 #[derive(Debug)]
 pub(super) struct Sleep {
@@ -26,9 +37,10 @@ pub(super) struct Sleep {
     pub on: SleepOn,
     /// The completions that the queues will report to the channels, once.
     pub armed: Armed,
-    /// Set while a thread of the program sleeps on the completion channels: the number of devices whose channels it
-    /// has.
-    pub poller: Option<usize>,
+    /// Set while a thread of the program sleeps on the completion channels.
+    pub poller: Option<Poller>,
+    /// Set while threads that wait for bytes take the token: others then leave it to them.
+    pub claimed: bool,
     /// Set once completions were found that the thread had not been told of.
     pub doubted: bool,
     /// The turns of the program's threads ([`EngineStatus::progress_count`]) that the thread knows of.
@@ -37,7 +49,7 @@ pub(super) struct Sleep {
 
 impl Default for Sleep {
     fn default() -> Sleep {
-        Sleep { on: SleepOn::Awake, armed: Armed::No, poller: None, doubted: false, progress_seen: 0 }
+        Sleep { on: SleepOn::Awake, armed: Armed::No, poller: None, claimed: false, doubted: false, progress_seen: 0 }
     }
 }
 
@@ -69,7 +81,7 @@ impl Sleep {
     pub fn channels(&self, sleep: SleepOn, all: usize) -> Range<usize> {
         match sleep {
             SleepOn::All | SleepOn::Awake => 0..all,
-            SleepOn::Brief | SleepOn::Others => self.poller.unwrap_or(all)..all,
+            SleepOn::Brief | SleepOn::Others => self.poller.map_or(all, |poller| poller.channels)..all,
         }
     }
 
@@ -80,7 +92,10 @@ impl Sleep {
         match self.poller {
             _ if driven => SleepOn::Brief,
             Some(_) => SleepOn::Others,
-            None => SleepOn::All,
+            None => {
+                self.claimed = false;
+                SleepOn::All
+            }
         }
     }
 
