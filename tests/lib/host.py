@@ -152,6 +152,18 @@ def descendants(pid):
     return sorted(found)
 
 
+def processor(pid):
+    """Seconds of processor that a process, its descendants, and those that any of them has waited for have used so far."""
+    total = 0
+    for p in tree(pid):
+        try:
+            with open(f"/proc/{p}/stat", errors="replace") as f:
+                total += sum(map(int, f.read().rpartition(")")[2].split()[11:15]))
+        except OSError:
+            pass
+    return total / os.sysconf("SC_CLK_TCK")
+
+
 def tree(pid):
     return [pid] + descendants(pid)
 
