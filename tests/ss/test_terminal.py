@@ -1,6 +1,7 @@
 """On a terminal: what fits, what the keys do, and that it is given back as it was, whatever ends the watch."""
 
 import os
+import pathlib
 import re
 import signal
 import time
@@ -43,7 +44,7 @@ def tables_fit(ctx):
                 shown = Terminal(ctx, columns, 24, *argv)
                 equal(shown.end(), 0, f"status of {argv}")
                 lines = [strip(line) for line in shown.text.replace("\r\n", "\n").split("\n")]
-                wide = [line for line in lines if len(line) > columns and not line.startswith("netacc_ss: ")]
+                wide = [line for line in lines if len(line) > columns]
                 check(not wide, f"wider than {columns}: {wide[:2]}")
                 check("\x1b[1m" in shown.text, "titles are bold")
                 shown.close()
@@ -70,6 +71,27 @@ def tables_fit(ctx):
         bright.end()
         check("\x1b" in bright.text, "an empty NO_COLOR says nothing")
         bright.close()
+
+
+@case(modes=("both",), limit=180)
+def nothing_is_wider_than_the_terminal(ctx):
+    """Lists, findings, complaints and wrong command lines are folded between words, on standard error too."""
+    server = redis_server.start(ctx)
+    tools = pathlib.Path(monitor.command()).parent
+    for columns in (20, 80):
+        for tool, *argv in (("netacc_ss",), ("netacc_ss", "-s", "sock"), ("netacc_ss", "--explain", server.pid), ("netacc_ss", "-c"),
+                            ("netacc_ss", "-p", "4294967295"), ("netacc_ss", "-s", "sock", "state", "bogus"), ("netacc_ss", "-s", "bogus"),
+                            ("netacc_ctl", "status"), ("netacc_ctl", "off", "no-such-program"), ("netacc_ctl", "bogus"),
+                            ("netacc_check", f"localhost:{server.port}"), ("netacc_check", "redis-server"), ("netacc_check", "no-such-program"),
+                            ("netacc_check", "--facts", "no-such-file"), ("netacc_run", "no-such-program"), ("netacc_run", "-p", "x", "true"),
+                            ("netacc_bench", "bogus"), ("netacc_bench", "client", "--bogus")):
+            shown = Terminal(ctx, columns, 24, *argv, program=tools / tool)
+            shown.end()
+            lines = [strip(line) for line in shown.text.replace("\r", "").split("\n")]
+            shown.close()
+            # Only a word that is longer is.
+            wide = [line for line in lines if len(line) > columns and " " in line.strip().replace("l A", "l-A").replace("r A", "r-A")]
+            check(not wide and len(lines) > 1, f"wider than {columns}: {tool} {argv}: {wide or lines}")
 
 
 @case(modes=("both",))

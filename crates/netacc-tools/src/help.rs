@@ -3,10 +3,10 @@
 use std::io::{self, Write};
 
 use clap::error::ErrorKind;
-use clap::{Command, Parser};
+use clap::{Command, Error, Parser};
 use unicode_width::UnicodeWidthChar;
 
-use crate::terminal::{Style, print};
+use crate::terminal::{Style, note, print};
 
 /// The width of a help text that goes to no terminal: to a pager, a file, or a mail.
 const NO_TERMINAL: usize = 100;
@@ -18,7 +18,7 @@ const UNWRITTEN: i32 = 2;
 #[must_use]
 pub fn parse<A: Parser>() -> A {
     let matches = matches(A::command());
-    A::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    A::from_arg_matches(&matches).unwrap_or_else(|error| refuse(&error))
 }
 
 /// Reads the command line by a definition.
@@ -26,20 +26,31 @@ pub fn matches(command: Command) -> clap::ArgMatches {
     let name = command.get_name().to_owned();
     command.try_get_matches().unwrap_or_else(|error| {
         if !matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-            error.exit();
+            refuse(&error);
         }
         // clap folds by itself only with a crate that builds rustix with std, which the preloaded library does not have.
         // It also takes an output that cannot be written for one that was.
         let style = Style::of_stdout();
-        let text = if style.colour { error.render().ansi().to_string() } else { error.render().to_string() };
-        let text = folded(&text, style.width.unwrap_or(NO_TERMINAL));
+        let text = folded(&rendered(&error, style), style.width.unwrap_or(NO_TERMINAL));
         if let Err(message) = print(&text) {
-            // Nobody is left to tell when stderr is gone.
-            let _ = writeln!(io::stderr(), "{name}: {message}");
+            note(&name, message);
             std::process::exit(UNWRITTEN);
         }
         std::process::exit(0);
     })
+}
+
+/// Ends the process with what is wrong about the command line.
+pub fn refuse(error: &Error) -> ! {
+    let style = Style::of_stderr();
+    let text = folded(&rendered(error, style), style.width.unwrap_or(usize::MAX));
+    // Nobody is left to tell when standard error is gone.
+    let _ = io::stderr().write_all(text.as_bytes());
+    std::process::exit(error.exit_code())
+}
+
+fn rendered(error: &Error, style: Style) -> String {
+    if style.colour { error.render().ansi().to_string() } else { error.render().to_string() }
 }
 
 /// Folds the lines that are longer than `width`. A line goes on below the column where its description begins, which is
@@ -83,6 +94,10 @@ fn fold(line: &str, width: usize, out: &mut String) {
     for (number, word) in rest.split(|cell| cell.text == " ").enumerate() {
         let len: usize = word.iter().map(|cell| cell.width).sum();
         if number > 0 && column + 1 + len > width && column > indent {
+            // A line does not begin with the rest of a gap.
+            if len == 0 {
+                continue;
+            }
             out.truncate(out.trim_end_matches(' ').len());
             out.push('\n');
             out.push_str(&" ".repeat(indent));
@@ -146,6 +161,7 @@ mod tests {
         let wanted = "Usage: x [OPTIONS]\n\n  -a, --all  Shows all of it, and\n             more than that\n  b  c\n";
         assert_eq!(folded(text, 33), wanted);
         assert_eq!(folded(text, 80), text);
+        assert_eq!(folded("  --all    More of it\n", 8), "  --all\n  More\n  of it\n", "no rest of a gap");
         let narrow = "Usage: x\n[OPTIONS]\n\n  -a, --all\n  Shows all of\n  it, and more\n  than that\n  b  c\n";
         assert_eq!(folded(text, 17), narrow, "no room beside the option");
         assert_eq!(

@@ -1,6 +1,7 @@
-//! What a terminal at standard output is like, and text folded to its width.
+//! What a terminal at standard output or standard error is like, and text folded to its width.
 
-use std::fmt::Write as _;
+use std::ffi::CStr;
+use std::fmt::{Display, Write as _};
 use std::io::{self, IsTerminal, Write as _};
 
 use rustix::fd::OwnedFd;
@@ -29,6 +30,16 @@ impl Style {
         Self { colour: terminal && colours_welcome(), width: terminal.then(columns).flatten() }
     }
 
+    /// What suits standard error.
+    #[must_use]
+    pub fn of_stderr() -> Self {
+        let terminal = io::stderr().is_terminal();
+        Self {
+            colour: terminal && colours_welcome(),
+            width: terminal.then(|| again(c"/proc/self/fd/2")).flatten().and_then(|terminal| columns_of(&terminal)),
+        }
+    }
+
     /// `text` between the escape sequence `on` and its end, if colours are wanted.
     #[must_use]
     pub fn paint(&self, on: &str, text: &str) -> String {
@@ -48,14 +59,22 @@ pub fn colours_welcome() -> bool {
 /// with other programs.
 #[must_use]
 pub fn open_stdout() -> Option<OwnedFd> {
+    again(c"/proc/self/fd/1")
+}
+
+fn again(descriptor: &CStr) -> Option<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-    rustix::fs::open(c"/proc/self/fd/1", flags, Mode::empty()).ok()
+    rustix::fs::open(descriptor, flags, Mode::empty()).ok()
 }
 
 /// How wide the terminal at standard output is.
 #[must_use]
 pub fn columns() -> Option<usize> {
-    let size = rustix::termios::tcgetwinsize(open_stdout()?).ok()?;
+    columns_of(&open_stdout()?)
+}
+
+fn columns_of(terminal: &OwnedFd) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(terminal).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
@@ -72,6 +91,14 @@ pub fn print(text: &str) -> Result<(), String> {
         }
         _ => Ok(()),
     }
+}
+
+/// Writes to standard error what is not part of the output of `tool`. A terminal there gets folded lines.
+pub fn note(tool: &str, message: impl Display) {
+    let mut text = String::new();
+    paragraph(&format!("{tool}: "), &message.to_string(), tool.len() + 2, Style::of_stderr().width, &mut text);
+    // Nobody is left to tell when standard error is gone.
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 /// Writes `text` behind `head`, which takes `indent` columns; further lines begin where the first one did, or near the edge of

@@ -74,7 +74,7 @@ pub fn parse() -> Args {
     let command = Args::command();
     let help = help(&command);
     let matches = crate::help::matches(command.override_help(help));
-    Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    Args::from_arg_matches(&matches).unwrap_or_else(|error| crate::help::refuse(&error))
 }
 
 /// The help text, in the layout of the manual.

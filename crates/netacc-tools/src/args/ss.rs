@@ -169,7 +169,7 @@ impl Args {
     pub fn read() -> Self {
         let mut args: Self = crate::help::parse();
         if let Err((kind, text)) = args.understand() {
-            Self::command().error(kind, text).exit();
+            crate::help::refuse(&Self::command().error(kind, text));
         }
         args
     }

@@ -33,7 +33,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use netacc_tools::terminal::print;
+use netacc_tools::terminal::{self, print};
 
 use args::{Args, ClientArgs, Command, RedisArgs};
 use netacc_tools::args::bench as args;
@@ -99,8 +99,7 @@ fn unwritten(path: &Path, error: &io::Error) -> Failure {
 
 /// Says something that is not part of the output.
 fn note(text: &str) {
-    // Nobody is left to tell when stderr is gone.
-    let _ = writeln!(io::stderr(), "netacc_bench: {text}");
+    terminal::note("netacc_bench", text);
 }
 
 /// Says where the server is: those who started it may wait for the line.

@@ -14,10 +14,9 @@ mod rules;
 mod show;
 mod sockets;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
-use netacc_tools::terminal::{self, print};
+use netacc_tools::terminal::{self, note, print};
 
 use args::{Args, Colour};
 use drivers::Drivers;
@@ -46,8 +45,7 @@ fn main() -> ExitCode {
         Ok(_) => ExitCode::SUCCESS,
         Err(message) => {
             for line in message.lines() {
-                // Nobody is left to tell when stderr is gone.
-                let _ = writeln!(io::stderr(), "netacc_check: {line}");
+                note("netacc_check", line);
             }
             ExitCode::from(USAGE)
         }

@@ -9,12 +9,11 @@ mod upgrade;
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use netacc_stats::ControlCommand;
 use netacc_tools::args::ctl::{Action, Args};
-use netacc_tools::terminal::{Style, print};
+use netacc_tools::terminal::{self, Style, print};
 use netacc_tools::time;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -120,6 +119,5 @@ const ROUNDS: usize = 4;
 
 /// Says something that is not part of the output.
 fn note(message: impl Display) {
-    // Nobody is left to tell when stderr is gone.
-    let _ = writeln!(io::stderr(), "netacc_ctl: {message}");
+    terminal::note("netacc_ctl", message);
 }

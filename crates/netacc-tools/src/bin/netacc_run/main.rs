@@ -6,6 +6,7 @@ mod settings;
 use std::process::ExitCode;
 
 use netacc_tools::args::run as args;
+use netacc_tools::terminal::note;
 
 /// The status for a wrong option, value or configuration file.
 const USAGE: u8 = 2;
@@ -33,7 +34,5 @@ fn main() -> ExitCode {
 
 /// Says something to the user. It goes to standard error, for standard output belongs to the command.
 fn say(message: &str) {
-    use std::io::Write;
-    // A closed standard error must not keep the command from running.
-    let _ = writeln!(std::io::stderr(), "netacc_run: {message}");
+    note("netacc_run", message);
 }

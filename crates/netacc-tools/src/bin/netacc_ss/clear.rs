@@ -6,6 +6,7 @@
 
 use netacc_conf::Config;
 use netacc_stats_reader::{self as reader, Leftover};
+use netacc_tools::terminal::{Style, paragraph};
 use netacc_tools::{conf_file, environment};
 use netacc_transport::shm::host_access::{self, Unfit};
 use netacc_transport::shm::host_dir::{self, Cleared};
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 use crate::complaint::program;
 
 /// What there was to clear, as text or JSON.
-pub(crate) fn run(json: bool) -> std::io::Result<String> {
+pub(crate) fn run(json: bool, style: Style) -> std::io::Result<String> {
     let held = reader::leftovers()?;
     let dir = directory();
     let cleared = clear(&dir);
@@ -23,28 +24,26 @@ pub(crate) fn run(json: bool) -> std::io::Result<String> {
         let removed = cleared.as_ref().map_or(0, |cleared| cleared.removed);
         return Ok(format!("{:#}\n", json!({ "cleared": removed, "held": each })));
     }
-    let mut out = match &cleared {
-        Ok(Cleared { removed: 1, .. }) => format!("Removed 1 socket of an ended process from {dir}.\n"),
+    let mut out = String::new();
+    let mut say = |text: &str| paragraph("", text, 0, style.width, &mut out);
+    match &cleared {
+        Ok(Cleared { removed: 1, .. }) => say(&format!("Removed 1 socket of an ended process from {dir}.")),
         Ok(Cleared { removed, .. }) if *removed > 0 => {
-            format!("Removed {removed} sockets of ended processes from {dir}.\n")
+            say(&format!("Removed {removed} sockets of ended processes from {dir}."));
         }
-        _ => String::from(
-            "Nothing to clear: NetACC keeps statistics and connections in unnamed memory (memfd)\n\
-             and abstract sockets, which the kernel removes with the last process that uses them.\n",
-        ),
-    };
+        _ => say("Nothing to clear: NetACC keeps statistics and connections in unnamed memory (memfd) and abstract \
+                  sockets, which the kernel removes with the last process that uses them."),
+    }
     match cleared {
         Ok(Cleared { left, .. }) if left > 0 => {
-            out.push_str(&format!("{left} sockets of ended processes in {dir} belong to other users and stay.\n"));
+            say(&format!("{left} sockets of ended processes in {dir} belong to other users and stay."));
         }
-        Err(Some(why)) => out.push_str(&format!("{dir} is not used: {why}.\n")),
+        Err(Some(why)) => say(&format!("{dir} is not used: {why}.")),
         _ => {}
     }
     for Leftover { owner, program: of, holder } in held {
         let name = program(holder).map_or_else(String::new, |name| format!(" ({name})"));
-        out.push_str(&format!(
-            "The page of ended process {owner} ({of}) is held by process {holder}{name}, and ends with it.\n"
-        ));
+        say(&format!("The page of ended process {owner} ({of}) is held by process {holder}{name}, and ends with it."));
     }
     Ok(out)
 }

@@ -100,7 +100,8 @@ fn table(pages: &[Snapshot], style: Style, out: &mut String) {
         ("Bytes-Out", Right),
         ("Since", Left),
     ])
-    .spare(&["Since", "Rdma", "Listen", "State"]);
+    .spare(&["Since", "Rdma", "Listen", "State"])
+    .folds();
     for page in pages {
         let sum = Summary::of(page);
         table.row([

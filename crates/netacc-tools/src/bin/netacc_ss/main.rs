@@ -22,11 +22,11 @@ mod sock;
 mod watch;
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
 use netacc_stats_reader::{self as reader, Listing, Snapshot};
-use netacc_tools::terminal::{Style, print};
+use netacc_tools::terminal::{self, Style, print};
 
 use args::{Args, Group};
 use chosen::Chosen;
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<String, String> {
     let no_proc = |error: io::Error| format!("/proc cannot be read: {error}");
     if args.clear {
-        return clear::run(args.json).map_err(no_proc);
+        return clear::run(args.json, Style::of_stdout()).map_err(no_proc);
     }
     let chosen = Chosen::new(args.whom());
     if let Some(place) = &args.serve {
@@ -87,6 +87,5 @@ fn look(pid: u32, groups: &[Group]) -> Result<Seen, String> {
 
 /// Says something that is not part of the output.
 fn note(message: impl Display) {
-    // Nobody is left to tell when stderr is gone.
-    let _ = writeln!(io::stderr(), "netacc_ss: {message}");
+    terminal::note("netacc_ss", message);
 }
