@@ -29,6 +29,8 @@ STATES = {
     "epoll_edge_in_child": "the number of edges", "epoll_listener_two": "the number of edges",
     "epoll_threads_one": "the number of edges", "rcvlowat_edge": "the number of edges",
     "kill_after_shutdown": "the number of edges", "reset_edge": "the number of edges", "msg_flags": "how much one call moves",
+    "bound_to_all": "the ports that are taken", "same_pair": "the ports that are taken", "epoll_order": "the order of two paths",
+    "restart_number": "the room of a socket",
     "cork": "how long bytes are held back", "sendfile_": "how much one call moves", "splice_": "how much one call moves",
 }
 # Those of which each run has a part: each has passed in 50 rounds there, beside other load. The others run where they are named, and with
@@ -37,13 +39,14 @@ STATES = {
 STEADY = {
     "off-on": (
         "accept_many_sleep", "accept_threads", "accept_turns", "adopt_listener", "bulk_random", "cancel", "close_beside_calls",
-        "close_other_thread", "epoll_et", "epoll_oneshot", "epoll_threads", "fork_both", "fork_keep", "fork_rights", "fork_server",
-        "fork_sole_threads", "half_close", "inetd", "jump_out", "kill_bulk", "kill_undelivered", "many_large", "poll_family", "prefork",
-        "resets", "reuseport", "scm_rights", "shutdown_forked", "shutdown_other_thread", "v4v6_same_port",
+        "close_other_thread", "epoll_et", "epoll_oneshot", "epoll_shared", "epoll_threads", "fork_both", "fork_keep",
+        "fork_rights", "fork_server", "fork_sole_threads", "half_close", "inetd", "jump_out", "kill_bulk", "kill_undelivered",
+        "many_large", "poll_family", "prefork", "resets", "reuseport", "scm_rights", "shutdown_forked", "shutdown_other_thread",
+        "v4v6_same_port",
     ),
     "upgrade": (
-        "accept_many_sleep", "bulk_random", "cancel", "epoll_value", "half_close", "jump_out", "poll_family", "poll_idle", "resets",
-        "shutdown_forked", "time_left",
+        "accept_many_sleep", "bulk_random", "cancel", "close_other_thread", "cookies", "epoll_shared", "epoll_value",
+        "half_close", "jump_out", "order_of_links", "poll_family", "poll_idle", "resets", "shutdown_forked", "time_left",
     ),
 }
 SKIPPED = 77
