@@ -93,11 +93,62 @@ static void inherited(void)
 	EQ(get(s, SOL_SOCKET, SO_PRIORITY), 0);
 	EQ(get(s, SOL_SOCKET, SO_KEEPALIVE), 1);
 	close(c), close(s);
+	unsigned long long rate = 0;
+	socklen_t n = sizeof rate;
+	EQ(set(l, SOL_SOCKET, SO_REUSEPORT, 1), 0);
+	EQ(set(l, SOL_SOCKET, SO_MAX_PACING_RATE, 123456), 0);
+	c = connect_to(port), s = accept(l, NULL, NULL);
+	EQ(get(s, SOL_SOCKET, SO_REUSEPORT), 1);
+	EQ(get(c, SOL_SOCKET, SO_REUSEPORT), 0);
+	EQ(get(s, SOL_SOCKET, SO_MAX_PACING_RATE), 123456);
+	EQ(getsockopt(s, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &n), 0);
+	EQ(n, 8);
+	EQ(rate, 123456);
+	EQ(get(c, SOL_SOCKET, SO_MAX_PACING_RATE), -1); // there is no limit
+	EQ(getsockopt(c, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &n), 0);
+	CHECK(rate == -1ull);
+	close(c), close(s);
 	if (!set(l, IPPROTO_TCP, TCP_FASTOPEN, 5)) {
 		c = connect_to(port), s = accept(l, NULL, NULL);
 		EQ(get(s, IPPROTO_TCP, TCP_FASTOPEN), 0);
 		close(c), close(s);
 	}
+	close(l);
+}
+// A negative time to linger is the longest one, which getsockopt shows as the kernel of this machine does.
+static void lingers(int fd)
+{
+	struct linger a = { 1, -1 }, b = { 0 }, c = { 0 };
+	socklen_t n = sizeof a;
+	int other = socket(AF_INET, SOCK_STREAM, IPPROTO_TCP), unix_one = socket(AF_UNIX, SOCK_STREAM, 0);
+	for (int i = 0; i < 2; i++, a.l_linger = INT_MIN) {
+		EQ(setsockopt(unix_one, SOL_SOCKET, SO_LINGER, &a, n), 0);
+		EQ(getsockopt(unix_one, SOL_SOCKET, SO_LINGER, &b, &n), 0);
+		for (int j = 0; j < 2; j++) {
+			EQ(setsockopt(j ? other : fd, SOL_SOCKET, SO_LINGER, &a, n), 0);
+			EQ(getsockopt(j ? other : fd, SOL_SOCKET, SO_LINGER, &c, &n), 0);
+			EQ(c.l_onoff, 1);
+			EQ(c.l_linger, b.l_linger);
+		}
+	}
+	close(other), close(unix_one);
+}
+// A listener's TCP_INFO counts the connects that wait, and has its backlog.
+static void waiting(void)
+{
+	int port, l = listen_n(7, &port), c[3];
+	for (int i = 0; i <= 3; i++) {
+		struct tcp_info t;
+		socklen_t n = sizeof t;
+		EQ(getsockopt(l, IPPROTO_TCP, TCP_INFO, &t, &n), 0);
+		EQ(t.tcpi_state, TCP_LISTEN);
+		EQ(t.tcpi_unacked, i);
+		EQ(t.tcpi_sacked, 7);
+		if (i < 3)
+			c[i] = connect_to(port);
+	}
+	for (int i = 0; i < 3; i++)
+		close(c[i]);
 	close(l);
 }
 int main(void)
@@ -111,9 +162,11 @@ int main(void)
 		names(p[i]);
 		lengths(p[i], p[!i]);
 		forced(p[i]);
+		lingers(p[i]);
 	}
 	expect_shm(p[0]);
 	bounded();
 	inherited();
+	waiting();
 	return t_ok("connected_options");
 }

@@ -19,6 +19,34 @@ static void answered(int fd)
 	EQ(recv(fd, b, 5, 0), 0);
 	close(fd);
 }
+// A connect that has not been reported is completed first; one that is pending, or was reported, is not begun again.
+static void connecting(void)
+{
+	struct sockaddr_in at = addr4(port), nowhere = { .sin_family = AF_UNSPEC };
+	struct iovec v = { "hello", 5 };
+	struct msghdr m = { .msg_name = &nowhere, .msg_namelen = sizeof nowhere, .msg_iov = &v, .msg_iovlen = 1 };
+	for (int i = 0; i < 2; i++) {
+		int fd = nonblock(socket(AF_INET, SOCK_STREAM, 0));
+		FAILS(connect(fd, (struct sockaddr *)&at, sizeof at), EINPROGRESS);
+		EQ(ready(fd, POLLOUT, -1), POLLOUT);
+		FAILS(sendto(fd, "hello", 5, MSG_FASTOPEN, (struct sockaddr *)&nowhere, sizeof nowhere), EOPNOTSUPP);
+		FAILS(sendmsg(fd, &m, MSG_FASTOPEN), EOPNOTSUPP);
+		EQ(i ? send(fd, "hello", 5, MSG_FASTOPEN) : sendto(fd, "hello", 5, MSG_FASTOPEN, (struct sockaddr *)&at, sizeof at), 5);
+		FAILS(sendto(fd, "hello", 5, MSG_FASTOPEN, (struct sockaddr *)&at, sizeof at), EISCONN);
+		FAILS(connect(fd, (struct sockaddr *)&at, sizeof at), EISCONN);
+		answered(fd);
+	}
+	int other, full = listen_n(0, &other), fd = -1;
+	at = addr4(other);
+	for (int i = 0; i < 8; i++) { // kernel TCP takes one, NetACC up to one in each of two queues
+		fd = nonblock(socket(AF_INET, SOCK_STREAM, 0));
+		FAILS(connect(fd, (struct sockaddr *)&at, sizeof at), EINPROGRESS);
+	}
+	FAILS(send(fd, "hello", 5, MSG_FASTOPEN), EALREADY);
+	FAILS(sendto(fd, "", 0, MSG_FASTOPEN, (struct sockaddr *)&at, sizeof at), EALREADY);
+	FAILS(sendto(fd, "hello", 5, MSG_FASTOPEN, (struct sockaddr *)&nowhere, sizeof nowhere), EOPNOTSUPP);
+	close(full);
+}
 int main(void)
 {
 	t_init();
@@ -46,5 +74,6 @@ int main(void)
 	EQ(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
 	send_all(fd, "hello", 5);
 	answered(fd);
+	connecting();
 	return t_ok("fast_open");
 }

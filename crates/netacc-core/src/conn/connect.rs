@@ -10,7 +10,9 @@ use crate::fd::placeholder::{materialize, to_kernel};
 use crate::fd::table;
 use crate::listen::opening;
 use crate::object::reference::Ref;
-use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, PLACEHOLDER, Path, REBOUND, Socket, Upgrade};
+use crate::object::socket::{
+    CONNECTING, ConnState, NAMED_ADDRESS, NAMED_PORT, NONBLOCK, PLACEHOLDER, Path, REBOUND, Socket, Upgrade,
+};
 use crate::operator::requests;
 use crate::options::kernel_options;
 use crate::outcome::Outcome;
@@ -81,17 +83,45 @@ fn connect_existing(r: Ref<Socket>, p: *const c_void, len: u32) -> Answer<()> {
     let Some(ep) = s.endpoint() else { return Err(Errno::ISCONN.into()) };
     match addr::family(p, len) {
         None => Err(Errno::INVAL.into()),
-        Some(libc::AF_UNSPEC) => Ok(abort::abort(s, ep)?),
-        Some(_) if ep.is_pending() && s.has(NONBLOCK) => Err(Errno::ALREADY.into()),
-        Some(_) if ep.is_pending() => established(r, Errno::ALREADY),
-        Some(_) if !s.set(CONNECTING, false) => Err(Errno::ISCONN.into()),
-        Some(_) if !ep.observed().has_ended() => Ok(()),
-        // A non-blocking connect was established and ended before any call reported it, so success is reported once.
-        Some(_) => {
-            let e = ep.take_error();
-            abort::abort(s, ep)?;
-            Err(if e != 0 { Errno(e) } else { Errno::CONNABORTED }.into())
-        }
+        Some(libc::AF_UNSPEC) => Ok(abort::abort(r, ep)?),
+        Some(_) => completed(r, ep, s.has(NONBLOCK)),
+    }
+}
+
+/// The outcome of a further connect(2), or of a send with MSG_FASTOPEN, which connects before it sends.
+fn completed(r: Ref<Socket>, ep: &'static ShmEndpoint, nonblock: bool) -> Answer<()> {
+    let s = r.obj;
+    if ep.is_pending() {
+        return if nonblock { Err(Errno::ALREADY.into()) } else { established(r, Errno::ALREADY) };
+    }
+    if !s.set(CONNECTING, false) {
+        return Err(Errno::ISCONN.into());
+    }
+    if !ep.observed().has_ended() {
+        return Ok(());
+    }
+    // A non-blocking connect was established and ended before any call reported it, so success is reported once.
+    let e = ep.take_error();
+    abort::abort(r, ep)?;
+    Err(if e != 0 { Errno(e) } else { Errno::CONNABORTED }.into())
+}
+
+/// What a send with MSG_FASTOPEN to the address at `p` does before it sends. On a connection in a ring it completes the
+/// connect that has not been reported yet. An unconnected socket it gives to the kernel, which alone can send with a connect:
+/// it needs a socket of its own and not the template, which all placeholders share.
+#[cold]
+pub(super) fn fast_open(
+    fd: i32,
+    r: Ref<Socket>,
+    ep: Option<&'static ShmEndpoint>,
+    (p, len): (*const c_void, u32),
+    flags: i32,
+) -> Answer<()> {
+    match ep {
+        Some(_) if addr::family(p, len) == Some(libc::AF_UNSPEC) => Err(Errno::OPNOTSUPP.into()),
+        Some(ep) => completed(r, ep, flags & libc::MSG_DONTWAIT != 0 || r.obj.has(NONBLOCK)),
+        None if r.obj.path() == Path::New => Ok(to_kernel(fd, r.obj)?),
+        None => Ok(()),
     }
 }
 
@@ -112,7 +142,7 @@ fn established(r: Ref<Socket>, late: Errno) -> Answer<()> {
     match s.endpoint() {
         Some(ep) if ep.side.is_dead() => {
             let e = ep.take_error();
-            abort::abort(s, ep)?;
+            abort::abort(r, ep)?;
             Err(if e != 0 { Errno(e) } else { Errno::CONNREFUSED }.into())
         }
         // Another thread has shut the socket down or disconnected it, which ends the connect.
@@ -358,6 +388,10 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
         return Err(Reason::KernelQueue);
     }
     let mut bound = bound_to(fd, s);
+    s.set(NAMED_ADDRESS, bound.is_some_and(|b| !b.ip().is_unspecified()));
+    if bound.is_none_or(|b| b.port() == 0) {
+        s.set(NAMED_PORT, false);
+    }
     // The socket may be bound to another address of this host. As with TCP, that address is shown.
     let ip = bound.map(|b| b.ip()).filter(|ip| !ip.is_unspecified()).map_or(source, rendezvous::destination);
     if ip != source && !ports::is_local(ip, now) {
@@ -420,7 +454,12 @@ fn scoped(dest: SocketAddr) -> bool {
 pub fn bind(fd: i32, p: *const c_void, len: u32) -> Outcome {
     match addr::taken(p, len) {
         Err(e) if table::socket(fd).is_some() => Outcome::Failed(e),
-        _ => before_bind(fd),
+        _ => {
+            if let Some(r) = table::socket(fd).filter(|r| r.obj.path() == Path::New) {
+                r.obj.set(NAMED_PORT, addr::read(p, len).is_some_and(|a| a.port() != 0));
+            }
+            before_bind(fd)
+        }
     }
 }
 

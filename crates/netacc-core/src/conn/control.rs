@@ -4,11 +4,11 @@ use crate::conn::io::accelerated;
 use crate::epoll::paths;
 use crate::exec::inheritance;
 use crate::fd::create::dup_with;
-use crate::fd::placeholder::{materialize, status_flags};
+use crate::fd::placeholder::{materialize, status_flags, to_kernel};
 use crate::fd::{create, table};
 use crate::listen::opening;
 use crate::object::reference::Ref;
-use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, PLACEHOLDER, Path, Socket};
+use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, PLACEHOLDER, Path, STATUS_FLAGS, Socket};
 use crate::outcome::Outcome;
 use crate::switch::redispatch::go_after;
 use crate::switch::{comeback, demote};
@@ -88,7 +88,13 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
             Path::Listener | Path::New | Path::Tcp => Outcome::Pass,
         };
     }
-    s.set(NONBLOCK, arg as i32 & O_NONBLOCK != 0);
+    if arg as i32 & libc::O_DIRECT != 0 {
+        // The kernel refuses the flag for a file without direct I/O, and changes no other one.
+        return Outcome::Failed(Errno::INVAL);
+    }
+    for (note, flag) in STATUS_FLAGS {
+        s.set(note, arg as i32 & flag != 0);
+    }
     if arg as i32 & libc::O_ASYNC != 0 {
         demote::by_number_if_connected(fd, netacc_stats::Reason::Unsupported);
     }
@@ -222,7 +228,7 @@ fn shut(fd: i32, how: i32) -> Outcome {
         };
         if ep.is_pending() && ep.side.withdraw() {
             // The kernel aborts a pending connect, whichever half is shut down.
-            return super::abort::abort(r.obj, ep).into();
+            return super::abort::abort(r, ep).into();
         }
         // The connect has completed, and a further connect(2) reports that.
         r.obj.set(CONNECTING, false);
@@ -263,7 +269,8 @@ fn shutdown_other(fd: i32, how: i32) -> Outcome {
     let Some(r) = table::socket(fd) else { return Outcome::Pass };
     let s = r.obj;
     match s.path() {
-        Path::New => Outcome::pass_after(materialize(fd, s)),
+        // The kernel's call fails and has an effect all the same: a connection that the socket has later is shut down.
+        Path::New => Outcome::pass_after(to_kernel(fd, s)),
         Path::Listener => {
             let done = raw::shutdown(fd, how);
             if done.is_ok() && how != libc::SHUT_WR {

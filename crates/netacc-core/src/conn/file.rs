@@ -6,7 +6,7 @@ use crate::conn::pin::Waiting;
 use crate::conn::transfer::{Miss, READ, Tried, WRITE, find, leave_to_kernel, pipe_signal};
 use crate::fd::table;
 use crate::object::reference::Ref;
-use crate::object::socket::{NONBLOCK, Socket};
+use crate::object::socket::{APPEND, NONBLOCK, Socket};
 use crate::outcome::Outcome;
 use crate::switch::redispatch::go_after;
 use crate::switch::{promote, redispatch};
@@ -155,7 +155,7 @@ pub unsafe fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> 
     }
     // SAFETY: null, or the application's offset in memory that can be written.
     let mut at = unsafe { offset.as_ref() }.copied();
-    if at.is_some_and(|o| o < 0) {
+    if at.is_some_and(|o| o < 0) || r.obj.has(APPEND) {
         return Outcome::Failed(Errno::INVAL);
     }
     // The source must have a position: bytes that were read from a pipe or socket could be lost.
@@ -219,7 +219,7 @@ pub fn splice(input: i32, off_in: *mut i64, out: i32, off_out: *mut i64, len: us
     if !of_pipe.is_null() {
         return Outcome::Failed(Errno(libc::ESPIPE));
     }
-    if !of_socket.is_null() {
+    if !of_socket.is_null() || to.is_some_and(|(r, _)| r.obj.has(APPEND)) {
         return Outcome::Failed(Errno::INVAL);
     }
     let nonblock = nonblock || status & libc::O_NONBLOCK != 0;

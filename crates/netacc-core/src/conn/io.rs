@@ -1,16 +1,17 @@
 //! The calls that send and receive.
 
+use crate::conn::connect::fast_open;
 use crate::conn::pin::Waiting;
 use crate::conn::transfer::one;
 use crate::conn::{after_close, candidate, transfer};
 use crate::fd::table;
 use crate::object::reference::Ref;
-use crate::object::socket::{Path, Socket};
+use crate::object::socket::Socket;
 use crate::outcome::Outcome;
 use crate::switch::promote;
 use core::ffi::c_void;
 use libc::MSG_DONTWAIT;
-use netacc_sys::errno::{Errno, Result};
+use netacc_sys::errno::Errno;
 use netacc_sys::{addr, user, visits};
 use netacc_transport::Iov;
 use netacc_transport::shm::ShmEndpoint;
@@ -98,23 +99,20 @@ pub fn read(fd: i32, buf: *mut u8, len: usize) -> Outcome {
     make(fd, r, ep, &mut dst, (0, false))
 }
 
-/// Gives the socket to the kernel, since a send with MSG_FASTOPEN connects and only the kernel can do that. It needs a
-/// socket of its own and not the template, which all placeholders share.
-#[cold]
-pub fn fast_open(fd: i32, r: Ref<Socket>) -> Result<()> {
-    if r.obj.path() == Path::New { crate::fd::placeholder::to_kernel(fd, r.obj) } else { Ok(()) }
-}
-
 /// send(2).
 #[inline]
 pub fn send(fd: i32, buf: *const u8, len: usize, flags: i32) -> Outcome {
+    send_with(fd, buf, len, flags, (core::ptr::null(), 0))
+}
+
+#[inline]
+fn send_with(fd: i32, buf: *const u8, len: usize, flags: i32, to: (*const c_void, u32)) -> Outcome {
     let Some(r) = table::socket(fd) else { return Outcome::Pass };
     let ep = accelerated_of(fd, r);
-    if ep.is_none()
-        && flags & libc::MSG_FASTOPEN != 0
-        && let Err(e) = fast_open(fd, r)
+    if flags & libc::MSG_FASTOPEN != 0
+        && let Err(e) = fast_open(fd, r, ep, to, flags)
     {
-        return Outcome::Failed(e);
+        return e.into();
     }
     make(fd, r, ep, &mut Iov::one(&one(buf, len)), (flags, true))
 }
@@ -123,7 +121,7 @@ pub fn send(fd: i32, buf: *const u8, len: usize, flags: i32) -> Outcome {
 #[inline]
 pub fn send_to(fd: i32, buf: *const u8, len: usize, flags: i32, addr: *const c_void, addr_len: u32) -> Outcome {
     match addr::given(addr, addr_len) {
-        Ok(()) => send(fd, buf, len, flags),
+        Ok(()) => send_with(fd, buf, len, flags, (addr, addr_len)),
         Err(e) => Outcome::Failed(e),
     }
 }

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use crate::conn::candidate;
+use crate::conn::connect::fast_open;
 use crate::conn::io::{self, accelerated};
 use crate::conn::msg_header::{self, SIZE as HEADER, each_passed};
 use crate::fd::table;
@@ -118,14 +119,14 @@ pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
     if flags & MSG_CMSG_COMPAT != 0 {
         return Outcome::Failed(Errno::INVAL);
     }
-    if flags & libc::MSG_FASTOPEN != 0
-        && let Some(r) = crate::fd::table::socket(fd)
-        && let Err(e) = crate::conn::io::fast_open(fd, r)
-    {
-        return Outcome::Failed(e);
-    }
     // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
     let Some((r, ep)) = (unsafe { endpoint_for(fd, m) }) else {
+        if flags & libc::MSG_FASTOPEN != 0
+            && let Some(r) = crate::fd::table::socket(fd)
+            && let Err(e) = fast_open(fd, r, None, (core::ptr::null(), 0), flags)
+        {
+            return e.into();
+        }
         if crate::fd::table::socket(fd).is_none() {
             // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
             let ready = unsafe { passing(m) };
@@ -140,11 +141,18 @@ pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
         };
     };
     // SAFETY: the caller guarantees that `m` is a valid header or unreadable, which the callee checks.
-    let checked = unsafe { iov(m).and_then(|v| msg_header::check_sent(m).map(|()| v)) };
-    match checked {
-        Ok(mut v) => io::make(fd, r, Some(ep), &mut v, (flags, true)),
-        Err(e) => Outcome::Failed(e),
+    let mut v = match unsafe { iov(m).and_then(|v| msg_header::check_sent(m).map(|()| v)) } {
+        Ok(v) => v,
+        Err(e) => return Outcome::Failed(e),
+    };
+    if flags & libc::MSG_FASTOPEN != 0 {
+        // SAFETY: the header can be read, as its check has found.
+        let to = unsafe { ((*m).msg_name.cast_const(), (*m).msg_namelen) };
+        if let Err(e) = fast_open(fd, r, Some(ep), to, flags) {
+            return e.into();
+        }
     }
+    io::make(fd, r, Some(ep), &mut v, (flags, true))
 }
 
 /// Writes the control message of TCP_INQ: the number of bytes left to read, or 1 where only the end of the stream is

@@ -96,7 +96,7 @@ pub(super) fn narrow(fd: i32, s: &Socket, local: SocketAddr) {
 
 /// Binds the socket `real` to `local` beside the socket `fd`, which has the port on all addresses, and gives it the options
 /// of `s`.
-fn bind_beside(fd: i32, s: &Socket, real: i32, local: SocketAddr) -> Result<()> {
+pub(super) fn bind_beside(fd: i32, s: &Socket, real: i32, local: SocketAddr) -> Result<()> {
     s.apply_options(real);
     raw::fcntl(real, libc::F_SETFL, status_flags(s) as usize)?;
     let get = |name| raw::getsockopt_int(fd, libc::SOL_SOCKET, name);

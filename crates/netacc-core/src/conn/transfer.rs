@@ -10,7 +10,7 @@ use crate::switch::redispatch::go_after;
 use crate::switch::{demote, promote, queued_connects, redispatch, standstill};
 use crate::wait::end_look::look_for_end;
 use crate::wait::{connection, idle_windows, sleep};
-use libc::{MSG_DONTWAIT, MSG_FASTOPEN, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
+use libc::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Answer, Errno, Fail, Result};
 use netacc_sys::time::Deadline;
@@ -387,8 +387,8 @@ pub(super) fn leave_to_kernel(r: Ref<Socket>, events: i16, until: Option<Deadlin
 /// What comes before the first byte of a send: what the kernel refuses on a connection, or does itself.
 #[inline]
 fn before_send(r: Ref<Socket>, ep: &'static ShmEndpoint, bad: bool, flags: i32) -> Answer<()> {
-    if flags & (MSG_OOB | MSG_FASTOPEN) != 0 {
-        return Err(if flags & MSG_OOB == 0 { Errno::ISCONN.into() } else { send_urgent(r, ep) });
+    if flags & MSG_OOB != 0 {
+        return Err(send_urgent(r, ep));
     }
     match if bad { refusal(ep, flags) } else { None } {
         Some(e) => Err(e.into()),

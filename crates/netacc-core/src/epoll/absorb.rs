@@ -1,6 +1,7 @@
 //! Readability of instances in which no thread calls epoll_wait: nested instances, and those in a poll(2) or select(2).
 
 use crate::epoll::children::absorb_children;
+use crate::epoll::ready::is_ready;
 use crate::epoll::shared;
 use crate::epoll::sift::{Said, complete_switches, handle};
 use crate::epoll::stash::stash;
@@ -9,10 +10,35 @@ use crate::fd::table;
 use crate::object::instance::{Epoll, STASH};
 use core::sync::atomic::Ordering;
 
+/// Number of looks at the kernel's set in one call, as long as they find events of ours alone.
+const LOOKS: usize = 2;
+
 /// Moves our own events from the kernel's set into the ready queue and notes whether there are others, for a caller
 /// that only checks whether the instance is readable. Nested instances are processed first, since they determine the
 /// readiness of this one. True: a foreign event that the kernel reports only once was stashed.
 pub(crate) fn absorb(e: &'static Epoll) -> bool {
+    let mut kept = false;
+    for _ in 0..LOOKS {
+        let taken = absorb_once(e);
+        kept |= taken.kept;
+        // What an event of ours tells may be told by several of them: the end of a process, then that of the last sharer.
+        if !taken.own || is_ready(e) {
+            break;
+        }
+    }
+    kept
+}
+
+/// What a look at the kernel's set has taken out of it.
+#[derive(Default)]
+struct Taken {
+    /// A foreign event that the kernel reports only once was stashed.
+    kept: bool,
+    /// There were events of ours.
+    own: bool,
+}
+
+fn absorb_once(e: &'static Epoll) -> Taken {
     if e.switch_due.get() {
         complete_switches(e);
     }
@@ -20,7 +46,7 @@ pub(crate) fn absorb(e: &'static Epoll) -> bool {
     if e.is_plain() {
         let there = crate::object::listener::tcp_ready(e.fd());
         e.foreign.set(there);
-        return false;
+        return Taken::default();
     }
     if is_unheard(e) {
         serve_polled(e);
@@ -30,7 +56,7 @@ pub(crate) fn absorb(e: &'static Epoll) -> bool {
     let room = STASH.saturating_sub(have);
     // A thread that sleeps in the instance handles the events itself; an event that was taken here would not wake it.
     if room == 0 || e.sleepers.load(Ordering::SeqCst) > 0 {
-        return false;
+        return Taken::default();
     }
     let n = shared::poll_sets(e, buf.as_mut_ptr(), room as i32, 0, core::ptr::null()).unwrap_or(0);
     let (mut foreign, mut own, mut kept) = (false, false, false);
@@ -53,7 +79,7 @@ pub(crate) fn absorb(e: &'static Epoll) -> bool {
         // A thread may have gone to sleep there in the meantime.
         e.kick();
     }
-    kept
+    Taken { kept, own }
 }
 
 /// Whether an epoll instance would be reported readable; `None`: `fd` is no instance with accelerated connections.
@@ -68,7 +94,7 @@ pub fn readable(fd: i32) -> Option<bool> {
         // it any more.
         e.ring();
     }
-    Some(super::ready::is_ready(e))
+    Some(is_ready(e))
 }
 
 /// The descriptor on which a thread that waits for instance `fd` has to sleep.

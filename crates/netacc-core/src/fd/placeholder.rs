@@ -3,7 +3,7 @@
 use crate::fd::table::Entry;
 use crate::fd::{fd_cache, table};
 use crate::listen::unsettled;
-use crate::object::socket::{FIRST, NONBLOCK, PLACEHOLDER, Socket};
+use crate::object::socket::{FIRST, PLACEHOLDER, STATUS_FLAGS, Socket};
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use libc::{AF_INET, O_CLOEXEC, O_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_sys::errno::{Errno, Result};
@@ -113,18 +113,21 @@ pub(super) fn keep_ready_socket(domain: i32) {
 }
 
 /// A kernel socket for `s`: a new one, or else the one in reserve. Returns a descriptor of ours.
-fn real_socket(s: &Socket, flags: i32) -> Result<i32> {
-    let no_number = match raw::socket(s.domain(), flags | SOCK_CLOEXEC, 0) {
+fn real_socket(s: &Socket) -> Result<i32> {
+    let nonblock = status_flags(s) & O_NONBLOCK;
+    let flags = SOCK_STREAM | SOCK_CLOEXEC | if nonblock != 0 { SOCK_NONBLOCK } else { 0 };
+    let no_number = match raw::socket(s.domain(), flags, 0) {
         Err(e @ (Errno::MFILE | Errno::NFILE)) => e,
-        made => return made,
+        made => {
+            set_status_flags(s, made?, libc::O_RDWR | nonblock);
+            return made;
+        }
     };
     let ready = ready_socket(s.domain()).swap(0, Ordering::AcqRel) - 1;
     if ready < 0 {
         return Err(no_number);
     }
-    if s.has(NONBLOCK) {
-        let _ = raw::fcntl(ready, libc::F_SETFL, (libc::O_RDWR | O_NONBLOCK) as usize);
-    }
+    set_status_flags(s, ready, libc::O_RDWR);
     Ok(ready)
 }
 
@@ -162,16 +165,13 @@ pub fn materialize(fd: i32, s: &Socket) -> Result<()> {
         return Err(Errno::BADF);
     }
     if leave_template(s) {
-        if s.has(NONBLOCK) {
-            let _ = raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | O_NONBLOCK) as usize);
-        }
+        set_status_flags(s, fd, libc::O_RDWR);
         s.apply_options(fd);
         s.set(PLACEHOLDER, false);
         return Ok(());
     }
-    let flags = SOCK_STREAM | if s.has(NONBLOCK) { SOCK_NONBLOCK } else { 0 };
     let cloexec = raw::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
-    let real = real_socket(s, flags)?;
+    let real = real_socket(s)?;
     s.apply_options(real);
     let moved = raw::dup3(real, fd, if cloexec { O_CLOEXEC } else { 0 });
     reserved_fds::close(real);
@@ -228,7 +228,16 @@ pub fn is_stdio(fd: i32) -> bool {
     (0..=2).contains(&fd)
 }
 
-/// `O_NONBLOCK` if the file description has it, as fcntl(2) returns it.
+/// The flags of the socket's file description, as fcntl(2) returns them.
 pub fn status_flags(s: &Socket) -> i32 {
-    libc::O_RDWR | if s.has(NONBLOCK) { O_NONBLOCK } else { 0 }
+    let noted = s.flags();
+    STATUS_FLAGS.iter().filter(|(note, _)| noted & note != 0).fold(libc::O_RDWR, |all, (_, flag)| all | flag)
+}
+
+/// Gives the kernel socket `fd`, whose file has the flags `has`, those of the socket's file.
+pub fn set_status_flags(s: &Socket, fd: i32, has: i32) {
+    let flags = status_flags(s);
+    if flags != has {
+        let _ = raw::fcntl(fd, libc::F_SETFL, flags as usize);
+    }
 }

@@ -7,7 +7,7 @@ use crate::fork::descendants::{CONNECTED, FORKING, Tracked, WAITING};
 use crate::fork::{namespace, ownership};
 use crate::listen::withdrawal;
 use crate::object::reference::Ref;
-use crate::object::socket::{ConnState, KEEPABLE, NONBLOCK, Path, SHARED, SHARED_HERE, Socket, Upgrade};
+use crate::object::socket::{ConnState, KEEPABLE, Path, SHARED, SHARED_HERE, Socket, Upgrade};
 use crate::switch::{demote, promote, queued_connects};
 use crate::wait::spin;
 use crate::{runtime, timeouts};
@@ -310,9 +310,7 @@ fn count_holder(s: &Socket, counting: &Counting) {
 
 /// Puts the liveness socket under every number the application has for the connection.
 fn put_under(first: i32, r: Ref<Socket>, liveness: &OwnedFd) -> Result<()> {
-    if r.obj.has(NONBLOCK) {
-        raw::fcntl(liveness.as_raw_fd(), libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize)?;
-    }
+    placeholder::set_status_flags(r.obj, liveness.as_raw_fd(), libc::O_RDWR);
     let result = placeholder::replace_everywhere(r.obj, liveness.as_raw_fd());
     // The number has no placeholder any more that the fd cache could keep.
     r.obj.set(KEEPABLE, false);

@@ -45,7 +45,9 @@ impl Listener {
     }
 
     /// Ends the listener, since no process listens any more: queued connects are reset, accepted connections go on.
+    /// A client that still waits at the rendezvous is taken up for that: in shared memory it sees the reset at once.
     pub(crate) fn reset_queued(&'static self, was: ListenState) {
+        self.take_links_of_ours();
         self.end(was, |links| {
             // First all of them: what is taken from one link makes no room for a connect on another one.
             links.clone().filter_map(|link| link.segment()).for_each(|seg| seg.set_server(ServerState::Closed));

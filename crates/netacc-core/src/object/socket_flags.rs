@@ -3,6 +3,10 @@
 netacc_sys::flags! { SocketFlag:
     /// Flag: O_NONBLOCK of the file description is set.
     pub const NONBLOCK;
+    /// Flag: O_APPEND of the file description is set.
+    pub const APPEND;
+    /// Flag: O_NOATIME of the file description is set.
+    pub const NOATIME;
     /// Flag: the descriptor is a duplicate of a template, and stands for a socket that the kernel does not have yet.
     pub const PLACEHOLDER;
     /// Flag: the placeholder is the first descriptor of its template: see [`crate::fd::placeholder::first_or_another`].
@@ -23,6 +27,10 @@ netacc_sys::flags! { SocketFlag:
     pub const HANDED;
     /// Flag: bind(2) was called on a dead connection.
     pub const REBOUND;
+    /// Flag: the program has bound the socket to an address that it named, not to all of them.
+    pub const NAMED_ADDRESS;
+    /// Flag: the program has bound the socket to a port that it named.
+    pub const NAMED_PORT;
     /// Flag: another file has replaced one of its numbers (dup2, dup3).
     pub const REPLACED;
     /// Flag: an option about the connection's packets was set, which the kernel can be asked about: see
@@ -40,3 +48,7 @@ netacc_sys::flags! { SocketFlag:
     /// so still.
     pub const SLEPT_ON;
 }
+
+/// The flags of a file description that fcntl(2) sets, as far as a socket has them, each with the note of it.
+pub const STATUS_FLAGS: [(u32, i32); 3] =
+    [(NONBLOCK, libc::O_NONBLOCK), (APPEND, libc::O_APPEND), (NOATIME, libc::O_NOATIME)];

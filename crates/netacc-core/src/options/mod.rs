@@ -7,3 +7,4 @@ pub mod opts;
 mod own_answers;
 pub mod remember;
 pub mod remembered;
+mod values;

@@ -8,6 +8,7 @@ use crate::object::reference::Ref;
 use crate::object::socket::{LINGER_RESET, PLACEHOLDER, Path, Socket};
 use crate::options::connected::Connection;
 use crate::options::remember::remember;
+use crate::options::values::{give, give_int, value};
 use crate::options::{connected, cork, kernel_options, own_answers};
 use crate::outcome::Outcome;
 use crate::switch::{demote, promote};
@@ -43,23 +44,6 @@ fn boolean(level: i32, name: i32) -> bool {
         (IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK | libc::TCP_QUICKACK)
             | (SOL_SOCKET, libc::SO_KEEPALIVE | libc::SO_REUSEADDR)
     )
-}
-
-/// Reads the value of an option as the kernel does: it checks the length first, then the memory.
-///
-/// # Safety
-/// `p` points to the application's value of `len` bytes.
-#[allow(unsafe_code)]
-unsafe fn value<T: Copy>(p: *const c_void, len: u32) -> Result<T> {
-    let size = size_of::<T>();
-    if (len as usize) < size || len > i32::MAX as u32 {
-        return Err(Errno::INVAL);
-    }
-    if !user::readable(p, size) {
-        return Err(Errno::FAULT);
-    }
-    // SAFETY: the whole value can be read and may be unaligned; `T` consists of ints, for which any bytes are valid.
-    Ok(unsafe { core::ptr::read_unaligned(p.cast::<T>()) })
 }
 
 /// setsockopt(2).
@@ -178,11 +162,7 @@ unsafe fn set_own(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32)
                 Ok(v) => v,
                 Err(e) => return Some(Err(e)),
             };
-            // The kernel keeps the time when lingering is switched off, which socket(7) does not mention.
-            let kept = s.linger.load(Ordering::Relaxed) & u64::from(u32::MAX);
-            let word = if on != 0 { 1 << 32 | u64::from(secs as u32) } else { kept };
-            s.linger.store(word, Ordering::Relaxed);
-            s.set(LINGER_RESET, on != 0 && secs == 0);
+            linger(s, on != 0, secs);
             Some(Ok(()))
         }
         _ => {
@@ -202,6 +182,17 @@ unsafe fn set_own(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32)
             Some(if s.opts.set(level, name, v) { Ok(()) } else { Err(Errno::NOMEM) })
         }
     }
+}
+
+/// Sets SO_LINGER. For the kernel a negative time is its longest one, which does not fit into the answer, so that
+/// getsockopt(2) shows the lower half of that number. The kernel keeps the time when lingering is switched off, which
+/// socket(7) does not mention.
+fn linger(s: &Socket, on: bool, secs: i32) {
+    let kept = s.linger.load(Ordering::Relaxed) & u64::from(u32::MAX);
+    let secs = if secs < 0 { (i64::MAX / (1_000_000 / in_ticks(1))) as i32 } else { secs };
+    let word = if on { 1 << 32 | u64::from(secs as u32) } else { kept };
+    s.linger.store(word, Ordering::Relaxed);
+    s.set(LINGER_RESET, on && secs == 0);
 }
 
 /// Rounds microseconds up to whole ticks of the kernel's clock, as the kernel does.
@@ -348,6 +339,11 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
         follow_peer(fd, r);
     }
     let shm = s.is_shm();
+    if (level, name) == (IPPROTO_TCP, libc::TCP_INFO)
+        && let Some(l) = s.listener()
+    {
+        return own_answers::info_of_listener(fd, l, val, len);
+    }
     // The kernel has no option of IPv6 on a socket of IPv4.
     if (level == IPPROTO_IPV6 && s.domain() == libc::AF_INET)
         || !(shm || s.has(PLACEHOLDER) || own_answers::has_cookie(s, level, name))
@@ -384,7 +380,7 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
     match int {
         Some(v) => {
             // SAFETY: the caller guarantees that `val` and `len` are valid.
-            unsafe { give_int(level, v, val, len) }.into()
+            unsafe { give_int((level, name), v, val, len) }.into()
         }
         // A liveness socket is no TCP socket: type, protocol and defaults are those of the template.
         None if shm && s.endpoint().is_some_and(|e| e.liveness.fd() >= 0) => {
@@ -455,41 +451,5 @@ unsafe fn answer_beyond_int(
         // SAFETY: the caller guarantees pointers that are valid for the given lengths.
         (SOL_SOCKET, libc::SO_PEERNAME) if s.is_shm() => Some(unsafe { peer_name(s, val, len) }),
         _ => None,
-    }
-}
-
-/// Writes a value, truncated to the room of the caller's buffer.
-///
-/// # Safety
-/// `src` is valid for `n` bytes; `val` and `len` are the application's, `len` in memory that can be written.
-#[allow(unsafe_code)]
-unsafe fn give(src: *const u8, n: usize, val: *mut c_void, len: *mut u32) -> Result<()> {
-    // SAFETY: the caller guarantees valid pointers; at most `*len` bytes are written, into memory that was found
-    // writable.
-    unsafe {
-        let room = core::ptr::read_unaligned(len) as usize;
-        let n = n.min(room);
-        if !user::writable(val, n) {
-            return Err(Errno::FAULT);
-        }
-        core::ptr::copy_nonoverlapping(src, val.cast::<u8>(), n);
-        core::ptr::write_unaligned(len, n as u32);
-    }
-    Ok(())
-}
-
-/// Writes an int as the kernel does: with less room than an int needs, a small value of the IP level is one byte
-/// (ip(7)).
-///
-/// # Safety
-/// `val` and `len` are the application's, `len` in memory that can be written.
-#[allow(unsafe_code)]
-unsafe fn give_int(level: i32, v: i32, val: *mut c_void, len: *mut u32) -> Result<()> {
-    // SAFETY: the caller guarantees pointers that are valid for the given lengths.
-    unsafe {
-        match u8::try_from(v) {
-            Ok(byte) if level == IPPROTO_IP && core::ptr::read_unaligned(len) < 4 => give(&raw const byte, 1, val, len),
-            _ => give((&raw const v).cast(), 4, val, len),
-        }
     }
 }

@@ -2,6 +2,7 @@
 //! control messages of `IP_PKTOPTIONS`, and `TCP_INFO`.
 
 use crate::fd::placeholder::materialize;
+use crate::object::listener::Listener;
 use crate::object::reference::Ref;
 use crate::object::socket::{PLACEHOLDER, Socket};
 use crate::outcome::Outcome;
@@ -93,6 +94,29 @@ pub(super) unsafe fn info_of_candidate(fd: i32, r: Ref<Socket>, val: *mut c_void
     // SAFETY: the kernel wrote `*len` bytes; tcpi_state is the first.
     let ended = unsafe { core::ptr::read_unaligned(len) > 0 && *val.cast::<u8>() != ESTABLISHED };
     (!ended || !promote::advance(fd, r)).then_some(Outcome::Done(0))
+}
+
+/// Returns TCP_INFO of a listener, whose `tcpi_unacked` is the number of connects that wait there: the kernel counts those in
+/// its own queue.
+#[cold]
+#[allow(unsafe_code)]
+pub(super) fn info_of_listener(fd: i32, l: &'static Listener, val: *mut c_void, len: *mut u32) -> Outcome {
+    const WAITING: usize = core::mem::offset_of!(libc::tcp_info, tcpi_unacked);
+    let done = raw::getsockopt(l.kernel_fd(fd), IPPROTO_TCP, libc::TCP_INFO, val, len);
+    // SAFETY: the kernel wrote `*len`.
+    if done.is_ok() && unsafe { core::ptr::read_unaligned(len) } as usize >= WAITING + size_of::<u32>() {
+        l.take_links();
+        let waiting = {
+            let _g = l.lock.lock();
+            l.links().filter(|link| link.has_queued()).filter_map(|link| Some(link.segment()?.queued() as u32)).sum()
+        };
+        // SAFETY: the kernel wrote `*len` bytes, of which these are four.
+        unsafe {
+            let p = val.byte_add(WAITING).cast::<u32>();
+            p.write_unaligned(p.read_unaligned().saturating_add(waiting));
+        }
+    }
+    done.into()
 }
 
 /// Fills in the kernel's TCP_INFO of the socket `fd`, with the state of the connection that it represents.

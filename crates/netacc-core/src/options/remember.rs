@@ -22,14 +22,14 @@ pub(crate) const LONGER: usize = 32;
 pub(crate) fn remember(s: &Socket, fd: i32, level: i32, name: i32) {
     let known = matches!(level, SOL_SOCKET | IPPROTO_TCP | IPPROTO_IP | IPPROTO_IPV6);
     let name = read_as(level, name);
-    // The option concerns the listener alone.
-    if !known || (level, name) == (SOL_SOCKET, libc::SO_REUSEPORT) && !s.is_shm() {
+    if !known {
         return;
     }
     // The buffer is longer than an int, so that a longer value is recognised; and it has room for as many filter
     // instructions, the largest unit in which the kernel counts.
     let mut word = [[0i32; 2]; LONGER];
-    let mut len = LONGER as u32;
+    // A rate is a shorter number where there is no room for a long one.
+    let mut len = if (level, name) == (SOL_SOCKET, libc::SO_MAX_PACING_RATE) { 4 } else { LONGER as u32 };
     let got = raw::getsockopt(fd, level, name, word.as_mut_ptr().cast(), &raw mut len);
     let [[v, _], ..] = word;
     if got.is_err() || len != 4 {

@@ -1,9 +1,9 @@
 //! The step in which an accelerated connection becomes a kernel socket, and how a side follows its peer there.
 
 use crate::epoll::paths;
-use crate::fd::placeholder::replace_everywhere;
+use crate::fd::placeholder::{replace_everywhere, status_flags};
 use crate::object::reference::Ref;
-use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, PLACEHOLDER, Socket};
+use crate::object::socket::{CONNECTING, ConnState, PLACEHOLDER, Socket};
 use crate::process_mode;
 use crate::switch::comeback;
 use core::sync::atomic::Ordering;
@@ -45,8 +45,7 @@ pub fn accept(r: Ref<Socket>) {
 pub(crate) fn complete(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, (why, how_long): (Reason, Leave)) {
     paths::withdraw(s, ep);
     s.apply_options(kernel);
-    let mode = libc::O_RDWR | if s.has(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
-    let _ = raw::fcntl(kernel, libc::F_SETFL, mode as usize);
+    let _ = raw::fcntl(kernel, libc::F_SETFL, status_flags(s) as usize);
     // A liveness socket under the numbers has to stay open until the slot is released.
     ep.keep_liveness();
     if let Err(e) = replace_everywhere(s, kernel) {
