@@ -88,15 +88,8 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
             Path::Listener | Path::New | Path::Tcp => Outcome::Pass,
         };
     }
-    if arg as i32 & libc::O_DIRECT != 0 {
-        // The kernel refuses the flag for a file without direct I/O, and changes no other one.
-        return Outcome::Failed(Errno::INVAL);
-    }
-    for (note, flag) in STATUS_FLAGS {
-        s.set(note, arg as i32 & flag != 0);
-    }
-    if arg as i32 & libc::O_ASYNC != 0 {
-        demote::by_number_if_connected(fd, netacc_stats::Reason::Unsupported);
+    if let Err(e) = note_status_flags(fd, s, arg as i32) {
+        return Outcome::Failed(e);
     }
     match s.path() {
         Path::Shm => {
@@ -113,6 +106,20 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
         Path::Listener if !has_files_mode(s) => raw::fcntl(fd, F_SETFL, arg | O_NONBLOCK as usize).map(|_| ()).into(),
         Path::Listener | Path::New | Path::Tcp => Outcome::Pass,
     }
+}
+
+/// Notes the flags that F_SETFL sets. The kernel refuses O_DIRECT for a file without direct I/O, and changes no other flag then.
+fn note_status_flags(fd: i32, s: &Socket, flags: i32) -> netacc_sys::errno::Result<()> {
+    if flags & libc::O_DIRECT != 0 {
+        return Err(Errno::INVAL);
+    }
+    for (note, flag) in STATUS_FLAGS {
+        s.set(note, flags & flag != 0);
+    }
+    if flags & libc::O_ASYNC != 0 {
+        demote::by_number_if_connected(fd, netacc_stats::Reason::Unsupported);
+    }
+    Ok(())
 }
 
 /// Whether a listener's file has the mode that the program sets: the processes that have it in common may each accept there

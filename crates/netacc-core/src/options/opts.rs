@@ -331,7 +331,7 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
     let s = r.obj;
     if (level, name) == (IPPROTO_TCP, libc::TCP_INFO)
         // SAFETY: the caller guarantees pointers that are valid for the given lengths.
-        && let Some(done) = unsafe { own_answers::info_of_candidate(fd, r, val, len) }
+        && let Some(done) = unsafe { own_answers::info_by_kernel(fd, r, val, len) }
     {
         return done;
     }
@@ -339,11 +339,6 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
         follow_peer(fd, r);
     }
     let shm = s.is_shm();
-    if (level, name) == (IPPROTO_TCP, libc::TCP_INFO)
-        && let Some(l) = s.listener()
-    {
-        return own_answers::info_of_listener(fd, l, val, len);
-    }
     // The kernel has no option of IPv6 on a socket of IPv4.
     if (level == IPPROTO_IPV6 && s.domain() == libc::AF_INET)
         || !(shm || s.has(PLACEHOLDER) || own_answers::has_cookie(s, level, name))

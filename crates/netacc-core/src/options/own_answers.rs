@@ -76,15 +76,18 @@ fn cookie_of(fd: i32) -> Result<u64> {
     Ok(cookie)
 }
 
-/// Returns TCP_INFO of a candidate. An end that the kernel reports may be the peer's switch: with `None`, the caller
+/// Returns TCP_INFO of a listener or a candidate. An end that the kernel reports may be the peer's switch: with `None`, the caller
 /// answers for the ring, or for a socket that is no candidate.
 ///
 /// # Safety
 /// `val` and `len` are the application's result buffer.
 #[cold]
 #[allow(unsafe_code)]
-pub(super) unsafe fn info_of_candidate(fd: i32, r: Ref<Socket>, val: *mut c_void, len: *mut u32) -> Option<Outcome> {
+pub(super) unsafe fn info_by_kernel(fd: i32, r: Ref<Socket>, val: *mut c_void, len: *mut u32) -> Option<Outcome> {
     const ESTABLISHED: u8 = 1;
+    if let Some(l) = r.obj.listener() {
+        return Some(info_of_listener(fd, l, val, len));
+    }
     if !r.obj.is_candidate() {
         return None;
     }
@@ -100,7 +103,7 @@ pub(super) unsafe fn info_of_candidate(fd: i32, r: Ref<Socket>, val: *mut c_void
 /// its own queue.
 #[cold]
 #[allow(unsafe_code)]
-pub(super) fn info_of_listener(fd: i32, l: &'static Listener, val: *mut c_void, len: *mut u32) -> Outcome {
+fn info_of_listener(fd: i32, l: &'static Listener, val: *mut c_void, len: *mut u32) -> Outcome {
     const WAITING: usize = core::mem::offset_of!(libc::tcp_info, tcpi_unacked);
     let done = raw::getsockopt(l.kernel_fd(fd), IPPROTO_TCP, libc::TCP_INFO, val, len);
     // SAFETY: the kernel wrote `*len`.
