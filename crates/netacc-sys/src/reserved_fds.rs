@@ -51,6 +51,9 @@ fn mark_reserved(bits: &[AtomicU64], n: i32) -> Result<()> {
     Ok(())
 }
 
+/// Divisor of the numbers below the program's limit, for what they are used for without need.
+const PART_FOR_SAVINGS: u64 = 16;
+
 /// The number from which on our descriptors lie, as far as there are numbers.
 pub fn floor() -> i32 {
     let known = FLOOR.load(Ordering::Relaxed);
@@ -63,6 +66,13 @@ pub fn floor() -> i32 {
     };
     FLOOR.store(floor, Ordering::Relaxed);
     floor
+}
+
+/// Number of descriptors below the program's limit that the library may hold only because they save time, of all that lie
+/// from [`floor`] on: the program may come to need them.
+pub fn room_for_savings() -> usize {
+    let below = own_limit::of_program().saturating_sub(u64::from(floor().unsigned_abs()));
+    if below == 0 { usize::MAX } else { usize::try_from(below / PART_FOR_SAVINGS).unwrap_or(usize::MAX) }
 }
 
 /// To be called when the program has set its limit of descriptors: those that we make from now on lie above the new one.

@@ -10,11 +10,17 @@ use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{addr, raw, reserved_fds, time};
+use netacc_transport::shm::slots::Slots;
 use netacc_transport::shm::{Link, owner, rendezvous};
 
 /// Largest number of ports per link that sockets of our own reserve, as far as descriptors allow. Further connections
 /// on the link hold their port by their own descriptor.
 const RESERVED_PORTS: usize = 100;
+
+/// Whether a further port may be held by a socket of our own.
+fn may_keep_port(link: &Link) -> bool {
+    link.slots.ports_kept() < RESERVED_PORTS && Slots::all_ports_kept() < reserved_fds::room_for_savings()
+}
 
 /// The address to which bind(2) bound a real socket. It has no port where IP_BIND_ADDRESS_NO_PORT leaves that to
 /// connect(2).
@@ -115,7 +121,7 @@ pub(super) fn bind_beside(fd: i32, s: &Socket, real: i32, local: SocketAddr) -> 
 /// Reserves a local port that no other socket gets while the connection lives. The slot keeps it for its next
 /// connections, or, beyond [`RESERVED_PORTS`], the connection's own descriptor holds it.
 pub(super) fn reserve(fd: i32, s: &Socket, link: &Link, slot: usize, ip: IpAddr) -> Result<u16> {
-    if s.has(PLACEHOLDER) && !shares_port(s) && link.slots.ports_kept() < RESERVED_PORTS {
+    if s.has(PLACEHOLDER) && !shares_port(s) && may_keep_port(link) {
         match rendezvous::reserve_port(ip) {
             Ok((holder, port)) => {
                 link.slots.keep_port(slot, reserved_fds::adopt(holder)?, port);

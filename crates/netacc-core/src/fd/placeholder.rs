@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use libc::{AF_INET, O_CLOEXEC, O_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::signals::Blocked;
-use netacc_sys::{raw, reserved_fds};
+use netacc_sys::{own_limit, raw, reserved_fds};
 use rustix::fd::FromRawFd;
 
 /// Unconnected TCP sockets, one per family, whose duplicates stand for sockets that the kernel need not have: making a TCP
@@ -116,7 +116,7 @@ pub(super) fn keep_ready_socket(domain: i32) {
 fn real_socket(s: &Socket) -> Result<i32> {
     let nonblock = status_flags(s) & O_NONBLOCK;
     let flags = SOCK_STREAM | SOCK_CLOEXEC | if nonblock != 0 { SOCK_NONBLOCK } else { 0 };
-    let no_number = match raw::socket(s.domain(), flags, 0) {
+    let no_number = match own_limit::raised(|| raw::socket(s.domain(), flags, 0)) {
         Err(e @ (Errno::MFILE | Errno::NFILE)) => e,
         made => {
             set_status_flags(s, made?, libc::O_RDWR | nonblock);

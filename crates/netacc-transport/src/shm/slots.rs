@@ -2,7 +2,7 @@
 
 use crate::num;
 use crate::shm::segment::{Segment, WIPED};
-use core::sync::atomic::{AtomicI32, AtomicU16, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU16, AtomicU32, AtomicUsize, Ordering};
 pub use netacc_ring::SLOTS;
 use netacc_ring::to_usize;
 use netacc_sys::{Locked, SharedCell, lock_rank, reserved_fds};
@@ -13,6 +13,9 @@ pub const CONTROL_SLOT: usize = 0;
 /// Number of the slots closed last that are not claimed again while there is another one. A slot keeps its local port,
 /// and two connections in a row from one port would be taken for one, as the kernel lets no port be used again so soon.
 const RESTING: u64 = 3;
+
+/// The sum of [`Slots::ports_kept`] over all links. Relaxed: the number only says how many descriptors are in use.
+static ALL_PORTS_KEPT: AtomicUsize = AtomicUsize::new(0);
 
 /// State of a link's slots. What the first connection needs comes first: each page that is touched costs a first connect more
 /// than most of its system calls.
@@ -154,15 +157,18 @@ impl Slots {
     pub fn keep_port(&self, slot: usize, fd: i32, port: u16) {
         if let Some(p) = self.ports.get(slot) {
             self.ports_kept.fetch_add(1, Ordering::Relaxed);
+            ALL_PORTS_KEPT.fetch_add(1, Ordering::Relaxed);
             p.fd.store(fd + 1, Ordering::Relaxed);
             p.number.store(port, Ordering::Relaxed);
         }
     }
 
     pub(crate) fn close_ports(&self) {
-        if self.ports_kept.swap(0, Ordering::Relaxed) == 0 {
+        let kept = self.ports_kept.swap(0, Ordering::Relaxed);
+        if kept == 0 {
             return;
         }
+        ALL_PORTS_KEPT.fetch_sub(kept as usize, Ordering::Relaxed);
         for p in &self.ports {
             let fd = p.fd.load(Ordering::Relaxed);
             if fd != 0 {
@@ -174,6 +180,11 @@ impl Slots {
                 p.number.store(0, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Number of ports that are reserved by sockets of our own on all links of this process.
+    pub fn all_ports_kept() -> usize {
+        ALL_PORTS_KEPT.load(Ordering::Relaxed)
     }
 
     /// Number of ports that are reserved by sockets of our own.
