@@ -29,8 +29,8 @@ pub(super) struct WindowCharge {
     seen_at: SharedCell<u64>,
 }
 
-/// To be called when this side closes a connection: gives the pages of the large windows that nobody accesses any more back
-/// to the system. That is our own if the peer has read everything, and both if the peer has closed the connection.
+/// To be called when this side closes a connection: gives the pages of the windows that nobody accesses any more back to the
+/// system. That is our own large one if the peer has read everything, and all if the peer has closed the connection.
 pub(super) fn give_back_windows(ep: &ShmEndpoint, v: &View) {
     const LASTING: u64 = time::ns(timeouts::LASTING_CONNECTION);
     let age = time::coarse().saturating_sub(ep.side.began.get());
@@ -46,6 +46,9 @@ pub(super) fn give_back_windows(ep: &ShmEndpoint, v: &View) {
     };
     for producer in [Side::Client, Side::Server].into_iter().filter(|producer| may_go(*producer)) {
         v.seg.drop_large(v.index, producer);
+    }
+    if released {
+        v.seg.drop_small(v.index);
     }
 }
 
