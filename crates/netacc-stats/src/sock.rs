@@ -173,8 +173,10 @@ pub mod at {
 }
 
 /// Adds to a counter that has one writer at a time.
-pub(crate) fn bump(cell: &AtomicU64, by: u64) {
-    cell.store(cell.load(Relaxed).wrapping_add(by), Relaxed);
+pub(crate) fn bump(cell: &AtomicU64, by: u64) -> u64 {
+    let sum = cell.load(Relaxed).wrapping_add(by);
+    cell.store(sum, Relaxed);
+    sum
 }
 
 impl SockEntry {
@@ -304,11 +306,11 @@ impl SockEntry {
         self.addr_seq.store(odd.wrapping_add(1), Release);
     }
 
-    /// Counts one message of `bytes` bytes that the program received.
+    /// Counts one message of `bytes` bytes that the program received. Returns the number of messages so far.
     #[inline]
-    pub fn received(&self, bytes: u64) {
-        bump(&self.msgs_in, 1);
+    pub fn received(&self, bytes: u64) -> u64 {
         bump(&self.bytes_in, bytes);
+        bump(&self.msgs_in, 1)
     }
 
     /// Counts one message of `bytes` bytes that the program sent.

@@ -160,7 +160,7 @@ impl<'c, 'v> Transfer<'c, 'v> {
         self.done += n;
         let peek = self.flags & MSG_PEEK != 0;
         if !peek && let Some(e) = self.r.obj.stats() {
-            e.received(n as u64);
+            idle_windows::look_after_message(n, e.received(n as u64));
         }
         let enough = self.done >= self.ep.edges.lowat() && self.flags & MSG_WAITALL == 0;
         enough || peek || self.nonblock || self.iov.left() == 0
