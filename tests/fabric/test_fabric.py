@@ -9,7 +9,7 @@ import matrix
 RDMA = pathlib.Path(__file__).resolve().parents[1] / "rdma"
 # Modules about kernel devices and drivers, about what the real libraries do, or about the virtual machine itself; and cases of the
 # others, with the reason.
-ELSEWHERE = {"apps", "bench", "devices", "check", "verbs"}
+ELSEWHERE = {"apps", "bench", "devices", "check", "groups", "verbs"}
 NOT_HERE = {
     "transport.a_port_that_is_taken": "which ports are taken is another matter for each kind of device",
     "settings.no_memory_to_lock": "no memory is locked",

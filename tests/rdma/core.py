@@ -16,7 +16,7 @@ BOTH = """verbs.pingpong conformance.every_call transport.redis_benchmark transp
 BY_LOT = 6
 # Only a whole run has these, which test the machine itself and of which some take minutes.
 NEITHER = """bench.matrix check.why_a_server_is_not_reached devices.rping devices.rc_pingpong
-    devices.netacc_check_sees_them""".split()
+    devices.netacc_check_sees_them groups.slow_readers_within_limits""".split()
 
 
 def core(names, random):
