@@ -76,7 +76,7 @@ fn add_nested(e: &'static Epoll, fd: i32, child: Ref<Epoll>, ev: (u32, u64)) -> 
 const FEW: usize = 8;
 
 pub(crate) fn absorb_children(e: &'static Epoll) {
-    if e.nested.load(Ordering::Relaxed) == 0 {
+    if e.nested.get() == 0 {
         return;
     }
     // The list may only be followed under the lock: a registration that is removed meanwhile may serve another

@@ -23,10 +23,10 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
     };
     if let Some(e) = EPOLLS.alloc().filter(|e| cookies::enter(*e).inspect_err(|_| EPOLLS.release(e)).is_ok()) {
         e.fd.set(fd);
-        for n in [&e.ours, &e.nested, &e.usage, &e.others, &e.sleepers] {
+        for n in [&e.ours, &e.usage, &e.others, &e.sleepers] {
             n.store(0, Ordering::Relaxed);
         }
-        for n in [&e.polled, &e.with_liveness, &e.listened, &e.remote, &e.stash_len, &e.ready_len, &e.news] {
+        for n in [&e.polled, &e.with_liveness, &e.listened, &e.nested, &e.remote, &e.stash_len, &e.ready_len, &e.news] {
             n.set(0);
         }
         for is in [&e.inner, &e.foreign, &e.edges, &e.switch_due] {

@@ -34,7 +34,7 @@ pub fn put(e: &'static Epoll) {
     if nested::ever() {
         table::each(0, usize::MAX, |_, entry| {
             if let Entry::Epoll(outer) = entry
-                && outer.obj.nested.load(Ordering::Relaxed) > 0
+                && outer.obj.nested.get() > 0
             {
                 forget_child(outer.obj, e);
             }

@@ -10,7 +10,6 @@ use crate::epoll::cookies::{Kind, cookie};
 use crate::epoll::ready::{arm, changed, look, news, note_hold};
 use crate::fd::table::{self, Entry};
 use crate::object::instance::{DISABLED, Epoll, FRESH, GONE, QUEUED, Registration};
-use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLONESHOT};
 use netacc_sys::SharedCell;
 
@@ -27,7 +26,7 @@ impl Epoll {
     /// Counts one more instance that is registered in this one. Under `STRUCTURE`.
     pub(super) fn nests(&self) {
         NESTING.set(1);
-        self.nested.fetch_add(1, Ordering::Relaxed);
+        self.nested.add(1);
     }
 }
 
@@ -96,7 +95,7 @@ pub(super) fn show_own(child: &Epoll) {
 
 /// Arms the nested instances. Under the parent's lock.
 pub(crate) fn arm_children(e: &Epoll) -> bool {
-    if e.nested.load(Ordering::Relaxed) == 0 {
+    if e.nested.get() == 0 {
         return true;
     }
     let mut quiet = true;

@@ -105,7 +105,7 @@ pub(crate) fn collect(e: &Epoll) {
     if held != 0 && time::now() >= held {
         look_behind_holds(e);
     }
-    if e.polled.get() > 0 || e.nested.load(Ordering::Relaxed) > 0 {
+    if e.polled.get() > 0 || e.nested.get() > 0 {
         for reg in e.registered() {
             let child = reg
                 .child

@@ -55,7 +55,7 @@ fn remove(e: &'static Epoll, reg: &'static Registration, why: Removed) {
         leave_socket(e, reg, s);
     } else {
         nested::leave_own(e, reg);
-        e.nested.fetch_sub(1, Ordering::Relaxed);
+        e.nested.subtract(1);
     }
     if let Some(ep) = s.and_then(Socket::endpoint) {
         let alive = source == Source::Liveness;

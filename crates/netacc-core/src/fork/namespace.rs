@@ -1,12 +1,12 @@
 //! PID namespaces: in another one, a process number refers to another process.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU64, Ordering};
+use netacc_sys::SharedCell;
 use rustix::fs::{lstat, stat};
 
 /// Inode of this process's PID namespace, in which it stays for its life; 0: not asked for yet. No two namespaces have the
 /// same one. It takes the kernel some microseconds to find the link, and a server may fork for each connection.
-static OWN: AtomicU64 = AtomicU64::new(0);
+static OWN: SharedCell<u64> = SharedCell::<u64>::new(0);
 
 /// Device and inode that identify a namespace, if /proc is mounted.
 pub(crate) fn identity(path: &CStr) -> Option<(u64, u64)> {
@@ -26,17 +26,16 @@ pub fn splits_sharers() -> bool {
 }
 
 fn own() -> Option<u64> {
-    // Relaxed: the number stands for itself.
-    let known = OWN.load(Ordering::Relaxed);
+    let known = OWN.get();
     if known != 0 {
         return Some(known);
     }
     let (_, inode) = identity(c"/proc/self/ns/pid")?;
-    OWN.store(inode, Ordering::Relaxed);
+    OWN.set(inode);
     Some(inode)
 }
 
 /// To be called in the child of a fork, which may be in another PID namespace than its parent.
 pub(crate) fn after_fork() {
-    OWN.store(0, Ordering::Relaxed);
+    OWN.set(0);
 }

@@ -158,7 +158,8 @@ pub struct Epoll {
     pub(crate) with_liveness: SharedCell<u32>,
     /// Number of registrations of listeners whose queues a sleeping thread registers with.
     pub(crate) listened: SharedCell<u32>,
-    pub(crate) nested: AtomicU32,
+    /// Number of instances that are registered in it. Written under `STRUCTURE`.
+    pub(crate) nested: SharedCell<u32>,
     /// Number of connections over RDMA that report by its subscriptions. Written under `STRUCTURE`.
     pub(crate) remote: SharedCell<u32>,
     /// Set once the instance was registered in another one: its events are counted in `news` for that one.
@@ -277,9 +278,11 @@ impl Epoll {
     /// hands connections to others, gives way to those.
     pub(crate) fn scope(&self) -> ProgressScope {
         // These are hints, with which a thread takes the poller token that another one should have, or leaves it.
-        // Relaxed for the same reason.
-        let any = self.remote.get() != 0 || self.polled.get() != 0 || self.nested.load(Ordering::Relaxed) != 0;
-        if any { ProgressScope::All } else { ProgressScope::Bystander }
+        if [&self.remote, &self.polled, &self.nested].iter().any(|count| count.get() != 0) {
+            ProgressScope::All
+        } else {
+            ProgressScope::Bystander
+        }
     }
 
     /// Whether the instance is registered in another one.
