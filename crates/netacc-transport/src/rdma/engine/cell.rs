@@ -179,7 +179,7 @@ impl EngineCell {
     #[allow(unsafe_code)]
     fn put(&self, engine: Option<Engine>) -> Option<Box<Engine>> {
         let _g = self.lock.lock();
-        self.status.waker.store(engine.as_ref().map_or(0, |e| e.waker + 1), Ordering::Relaxed);
+        self.status.waker.set(engine.as_ref().map_or(0, |e| e.waker + 1));
         // SAFETY: under the lock.
         core::mem::replace(unsafe { &mut *self.engine.get() }, engine.map(Box::new))
     }
@@ -303,7 +303,7 @@ impl EngineCell {
     /// Sleeps on `fds` until they have news; sleeps up to `naps` times, as long as the program's threads make progress
     /// meanwhile.
     pub fn sleep(&self, fds: &mut [libc::pollfd], ms: i64, naps: u32) {
-        let count = || self.status.progress_count.load(Ordering::Relaxed);
+        let count = || self.status.progress_count.get();
         for _ in 0..naps {
             let before = count();
             let mut ts = libc::timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };

@@ -232,7 +232,7 @@ impl Engine {
         netacc_log::log!(Warn, "RDMA device {}: removed; its connections go on by TCP or end", device.name());
         let held = device.let_go();
         if held.is_some() {
-            self.status.devices.fetch_sub(1, Ordering::Relaxed);
+            self.status.devices.subtract(1);
         }
         self.removals.gone(held);
     }

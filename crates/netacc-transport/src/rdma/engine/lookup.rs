@@ -7,7 +7,6 @@ use crate::rdma::engine::{manager, probe, process, status, thread};
 use crate::shm::Link;
 use crate::shm::rendezvous::SourceProbe;
 use core::net::SocketAddr;
-use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::{lock, raw, time};
 
@@ -42,8 +41,7 @@ fn lookup_route(dest: SocketAddr) -> Result<RouteLookup, Reason> {
     let first = cell::first().ok_or(Reason::OtherHost)?;
     // The engine with the least to do; of several the first, so that one connection after the other uses the same queue
     // pair.
-    let load =
-        |cell: &EngineCell| cell.status.carried.load(Ordering::Relaxed) + cell.status.waiting.load(Ordering::Relaxed);
+    let load = |cell: &EngineCell| cell.status.carried.get() + cell.status.waiting.get();
     let (n, chosen) = cell::least(load).ok_or(Reason::OtherHost)?;
     let own = |source| {
         if n == 0 { None } else { chosen.with_from_app(|e| e.routes.share_route(&mut e.mux, dest, source)).flatten() }

@@ -27,7 +27,7 @@ use crate::rdma::engine::status::MOST;
 use crate::rdma::engine::worker::Engine;
 use crate::rdma::{Armed, Device};
 use crate::shm::ShmEndpoint;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::ptr;
 use netacc_sys::lock;
 
 /// Largest number of rounds of one call; what is left then is done by the engine thread.
@@ -40,12 +40,7 @@ pub struct PollerToken {
     first: usize,
     /// The engines of those channels, a bit for each.
     engines: u64,
-    /// The turn that it has: see [`Poller::turn`].
-    turn: u32,
 }
-
-/// The number of the latest token.
-static TURNS: AtomicU32 = AtomicU32::new(0);
 
 const _: () = assert!(MOST <= u64::BITS as usize);
 
@@ -102,8 +97,8 @@ pub fn progress_for(ep: &ShmEndpoint) {
 
 #[inline]
 fn progress_if_carrying(cell: &EngineCell) {
-    // Relaxed: a thread that has such a connection learnt of it from a thread that saw this number.
-    if cell.status.carried.load(Ordering::Relaxed) != 0 {
+    // A thread that has such a connection learnt of it from a thread that saw this number.
+    if cell.status.carried.get() != 0 {
         cell.progress();
     }
 }
@@ -122,14 +117,13 @@ pub fn arm(set: &mut WaitSet, scope: ProgressScope) -> ArmOutcome {
     if all.is_empty() || lock::interrupted() {
         return ArmOutcome::No;
     }
-    // Relaxed: only that no two tokens have the same number counts.
-    let turn = TURNS.fetch_add(1, Ordering::Relaxed);
-    let poller = Poller { channels: 0, turn, gives_way: matches!(scope, ProgressScope::Bystander) };
-    let mut token = PollerToken { first: set.len(), engines: 0, turn };
+    let poller =
+        Poller { channels: 0, set: ptr::from_ref(set).addr(), gives_way: matches!(scope, ProgressScope::Bystander) };
+    let mut token = PollerToken { first: set.len(), engines: 0 };
     let mut look = false;
     for (n, place) in all.iter().enumerate() {
-        // Relaxed: an engine that this thread does not listen to is listened to by the engine's own thread.
-        if !scope.has(n) || place.status.devices.load(Ordering::Relaxed) == 0 {
+        // An engine that this thread does not listen to is listened to by the engine's own thread.
+        if !scope.has(n) || place.status.devices.get() == 0 {
             continue;
         }
         match place.with(|e| e.arm_poller(set, poller)) {
@@ -158,8 +152,7 @@ pub fn disarm(token: PollerToken, set: &WaitSet, progress: bool) {
     while engines != 0 {
         let n = engines.trailing_zeros() as usize;
         engines &= engines - 1;
-        let turn = token.turn;
-        at += cell::at(n).and_then(|cell| cell.with(|e| e.disarm_poller(set, at, turn, progress))).unwrap_or(0);
+        at += cell::at(n).and_then(|cell| cell.with(|e| e.disarm_poller(set, at, progress))).unwrap_or(0);
     }
 }
 
@@ -176,9 +169,8 @@ enum Took {
 impl Engine {
     /// Makes progress; what comes for `reader` goes to it.
     pub(super) fn progress_for(&mut self, reader: Option<&mut Reader<'_, '_>>) {
-        // Relaxed: a hint for the thread. Written under the lock.
-        let count = &self.status.progress_count;
-        count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        // A hint for the thread.
+        self.status.progress_count.add(1);
         self.progress_rounds_for(reader);
     }
 
@@ -230,16 +222,13 @@ impl Engine {
         Took::Channels
     }
 
-    /// Gives the poller token of this turn back, unless another thread has taken it. The channels were at `first` in the
-    /// set; returns their number.
-    fn disarm_poller(&mut self, set: &WaitSet, first: usize, turn: u32, progress: bool) -> usize {
+    /// Gives the poller token back, unless another thread has taken it. The channels were at `first` in the set; returns
+    /// their number.
+    fn disarm_poller(&mut self, set: &WaitSet, first: usize, progress: bool) -> usize {
         // Once it was taken, there may be another number of devices: an event too many is harmless, and the thread with
         // the token finds one that we miss.
-        let channels = match self.sleep.poller {
-            Some(poller) if poller.turn == turn => poller.channels,
-            _ => self.mux.qps.devices.len(),
-        };
-        self.sleep.poller = self.sleep.poller.filter(|poller| poller.turn != turn);
+        let ours = self.sleep.poller.take_if(|poller| poller.set == ptr::from_ref(set).addr());
+        let channels = ours.map_or(self.mux.qps.devices.len(), |poller| poller.channels);
         if (first..first + channels).any(|at| set.revents(at) != 0) {
             self.sleep.take_events(&self.mux.qps.devices, channels);
         }

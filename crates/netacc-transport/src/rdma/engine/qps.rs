@@ -11,7 +11,6 @@ use crate::rdma::{Device, MsgPath, QpConn, port_of};
 use crate::timeouts;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::Ordering;
 use netacc_sys::errno::Errno;
 use netacc_sys::{raw, reserved_fds, time};
 use netacc_verbs::{CmId, Error, EventChannel, Result};
@@ -173,7 +172,7 @@ impl Qps {
         let device = Device::open(id, self.limits.sizes(), self.limits.comp_vector, self.index)?;
         netacc_log::log!(Info, "RDMA thread {}: opened device {}", self.index, device.name());
         self.devices.push(device);
-        self.status.devices.fetch_add(1, Ordering::Relaxed);
+        self.status.devices.add(1);
         Ok(self.devices.len() - 1)
     }
 

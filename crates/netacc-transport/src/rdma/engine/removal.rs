@@ -109,7 +109,7 @@ impl Removals {
             self.open = open;
             return;
         }
-        if status::all().any(|status| status.devices.load(Ordering::Relaxed) > 0) {
+        if status::all().any(|status| status.devices.get() > 0) {
             return;
         }
         // librdmacm does not notice that the host's last device has gone. So its numbers are made something harmless:

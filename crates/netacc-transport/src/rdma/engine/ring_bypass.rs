@@ -16,7 +16,6 @@ use crate::rdma::engine::mux::conn::{Conn, Source};
 use crate::rdma::engine::mux::reader::{Program, Reader};
 use crate::rdma::engine::worker::Engine;
 use crate::shm::ShmEndpoint;
-use core::sync::atomic::Ordering;
 
 /// Sends bytes of `from` for a thread that writes; returns how many have gone out. The others go by the ring. If none
 /// are left the engine has made progress.
@@ -40,7 +39,7 @@ pub fn receive(socket: ConnToken, ep: &'static ShmEndpoint, to: &mut Iov<'_>) ->
 
 fn progress_bypass(ep: &ShmEndpoint, work: impl FnMut(&mut Engine)) {
     // Relaxed: a thread that has such a connection learnt of it from a thread that saw this number.
-    if let Some(cell) = ep.side.engine().and_then(cell::at).filter(|p| p.status.carried.load(Ordering::Relaxed) != 0) {
+    if let Some(cell) = ep.side.engine().and_then(cell::at).filter(|p| p.status.carried.get() != 0) {
         cell.progress_with(work);
     }
 }

@@ -3,7 +3,6 @@
 use crate::rdma::engine::status::EngineStatus;
 use crate::rdma::{Armed, Device};
 use core::ops::Range;
-use core::sync::atomic::Ordering;
 
 /// What the engine thread sleeps on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +23,8 @@ pub(super) enum SleepOn {
 pub(super) struct Poller {
     /// The number of devices whose channels it has.
     pub channels: usize,
-    /// Which sleep it is: no two have the same number.
-    pub turn: u32,
+    /// The address of the set that it sleeps on: no two threads that sleep have the same.
+    pub set: usize,
     /// Whether it waits for no bytes, and gives way to a thread that does.
     pub gives_way: bool,
 }
@@ -87,7 +86,7 @@ impl Sleep {
 
     /// What the engine thread is to sleep on, when there is nothing to do.
     pub fn next(&mut self, status: &EngineStatus) -> SleepOn {
-        let count = status.progress_count.load(Ordering::Relaxed);
+        let count = status.progress_count.get();
         let driven = core::mem::replace(&mut self.progress_seen, count) != count;
         match self.poller {
             _ if driven => SleepOn::Brief,

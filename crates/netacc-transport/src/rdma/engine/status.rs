@@ -1,7 +1,8 @@
 //! What other threads look at of an engine without its lock.
 
 use crate::wakers;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use netacc_sys::SharedCell;
 use netacc_sys::set_once::SetOnce;
 
 /// Most engines that there can be: what the configuration allows.
@@ -16,18 +17,18 @@ pub(super) struct EngineStatus {
     pub ticket_due: AtomicBool,
     /// The engine's waker (descriptor + 1), while the engine is there, or else 0: a process without engines has none of
     /// their memory if all of it is 0.
-    pub waker: AtomicI32,
+    pub waker: SharedCell<i32>,
     /// Number of connections that it carries: without any a process that has only local ones has no cost. Written under
     /// the lock, as are the next two.
-    pub carried: AtomicUsize,
+    pub carried: SharedCell<usize>,
     /// Number of connections that wait for a queue pair.
-    pub waiting: AtomicUsize,
+    pub waiting: SharedCell<usize>,
     /// Number of devices that it has open.
-    pub devices: AtomicUsize,
+    pub devices: SharedCell<usize>,
     /// Number of queue pairs of clients on other hosts that it has or is to have.
     pub served: AtomicUsize,
-    /// Number of passes over the work that threads of the program have made.
-    pub progress_count: AtomicU32,
+    /// Number of passes over the work that threads of the program have made. Written under the lock.
+    pub progress_count: SharedCell<u32>,
 }
 
 /// Number of engines.
@@ -69,12 +70,12 @@ impl EngineStatus {
         EngineStatus {
             progress_wanted: AtomicBool::new(false),
             ticket_due: AtomicBool::new(false),
-            waker: AtomicI32::new(0),
-            carried: AtomicUsize::new(0),
-            waiting: AtomicUsize::new(0),
-            devices: AtomicUsize::new(0),
+            waker: SharedCell::<i32>::new(0),
+            carried: SharedCell::<usize>::new(0),
+            waiting: SharedCell::<usize>::new(0),
+            devices: SharedCell::<usize>::new(0),
             served: AtomicUsize::new(0),
-            progress_count: AtomicU32::new(0),
+            progress_count: SharedCell::<u32>::new(0),
         }
     }
 
@@ -90,14 +91,15 @@ impl EngineStatus {
         for mark in [&self.progress_wanted, &self.ticket_due] {
             mark.store(false, Ordering::Relaxed);
         }
-        for number in [&self.carried, &self.waiting, &self.devices, &self.served] {
-            number.store(0, Ordering::Relaxed);
+        self.served.store(0, Ordering::Relaxed);
+        for number in [&self.carried, &self.waiting, &self.devices] {
+            number.set(0);
         }
     }
 
     /// Has its thread look.
     pub fn ring(&self) {
-        let waker = self.waker.load(Ordering::Relaxed) - 1;
+        let waker = self.waker.get() - 1;
         if waker >= 0 {
             wakers::ring(waker);
         }

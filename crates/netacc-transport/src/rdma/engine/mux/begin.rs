@@ -9,7 +9,6 @@ use crate::rdma::engine::qp::Payload;
 use crate::shm::claim::Pushed;
 use crate::shm::{Link, ShmEndpoint};
 use core::net::SocketAddr;
-use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_wire::frame::{ADDRESSES, Frame, decode_addresses};
 
@@ -28,7 +27,7 @@ impl Mux {
             crate::Endpoint::close(ep, true);
             return None;
         };
-        self.status.carried.fetch_add(1, Ordering::Relaxed);
+        self.status.carried.add(1);
         #[expect(
             clippy::cast_possible_truncation,
             reason = "the table has at most CONNS places, and a u16 can name as many"

@@ -6,7 +6,6 @@ use crate::rdma::engine::mux::conn::{SHORT, Source};
 use crate::rdma::engine::mux::state::{RxState, TxState};
 use crate::rdma::engine::qp::{QpRecord, Stage};
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 use netacc_sys::errno::Errno;
 use netacc_sys::raw;
 use netacc_wire::frame::Kind;
@@ -132,7 +131,7 @@ impl Mux {
         if let Some(pending) = conn.upgrade.take() {
             pending.dropped();
         }
-        self.status.carried.fetch_sub(1, Ordering::Relaxed);
+        self.status.carried.subtract(1);
         self.links.clear(conn.local, conn.slot, at);
         match conn.kernel {
             -1 => {

@@ -11,7 +11,6 @@ use crate::shm::slots::{CONTROL_SLOT, SLOTS};
 use crate::shm::{Link, ShmEndpoint};
 use alloc::vec;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 use netacc_ring::to_usize;
 
 /// Most connections: as many as their numbers can name.
@@ -110,7 +109,7 @@ impl Links {
     /// Lets a link go.
     pub fn drop(&mut self, at: usize) {
         if let Some(local) = self.table.remove(at) {
-            self.status.waiting.fetch_sub(local.waiting, Ordering::Relaxed);
+            self.status.waiting.subtract(local.waiting);
             local.link.close_ready_set(local.ready_set);
             local.link.put();
         }
@@ -150,7 +149,7 @@ impl Links {
         let Some(l) = self.table.get_mut(local) else { return };
         let queued = l.link.segment().filter(|_| l.route.is_some()).map_or(0, |s| to_usize(s.queued()));
         let before = core::mem::replace(&mut l.waiting, queued.min(SLOTS));
-        self.status.waiting.fetch_add(l.waiting.wrapping_sub(before), Ordering::Relaxed);
+        self.status.waiting.add(l.waiting.wrapping_sub(before));
     }
 
     /// The links by which connects to a route's server come.
