@@ -5,7 +5,7 @@ use crate::epoll::kernel_set::Usage;
 use crate::epoll::listeners::{unhear_listener, watch_listener};
 use crate::epoll::ready::touch;
 use crate::epoll::registration::{each_registration, show_to_kernel};
-use crate::epoll::shared::leave_to_others;
+use crate::epoll::shared::{leave_to_others, take_back};
 use crate::epoll::subscription::{self, Attached, attach};
 use crate::object::instance::{
     DISABLED, Epoll, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS, Registration, STRUCTURE,
@@ -148,7 +148,9 @@ pub fn no_listener<T>(s: &'static Socket, l: &'static Listener, change: impl FnO
         unhear_listener(e, reg, s, l);
         let _ = e.enter(EPOLL_CTL_DEL, reg.fd.get(), 0, 0);
         reg.set_source(e, Source::Nothing);
-        return_to_kernel(e, reg, s);
+        if !take_back(e, reg) {
+            return_to_kernel(e, reg, s);
+        }
     });
     Some(changed)
 }

@@ -29,7 +29,7 @@ use crate::object::socket::{Path, Socket};
 use crate::object::source::Source;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
-use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
 use netacc_sys::errno::Result;
 use netacc_sys::signals::Blocked;
 use netacc_sys::{AtomicRef, mem, raw, reserved_fds, sleeping, time};
@@ -249,19 +249,33 @@ fn make_set(e: &'static Epoll) -> Result<()> {
 
 /// To be called before a listener that the kernel serves is watched by ours, in an instance that this process uses: leaves its
 /// entry in the program's set if other processes may use that. One of them may have no other entry, and what it reports here is
-/// true as well. The instance has a separate set then. Under `STRUCTURE`.
+/// true as well, unless it is to be reported once only. The instance has a separate set then. Under `STRUCTURE`.
 pub(super) fn leave_to_others(e: &'static Epoll, reg: &Registration) -> bool {
     let is_shared = match e.usage() {
         Usage::Alone | Usage::Inherited => false,
         Usage::Forked => !descendants::nobody_inherits() && make_set(e).is_ok(),
         Usage::Apart => true,
     };
-    let stays = is_shared && reg.source() == Source::Kernel && reg.flags.load(Ordering::Relaxed) & PROGRAMS != 0;
+    let is_once = reg.events.get() & (EPOLLET | libc::EPOLLONESHOT) as u32 != 0;
+    let stays =
+        is_shared && !is_once && reg.source() == Source::Kernel && reg.flags.load(Ordering::Relaxed) & PROGRAMS != 0;
     if stays {
         reg.flags.fetch_and(!PROGRAMS, Ordering::Relaxed);
         reg.set_source(e, Source::Nothing);
     }
     stays
+}
+
+/// Makes the entry that [`leave_to_others`] has left in the program's set the registration's own. False: there is none. Under
+/// `STRUCTURE`.
+pub(super) fn take_back(e: &'static Epoll, reg: &Registration) -> bool {
+    let is_there = || raw::epoll_ctl(e.fd(), EPOLL_CTL_MOD, reg.fd.get(), reg.events.get(), reg.data.get()).is_ok();
+    let taken = e.usage() == Usage::Apart && !cookies::looks_like_cookie(reg.data.get()) && is_there();
+    if taken {
+        reg.flags.fetch_or(PROGRAMS, Ordering::Relaxed);
+        reg.set_source(e, Source::Kernel);
+    }
+    taken
 }
 
 /// Enters the kick eventfd in the separate set. It stays in the program's set as well, for threads that sleep there; a
