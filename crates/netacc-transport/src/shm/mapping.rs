@@ -207,9 +207,9 @@ impl Segment {
     /// Takes the windows of a slot out of this process's memory. Where the kernel's pages are larger than the small windows of
     /// one slot, those stay.
     pub(super) fn forget_windows(&self, slot: usize) {
-        let small = self.small_windows(slot);
+        let small = self.small_windows(slot).map(|at| (at, SMALL_PAGE));
         let large = self.blocks.windows(slot).map(|at| (at.as_ptr(), PAIR));
-        for (at, len) in [(small, SMALL_PAGE)].into_iter().chain(large) {
+        for (at, len) in small.into_iter().chain(large) {
             // SAFETY: the range lies within a mapping of the segment, and the slot's connection is not open here.
             unsafe { make_private(at, len) };
         }
@@ -228,15 +228,17 @@ impl Segment {
     /// Gives the page of a slot's small windows back to the system, of which no side accesses a byte any more. Where the
     /// kernel's pages are larger, it stays.
     pub(super) fn drop_small(&self, slot: usize) {
-        let at = self.small_windows(slot);
+        let Some(at) = self.small_windows(slot) else { return };
         // SAFETY: the range lies within the mapping; MADV_REMOVE leaves zero pages behind, which is a valid content for
         // raw bytes.
         let _ = unsafe { madvise(at.cast(), SMALL_PAGE, Advice::LinuxRemove) };
     }
 
-    /// The address of a slot's small windows.
-    fn small_windows(&self, slot: usize) -> *mut u8 {
-        self.base.as_ptr().cast::<u8>().wrapping_add(SMALL_AT + slot * SMALL_PAGE)
+    /// The address of a slot's small windows. `None`: they share a page of the kernel's with those of other slots, and calls
+    /// for a page would concern these as well.
+    fn small_windows(&self, slot: usize) -> Option<*mut u8> {
+        let has_page = rustix::param::page_size() <= SMALL_PAGE;
+        has_page.then(|| self.base.as_ptr().cast::<u8>().wrapping_add(SMALL_AT + slot * SMALL_PAGE))
     }
 
     /// Gives the pages of a large window back to the system.

@@ -47,7 +47,7 @@ pub(super) fn give_back_windows(ep: &ShmEndpoint, v: &View) {
     for producer in [Side::Client, Side::Server].into_iter().filter(|producer| may_go(*producer)) {
         v.seg.drop_large(v.index, producer);
     }
-    if released {
+    if released && age >= LASTING {
         v.seg.drop_small(v.index);
     }
 }
