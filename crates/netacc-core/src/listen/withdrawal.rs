@@ -81,11 +81,11 @@ pub(crate) fn announce(l: &Listener, leaves: bool) {
     l.links().filter_map(Link::segment).filter(|seg| seg.server() == from).for_each(|seg| seg.set_server(to));
 }
 
-/// Whether connects that were [noted](note_waiting) have to be accepted before the listener `fd` is left to the kernel: they
-/// wait in shared memory, and connections in the kernel's queue, which are younger, would come before them; or their client is
-/// another user's, so that they cannot be handed on, and perhaps makes no call by which it would make them once more. While the caller `is_patient`, everything that
-/// waits at this moment is noted, and clients at the doors count as well. Afterwards no further connects are noted, so the number
-/// of those that the caller has to wait for only falls.
+/// Whether connects that were [noted](note_waiting) have to be accepted before the listener `fd` is left to the kernel. They
+/// wait in shared memory, and connections in the kernel's queue, which are younger, would come before them. While the caller
+/// `is_patient`, everything that waits at this moment is noted, and clients at the doors count as well. So do the connects of
+/// other users, since nobody can hand them on, and a client may make no call by which it would make them once more; but nobody
+/// waits for long for what another user's process writes.
 pub(crate) fn must_stay(l: &Listener, fd: i32, is_patient: bool) -> bool {
     if is_patient {
         note_waiting(l);
@@ -98,7 +98,7 @@ pub(crate) fn must_stay(l: &Listener, fd: i32, is_patient: bool) -> bool {
     let has_younger = tcp_ready(fd);
     let _g = l.lock.lock();
     let would_reorder = has_younger && (l.links().any(noted) || (is_patient && l.doors().any(readable)));
-    would_reorder || l.links().any(|link| !link.trust_is_mutual() && noted(link))
+    would_reorder || (is_patient && l.links().any(|link| !link.trust_is_mutual() && noted(link)))
 }
 
 /// To be called when a thread has accepted a connection and goes off to serve it, for any time. Passes the connects that

@@ -139,7 +139,8 @@ fn off() {
 }
 
 /// Leaves a listener to the kernel, unless that would reverse the order in which its connections are accepted, or leave another
-/// user's behind: then the program first accepts what waits in shared memory, and this is tried again. Returns whether it is the kernel's.
+/// user's behind: then the program first accepts what waits in shared memory, and this is tried again. Returns whether the
+/// listener is the kernel's.
 fn leave_listener(fd: i32, s: &'static Socket) -> bool {
     if let Some(l) = s.listener().filter(|_| s.path() == Path::Listener) {
         // Before the look at the kernel's queue: a client that connects by TCP from here on waits for the outcome.
