@@ -100,13 +100,14 @@ impl<T: Zeroed> AtomicRef<T> {
         }
     }
 
-    /// The objects of the list that begins here, each of which may be taken out when it is returned. Under the list's lock.
+    /// The objects of the list that begins here, each of which may be taken out under the list's lock when it is returned. A thread
+    /// without the lock may walk a list from which nothing is taken.
     #[inline]
     pub fn list<N>(&self, next: N) -> impl Iterator<Item = &'static T> + use<T, N>
     where
         N: Fn(&'static T) -> &'static AtomicRef<T>,
     {
-        successors(self.get(), move |object| next(object).get())
+        successors(self.load(), move |object| next(object).load())
     }
 
     /// Takes an object out of the list that begins here. False: it is not there. Under the list's lock.

@@ -68,6 +68,14 @@ pub fn floor() -> i32 {
     floor
 }
 
+/// The end of the lower half of the numbers that a program is likely to use: up to its limit, or to [`LATEST`].
+pub fn lower_half() -> i32 {
+    match floor() {
+        AMONG => LATEST as i32 / 2,
+        floor => floor / 2,
+    }
+}
+
 /// Number of descriptors below the program's limit that the library may hold only because they save time, of all that lie
 /// from [`floor`] on: the program may come to need them.
 pub fn room_for_savings() -> usize {

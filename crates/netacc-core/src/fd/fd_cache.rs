@@ -62,7 +62,7 @@ impl Numbers {
 /// Keeps the close-on-exec placeholder `fd` of a closed connection; false if it is not kept.
 pub fn keep(fd: i32, domain: i32) -> bool {
     let (at, bit) = (fd as usize / 64, fd as usize % 64);
-    let Some(word) = of(domain).words.get(at).filter(|_| fd > 2 && fd < reserved_fds::floor() / 2) else {
+    let Some(word) = of(domain).words.get(at).filter(|_| fd > 2 && fd < reserved_fds::lower_half()) else {
         return false;
     };
     if COUNT.fetch_add(1, Ordering::Relaxed) >= MOST {

@@ -12,7 +12,7 @@ use crate::fd::placeholder::is_stdio;
 use crate::fd::table;
 use crate::listen::{opening, unsettled};
 use crate::object::reference::Ref;
-use crate::object::socket::{ConnState, NONBLOCK, Path, Socket};
+use crate::object::socket::{ConnState, NONBLOCK, Path, Socket, notes_of};
 use crate::options::remember;
 use crate::runtime::{self, Runtime};
 use crate::{process_mode, startup};
@@ -125,9 +125,9 @@ fn note(fd: i32) {
     if !matches!(domain, AF_INET | AF_INET6) || process_mode::reason().is_some() || !wanted() {
         return;
     }
-    let blocks = raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|f| f & libc::O_NONBLOCK == 0);
+    let notes = raw::fcntl(fd, libc::F_GETFL, 0).map_or(NONBLOCK, notes_of);
     let state = if listens(fd) { ConnState::InheritedTcp } else { ConnState::InheritedNew };
-    if let Ok(r) = Socket::alloc(fd, domain, state, if blocks { 0 } else { NONBLOCK }) {
+    if let Ok(r) = Socket::alloc(fd, domain, state, notes) {
         let _ = enter(fd, r);
     }
 }

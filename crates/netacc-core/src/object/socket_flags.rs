@@ -52,3 +52,8 @@ netacc_sys::flags! { SocketFlag:
 /// The flags of a file description that fcntl(2) sets, as far as a socket has them, each with the note of it.
 pub const STATUS_FLAGS: [(u32, i32); 3] =
     [(NONBLOCK, libc::O_NONBLOCK), (APPEND, libc::O_APPEND), (NOATIME, libc::O_NOATIME)];
+
+/// The notes of a file description with these flags.
+pub fn notes_of(flags: i32) -> u32 {
+    STATUS_FLAGS.iter().filter(|(_, flag)| flags & flag != 0).fold(0, |notes, (note, _)| notes | note)
+}

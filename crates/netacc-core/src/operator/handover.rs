@@ -10,7 +10,7 @@ use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::fork::descendants;
 use crate::listen::adopt;
-use crate::object::socket::{ConnState, LINGER_RESET, NONBLOCK, Path, Socket};
+use crate::object::socket::{ConnState, LINGER_RESET, NONBLOCK, Path, Socket, notes_of};
 use crate::operator::requests;
 use crate::switch::comeback::{self, Rest};
 use crate::{process_mode, startup};
@@ -310,8 +310,8 @@ pub(super) fn read(text: &str) {
 fn enter_connection(c: Connection) {
     let stays = if c.demoted { ConnState::Demoted } else { ConnState::Tcp };
     let state = c.rest.map_or(stays, |rest| ConnState::Candidate(rest.upgrade()));
-    let blocks = raw::fcntl(c.fd, libc::F_GETFL, 0).is_ok_and(|f| f & libc::O_NONBLOCK == 0);
-    let Ok(r) = Socket::alloc(c.fd, c.domain, state, if blocks { 0 } else { NONBLOCK }) else { return };
+    let notes = raw::fcntl(c.fd, libc::F_GETFL, 0).map_or(NONBLOCK, notes_of);
+    let Ok(r) = Socket::alloc(c.fd, c.domain, state, notes) else { return };
     if let Some((local, peer)) = c.addresses {
         r.obj.local.set(local);
         r.obj.peer.set(peer);

@@ -108,7 +108,10 @@ fn info_of_listener(fd: i32, l: &'static Listener, val: *mut c_void, len: *mut u
     let done = raw::getsockopt(l.kernel_fd(fd), IPPROTO_TCP, libc::TCP_INFO, val, len);
     // SAFETY: the kernel wrote `*len`.
     if done.is_ok() && unsafe { core::ptr::read_unaligned(len) } as usize >= WAITING + size_of::<u32>() {
-        l.take_links();
+        // A process that does not accept takes up no client, which would go on to send its connects here.
+        if l.servers.include_this() {
+            l.take_links();
+        }
         let waiting = {
             let _g = l.lock.lock();
             l.links().filter(|link| link.has_queued()).filter_map(|link| Some(link.segment()?.queued() as u32)).sum()
