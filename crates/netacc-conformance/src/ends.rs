@@ -222,7 +222,10 @@ pub fn woken(e: &'static dyn Endpoint, interests: &[Interest], act: impl FnOnce(
         .iter()
         .map(|&i| {
             let mut awake = Some(awake.clone());
-            thread::spawn(move || wait(e, i, || awake = None))
+            thread::spawn(move || {
+                wait(e, i, || awake = None);
+                assert!(awake.is_none() || i.write, "a reader has not slept");
+            })
         })
         .collect();
     drop(awake);

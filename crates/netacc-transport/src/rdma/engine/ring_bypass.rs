@@ -38,7 +38,7 @@ pub fn receive(socket: ConnToken, ep: &'static ShmEndpoint, to: &mut Iov<'_>) ->
 }
 
 fn progress_bypass(ep: &ShmEndpoint, work: impl FnMut(&mut Engine)) {
-    // Relaxed: a thread that has such a connection learnt of it from a thread that saw this number.
+    // A thread that has such a connection learnt of it from a thread that saw this number.
     if let Some(cell) = ep.side.engine().and_then(cell::at).filter(|p| p.status.carried.get() != 0) {
         cell.progress_with(work);
     }
