@@ -30,7 +30,7 @@ STATES = {
     "epoll_threads_one": "the number of edges", "rcvlowat_edge": "the number of edges",
     "kill_after_shutdown": "the number of edges", "reset_edge": "the number of edges", "msg_flags": "how much one call moves",
     "bound_to_all": "the ports that are taken", "same_pair": "the ports that are taken", "epoll_order": "the order of two paths",
-    "restart_number": "the room of a socket",
+    "restart_number": "the room of a socket", "fork_descriptors": "the number of descriptors",
     "cork": "how long bytes are held back", "sendfile_": "how much one call moves", "splice_": "how much one call moves",
 }
 # Those of which each run has a part: each has passed in 50 rounds there, beside other load. The others run where they are named, and with
