@@ -249,16 +249,15 @@ fn make_set(e: &'static Epoll) -> Result<()> {
 
 /// To be called before a listener that the kernel serves is watched by ours, in an instance that this process uses: leaves its
 /// entry in the program's set if other processes may use that. One of them may have no other entry, and what it reports here is
-/// true as well, unless it is to be reported once only. The instance has a separate set then. Under `STRUCTURE`.
+/// true as well. The instance has a separate set then. Under `STRUCTURE`.
 pub(super) fn leave_to_others(e: &'static Epoll, reg: &Registration) -> bool {
-    let is_shared = match e.usage() {
+    let is_programs = reg.source() == Source::Kernel && reg.flags.load(Ordering::Relaxed) & PROGRAMS != 0;
+    let is_shared = || match e.usage() {
         Usage::Alone | Usage::Inherited => false,
         Usage::Forked => !descendants::nobody_inherits() && make_set(e).is_ok(),
         Usage::Apart => true,
     };
-    let is_once = reg.events.get() & (EPOLLET | libc::EPOLLONESHOT) as u32 != 0;
-    let stays =
-        is_shared && !is_once && reg.source() == Source::Kernel && reg.flags.load(Ordering::Relaxed) & PROGRAMS != 0;
+    let stays = is_programs && is_shared();
     if stays {
         reg.flags.fetch_and(!PROGRAMS, Ordering::Relaxed);
         reg.set_source(e, Source::Nothing);
@@ -321,8 +320,9 @@ fn move_registration(e: &'static Epoll, reg: &'static Registration, from: Option
             }
         }
         Path::Listener => {
-            if reg.source() == Source::Kernel {
-                // It becomes a listener of ours just now: see `leave_to_others`.
+            if from.is_some() && reg.source() == Source::Kernel {
+                // It becomes a listener of ours just now: see `leave_to_others`. In an inherited instance it became one before
+                // this process waited there.
                 reg.flags.fetch_or(PROGRAMS, Ordering::Relaxed);
                 return;
             }
