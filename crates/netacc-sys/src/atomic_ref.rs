@@ -30,7 +30,8 @@ impl<T: Sync> AtomicRef<T> {
     /// The object.
     #[inline]
     pub fn load(&self) -> Option<&'static T> {
-        // SAFETY: the word is null or made of a `&'static T` by `pointer`. Acquire: the object is seen as it was at the store.
+        // SAFETY: the word is null, as in zeroed memory, or made of a `&'static T` by `pointer`. Acquire: the object is seen as
+        // it was at the store.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 

@@ -130,7 +130,8 @@ fn each_hello_watch(l: &'static Listener, change: impl Fn(&'static Epoll, &'stat
     // is ignored.
     each_registration(s, |e, reg| {
         // The list of a registration that was removed meanwhile may continue with those of another socket.
-        // Acquire: who finds the new socket of a registration finds its new name as well.
+        // Acquire pairs with the store that links a registration to its socket: a thread that sees the socket also sees the
+        // registration's new name, from which the cookie is made.
         if reg.sock.load().is_some_and(|found| core::ptr::eq(found, s)) {
             change(e, reg);
         }
